@@ -1,0 +1,1 @@
+"""Helpers of the course "Extending PyTorch, one gradient at a time"."""

@@ -1,0 +1,116 @@
+"""The drawing of autograd graphs. The look of all figures is in figures.mplstyle beside this."""
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import torch
+from matplotlib.patches import FancyArrowPatch
+
+OURS, THEIRS, LEAF, OUTPUT = "#D55E00", "#0072B2", "#009E73", "#555555"
+
+
+def graph(ax=None, title=None, inputs=None, **outputs):
+    """Draw the graph that autograd recorded and print its edges, one node a line.
+
+    outputs: tensors by name, such as y=y; inputs: a dict of leaves by name. Backward walks along
+    the arrows, downwards. Nodes of custom Functions are orange, PyTorch's own blue, leaves green.
+    ax: where to draw; without it, a figure of its own.
+    """
+    nodes = _walk(outputs, {id(tensor): name for name, tensor in (inputs or {}).items()})
+    for node, data in nodes.nodes(data=True):
+        following = [nodes.nodes[other]["label"] for other in nodes.successors(node)]
+        if following:
+            print(f"{data['label']} → {', '.join(following)}")
+    places, chains = _layout(nodes)
+    if ax is None:
+        columns = 1 + max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+        rows = 1 - min(y for _, y in places.values())
+        _, ax = plt.subplots(figsize=(min(1.9 * columns, 11), 0.55 * rows))
+    if title:
+        ax.set_title(title)
+    _paint(ax, nodes, places, chains)
+
+
+def _walk(outputs, names):
+    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a colour."""
+    found, numbers = nx.DiGraph(), {}
+
+    def visit(node):
+        if node in numbers:
+            return numbers[node]
+        if hasattr(node, "variable"):
+            label, colour = names.get(id(node.variable), "AccumulateGrad"), LEAF
+        else:
+            ours = isinstance(node, torch.autograd.function.BackwardCFunction)
+            label, colour = type(node).__name__, OURS if ours else THEIRS
+        same = sum(data["label"].split(" #")[0] == label for _, data in found.nodes(data=True))
+        numbers[node] = len(found)
+        found.add_node(
+            numbers[node], label=f"{label} #{same + 1}" if same else label, colour=colour
+        )
+        for following, _ in node.next_functions:
+            if following is not None:
+                found.add_edge(numbers[node], visit(following))
+        return numbers[node]
+
+    for name, tensor in outputs.items():
+        found.add_node(name, label=name, colour=OUTPUT)
+        found.add_edge(name, visit(tensor.grad_fn))
+    return found
+
+
+def _layout(nodes):
+    """Places by node, and for every edge the points it runs through, clear of other nodes' rows."""
+    layers = [list(layer) for layer in nx.topological_generations(nodes)]
+    row = {node: number for number, layer in enumerate(layers) for node in layer}
+    parents = {node: list(nodes.predecessors(node)) for node in nodes}
+    chains = []
+    for start, end in nodes.edges:
+        # An edge over several rows gets a place of its own in each of them, like a node.
+        chain = [
+            start,
+            *((start, end, between) for between in range(row[start] + 1, row[end])),
+            end,
+        ]
+        for above, point in zip(chain[:-2], chain[1:-1], strict=True):
+            layers[point[2]].append(point)
+            parents[point] = [above]
+        if len(chain) > 2:
+            parents[end] = [chain[-2] if parent == start else parent for parent in parents[end]]
+        chains.append(chain)
+    places = {}
+    for number, layer in enumerate(layers):
+        if number:
+            layer.sort(key=lambda n: sum(places[p][0] for p in parents[n]) / len(parents[n]))
+        for column, node in enumerate(layer):
+            places[node] = (column - (len(layer) - 1) / 2, -number)
+    return places, chains
+
+
+def _paint(ax, nodes, places, chains):
+    boxes = {
+        node: ax.text(
+            *places[node],
+            data["label"],
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color="white",
+            bbox={"boxstyle": "round,pad=0.4", "facecolor": data["colour"], "edgecolor": "none"},
+        )  # fmt: skip
+        for node, data in nodes.nodes(data=True)
+    }
+    across, down = zip(*places.values(), strict=True)
+    ax.set_xlim(min(across) - 0.5, max(across) + 0.5)
+    ax.set_ylim(min(down) - 0.5, 0.5)
+    ax.axis("off")
+    for chain in chains:
+        for start, end in zip(chain, chain[1:], strict=False):
+            box_of = [boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)]
+            ax.add_patch(
+                FancyArrowPatch(
+                    places[start], places[end], patchA=box_of[0], patchB=box_of[1],
+                    arrowstyle="-|>" if end in boxes else "-", mutation_scale=11, color="#888888",
+                    linewidth=1.2, shrinkA=0, shrinkB=0,
+                    zorder=4,  # after the boxes, whose sizes are known only once they are drawn
+                )
+            )  # fmt: skip

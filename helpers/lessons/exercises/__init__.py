@@ -1,0 +1,1 @@
+"""The exercises, one module a chapter, each with a list named `EXERCISES`."""

@@ -1,0 +1,134 @@
+"""Exercises of chapter 02: static Functions and ctx."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.lessons.checking import Exercise
+from helpers.lessons.compare import finding
+
+
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad_output
+
+
+class Multiply(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        a, b = ctx.saved_tensors
+        return (grad_output * b).sum_to_size(a.shape), (grad_output * a).sum_to_size(b.shape)
+
+
+class MinMax(Function):
+    @staticmethod
+    def forward(ctx, x):
+        smallest, largest = x.min(dim=1), x.max(dim=1)
+        ctx.save_for_backward(smallest.indices, largest.indices)
+        ctx.shape = x.shape
+        return smallest.values, largest.values
+
+    @staticmethod
+    def backward(ctx, grad_min, grad_max):
+        at_min, at_max = ctx.saved_tensors
+        grad_x = grad_min.new_zeros(ctx.shape)
+        grad_x.scatter_add_(1, at_min[:, None], grad_min[:, None])
+        grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])
+        return grad_x
+
+
+def _random(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def _check_square(attempt):
+    return finding(attempt.apply, lambda x: x**2, [_random(3, 4)], ["x"])
+
+
+def _check_multiply(attempt):
+    for a_shape, b_shape in [((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ())]:
+        a, b = _random(*a_shape), _random(*b_shape) + 1
+        wrong = finding(attempt.apply, torch.mul, [a, b], ["a", "b"])
+        if wrong:
+            return f"with shapes {a_shape} and {b_shape}, {wrong}"
+        a.requires_grad_()
+        b.requires_grad_()
+        output = attempt.apply(a, b)
+        for name, tensor, given in zip("ab", (a, b), output.grad_fn.apply(output), strict=True):
+            if given.shape != tensor.shape:
+                return (
+                    f"with shapes {a_shape} and {b_shape}, `backward` returns a gradient of shape "
+                    f"{tuple(given.shape)} for `{name}`, whose shape is {tuple(tensor.shape)}; "
+                    "only the engine made it fit."
+                )
+    return None
+
+
+def _check_min_max(attempt):
+    reference = lambda x: (x.amin(1), x.amax(1))  # noqa: E731
+    for shape in [(4, 5), (3, 1)]:
+        wrong = finding(attempt.apply, reference, [_random(*shape)], ["x"])
+        if wrong:
+            return f"with an input of shape {shape}, {wrong}"
+    return None
+
+
+EXERCISES = [
+    Exercise(
+        number="2.1",
+        name="Square",
+        stub="class Square(Function): ...",
+        reference=Square,
+        finding=_check_square,
+        success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
+        "chain rule multiplies it by grad_output.",
+        hints=(
+            "backward needs x. How does forward hand it over?",
+            "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
+            "The derivative of x² is 2x. It multiplies what arrives, grad_output.",
+        ),
+        explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
+        "on x, so that a second derivative is right as well.",
+    ),
+    Exercise(
+        number="2.2",
+        name="Multiply",
+        stub="class Multiply(Function): ...",
+        reference=Multiply,
+        finding=_check_multiply,
+        success="both gradients, each in the shape of its own input, without the engine's help.",
+        hints=(
+            "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
+            "Where one number of a was used several times, its gradient is the sum over the uses.",
+            "tensor.sum_to_size(shape) undoes a broadcast.",
+        ),
+        explanation="Broadcasting copies a number to several places; each place sends a gradient "
+        "back, and they add up. sum_to_size sums over exactly the dimensions that were broadcast.",
+    ),
+    Exercise(
+        number="2.3",
+        name="MinMax",
+        stub="class MinMax(Function): ...",
+        reference=MinMax,
+        finding=_check_min_max,
+        success="each gradient went to the place its number came from, and nowhere else.",
+        hints=(
+            "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
+            "The gradient of x is zero but at two places of each row.",
+            "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
+        ),
+        explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
+        "scatter_) matters when both positions are the same, as in a row of one number.",
+    ),
+]

@@ -1,0 +1,103 @@
+r"""y = x Wᵀ + b with its three matrix gradients written out.
+
+    y  = x · Wᵀ + b            (N, out) = (N, in) (in, out) + (out)
+    dx = dy · W                (N, in)  = (N, out) (out, in)
+    dW = dyᵀ · x               (out, in) = (out, N) (N, in)
+    db = sum of dy over N      (out)
+
+Source: `LinearFunction` of the PyTorch notes on extending,
+https://docs.pytorch.org/docs/2.13/notes/extending.html
+
+>>> import torch
+>>> x, weight, bias = torch.ones(4, 3), torch.ones(2, 3), torch.zeros(2, requires_grad=True)
+>>> y = linear(x, weight, bias)
+>>> y.sum().backward()
+>>> y.shape, bias.grad
+(torch.Size([4, 2]), tensor([4., 4.]))
+"""
+
+import math
+
+import torch
+
+
+class LinearFunction(torch.autograd.Function):
+    """`LinearFunction.apply(input, weight, bias)` of (N, in), (out, in) and (out) or None.
+
+    Prefer `linear`, which checks its arguments and takes inputs of any number of dimensions.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(input, weight, bias=None):
+        output = input.mm(weight.t())
+        return output if bias is None else output + bias
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        input, weight, bias = inputs
+        ctx.save_for_backward(input, weight)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        grad_input = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_input = grad_output.mm(weight)
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad_output.t().mm(input)
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad_output.sum(0)
+        return grad_input, grad_weight, grad_bias
+
+
+def linear(input, weight, bias=None):
+    """`input @ weight.T + bias`, a drop-in for `torch.nn.functional.linear`.
+
+    input: (..., in_features); weight: (out_features, in_features); bias: (out_features) or None.
+    All of one floating-point dtype and on one device; under autocast they are cast as
+    PyTorch's own linear casts them. Returns (..., out_features).
+
+    Derivatives of every order; works under `torch.compile`, `torch.func.grad` and `vmap`.
+    Raises TypeError or ValueError for dtypes, devices and shapes that do not fit.
+    """
+    tensors = {"input": input, "weight": weight}
+    if bias is not None:
+        tensors["bias"] = bias
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
+        if tensor.device != input.device:
+            raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
+    if weight.dim() != 2:
+        raise ValueError(
+            f"weight must have shape (out_features, in_features), got {tuple(weight.shape)}"
+        )
+    out_features, in_features = weight.shape
+    if input.dim() == 0 or input.shape[-1] != in_features:
+        raise ValueError(
+            f"input must have shape (..., {in_features}) to fit weight {tuple(weight.shape)}, "
+            f"got {tuple(input.shape)}"
+        )
+    if bias is not None and bias.shape != (out_features,):
+        raise ValueError(
+            f"bias must have shape ({out_features},) to fit weight {tuple(weight.shape)}, "
+            f"got {tuple(bias.shape)}"
+        )
+    if torch.is_autocast_enabled(input.device.type):
+        # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
+        dtype = torch.get_autocast_dtype(input.device.type)
+        tensors = {
+            name: tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+            for name, tensor in tensors.items()
+        }
+    for name, tensor in tensors.items():
+        if tensor.dtype != tensors["input"].dtype:
+            raise TypeError(f"{name} is {tensor.dtype}, but input is {tensors['input'].dtype}")
+    # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input features.
+    rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
+    output = LinearFunction.apply(rows, tensors["weight"], tensors.get("bias"))
+    return output.reshape(*input.shape[:-1], out_features)

@@ -1,0 +1,58 @@
+r"""A tensor times a number: the smallest operation with an argument that is not a tensor.
+
+    y = constant · x        dL/dx = conj(constant) · dL/dy
+
+Source: `MulConstant` of the PyTorch notes on extending,
+https://docs.pytorch.org/docs/2.13/notes/extending.html
+
+>>> import torch
+>>> x = torch.ones(2, requires_grad=True)
+>>> mul_constant(x, 3.0).sum().backward()
+>>> x.grad
+tensor([3., 3.])
+"""
+
+import torch
+
+
+class MulConstant(torch.autograd.Function):
+    """`MulConstant.apply(input, constant)`; prefer `mul_constant`, which checks its arguments."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(input, constant):
+        return input * constant
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.constant = inputs  # no tensor, so it may live on ctx
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if grad_output is None:  # no gradient arrived: pass on nothing rather than zeros
+            return None, None
+        return grad_output * ctx.constant.conjugate(), None
+
+
+def mul_constant(input, constant):
+    """`input * constant`, with a gradient for `input` only.
+
+    input: a floating-point or complex tensor of any shape.
+    constant: a Python int or float, or a complex number if `input` is complex.
+    Returns a tensor with the shape, dtype and device of `input`.
+
+    Derivatives of every order; works under `torch.compile`, `torch.func.grad` and `vmap`.
+    Raises TypeError for any other argument; a tensor as `constant` is refused because its
+    gradient would be dropped in silence (write `input * constant` then).
+    """
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
+    if not (input.is_floating_point() or input.is_complex()):
+        raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
+    if isinstance(constant, bool) or not isinstance(constant, (int, float, complex)):
+        raise TypeError(f"constant must be a Python number, got {type(constant).__name__}")
+    if isinstance(constant, complex) and not input.is_complex():
+        raise TypeError(f"constant is complex, so input must be complex too, got {input.dtype}")
+    return MulConstant.apply(input, constant)

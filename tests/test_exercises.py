@@ -1,0 +1,99 @@
+"""Every exercise: its stub, its solution, and wrong attempts that learners really make."""
+
+import importlib
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from helpers.lessons import exercise
+from helpers.lessons.checking import NOT_ATTEMPTED, RIGHT, WRONG
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "helpers" / "lessons" / "exercises").glob("chapter_*.py"))
+EXERCISES = {
+    e.number: e
+    for path in MODULES
+    for e in importlib.import_module(f"helpers.lessons.exercises.{path.stem}").EXERCISES
+}
+ATTEMPTS = {
+    e: attempts
+    for path in sorted((ROOT / "tests" / "attempts").glob("chapter_*.py"))
+    for e, attempts in importlib.import_module(f"tests.attempts.{path.stem}").ATTEMPTS.items()
+}
+each_exercise = pytest.mark.parametrize("number", EXERCISES)
+
+
+def as_arguments(attempt):
+    return attempt if isinstance(attempt, tuple) else (attempt,)
+
+
+def exercise_cells():
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            found = re.search(r'^exercise\("([\d.]+)"\)\.check\(', cell.source, re.MULTILINE)
+            if cell.cell_type == "code" and found:
+                yield found[1], path.stem, cell
+
+
+def test_notebooks_hold_each_exercise_once_with_its_stub_untouched():
+    cells = list(exercise_cells())
+    assert [number for number, _, _ in cells] == list(EXERCISES)
+    for number, chapter, cell in cells:
+        assert chapter.startswith(f"{int(number.split('.')[0]):02d}_")
+        assert EXERCISES[number].stub in cell.source
+        text = "".join(output.get("text", "") for output in cell.outputs)
+        expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet\n"
+        assert text == expected
+
+
+@each_exercise
+def test_solution_is_accepted(number):
+    verdict = exercise(number).judge(*as_arguments(EXERCISES[number].reference))
+    assert verdict.mark == RIGHT, verdict.message
+
+
+@each_exercise
+def test_wrong_attempts_are_answered_as_promised(number):
+    attempts = ATTEMPTS[number]
+    assert len(attempts) >= 3
+    for attempt, words in attempts:
+        verdict = exercise(number).judge(*as_arguments(attempt))
+        assert verdict.mark == WRONG, f"{attempt} was accepted"
+        assert words in verdict.message, f"{attempt}: {verdict.message}"
+
+
+@each_exercise
+def test_hints_and_solution_are_said(number, capsys):
+    given = EXERCISES[number]
+    assert 2 <= len(given.hints) <= 3
+    for _ in range(len(given.hints) + 1):
+        given.hint()
+    said = capsys.readouterr().out
+    assert f"Hint 1 of {len(given.hints)}:" in said
+    assert said.count("(the last one)") == 2
+    given.hints_given = 0
+    given.solution()
+    assert given.explanation.split()[0] in capsys.readouterr().out
+
+
+def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
+    given = EXERCISES["2.1"]
+    names = {}
+    exec("from torch.autograd import Function\nclass Square(Function):\n    # hm\n    ...", names)
+    assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
+    exec("class Square(Function):\n    def forward(ctx, x): return x", names)
+    assert given.judge(names["Square"]).mark == WRONG
+
+
+def test_an_exception_in_an_attempt_is_a_verdict():
+    verdict = EXERCISES["2.1"].judge(3)
+    assert verdict.mark == WRONG
+    assert "AttributeError" in verdict.message
+
+
+@pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
+def test_an_unknown_number_gets_a_sentence(number):
+    with pytest.raises(ValueError, match="number must"):
+        exercise(number)
