@@ -1,4 +1,4 @@
-"""What is wrong with a learner's attempt, in one sentence: values and gradients against a reference.
+"""What is wrong with a learner's attempt, in one sentence: values and gradients.
 
 `finding` is the one place that turns a wrong gradient into words.
 """
@@ -38,7 +38,7 @@ def finding(attempt, reference, inputs, names, order=1, random_gradient=True):
 
 def _wrong_outputs(outputs, expected):
     if len(outputs) != len(expected):
-        return f"it returns {_count(len(outputs), 'output')}, but {len(expected)} were asked for."
+        return f"it returns {_count(len(outputs), 'output')}; {len(expected)} expected."
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = "the output" if len(expected) == 1 else f"output {index}"
         if not isinstance(value, torch.Tensor):
@@ -103,7 +103,7 @@ def _wrong_gradient(given, right, which):
         return f"{which} has the wrong sign."
     ratios = (given / right)[right != 0]
     if ratios.numel() > 1 and torch.allclose(ratios, ratios[0].expand_as(ratios), **TOLERANCE):
-        return f"{which} is right, but {ratios[0]:.4g} times too large."
+        return f"{which} is right up to a factor: it is {ratios[0]:.4g} times what it should be."
     if given.dim() == 2 and given.shape[0] == given.shape[1]:
         if torch.allclose(given, right.t(), **TOLERANCE):
             return f"{which} is right, but transposed."

@@ -101,7 +101,7 @@ class NoBackward(Function):
 ATTEMPTS = {
     "2.1": [
         (ForgetsGradOutput, "the gradient of `x`"),
-        (ForgetsTheFactor, "0.5 times too large"),
+        (ForgetsTheFactor, "it is 0.5 times"),
         (Cubes, "`forward`: the output"),
         (ForgetsReturn, "`return` missing"),
         (ChangesItsInput, "in place"),

@@ -1,0 +1,54 @@
+"""What this machine has, and what that means for the course, in plain words."""
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+
+import torch
+
+VERIFIED_WITH = "2.13.0"
+COMPILERS = ("c++", "g++", "clang++", "cl")
+
+
+def report():
+    """Five lines: Python, torch, CuPy, C++ compiler, GPU; each with what it means."""
+    rows = [_python(), _torch(), _cupy(), _compiler(), _gpu()]
+    width = max(len(found) for found, _ in rows)
+    return "\n".join(f"{found:<{width}}  {meaning}" for found, meaning in rows)
+
+
+def _python():
+    return f"Python {platform.python_version()}", "good for every chapter"
+
+
+def _torch():
+    version = torch.__version__.split("+")[0]
+    if version == VERIFIED_WITH:
+        return f"torch {version}", "the version that every output was verified with"
+    return f"torch {version}", f"outputs may differ: they were verified with {VERIFIED_WITH}"
+
+
+def _cupy():
+    for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return f"CuPy {version}", "chapter 07 can compile CUDA kernels, with or without a GPU"
+    return "no CuPy", "chapter 07 shows stored results where it would compile CUDA kernels"
+
+
+def _compiler():
+    for name in COMPILERS:
+        if shutil.which(name):
+            return f"compiler {name}", "chapters 07 to 09 can build C and C++"
+    if importlib.util.find_spec("ziglang"):
+        return "compiler zig", "chapters 07 to 09 can build C and C++"
+    return "no C++ compiler", "chapters 07 to 09 show stored results; pip install ziglang has one"
+
+
+def _gpu():
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(), "the CUDA kernels of chapter 07 run on it"
+    return "no CUDA GPU", "not needed: every chapter runs without one"

@@ -1,0 +1,72 @@
+"""What the tests of the operations share."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+# How far a result may be off: a few units in the last place of the dtype.
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-12, "atol": 1e-12},
+    torch.float32: {"rtol": 1e-5, "atol": 1e-6},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 2e-2},
+    torch.float16: {"rtol": 3e-3, "atol": 3e-3},
+}
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype).requires_grad_()
+
+
+def layouts(dtype=torch.float64):
+    """Tensors of one shape whose memory lies differently, and empty ones."""
+    return {
+        "contiguous": random(3, 4, dtype=dtype),
+        "transposed": random(4, 3, dtype=dtype).detach().t().requires_grad_(),
+        "strided": random(3, 8, dtype=dtype).detach()[:, ::2].requires_grad_(),
+        "empty": random(0, 4, dtype=dtype),
+        "scalar": random(dtype=dtype),
+    }
+
+
+def assert_agree(ours, theirs, inputs, dtype):
+    """Values, and gradients for a random and for an expanded grad_output (that of a sum)."""
+    mine, right = ours(*inputs), theirs(*inputs)
+    assert (mine.shape, mine.dtype, mine.device) == (right.shape, right.dtype, right.device)
+    torch.testing.assert_close(mine, right, **TOLERANCE[dtype])
+    leaves = [i for i in inputs if isinstance(i, torch.Tensor) and i.requires_grad]
+    for weight in (
+        random(*right.shape, dtype=right.dtype, seed=1).detach(),
+        torch.ones((), dtype=right.dtype).expand(right.shape),
+    ):
+        given = torch.autograd.grad(mine, leaves, weight, retain_graph=True)
+        expected = torch.autograd.grad(right, leaves, weight, retain_graph=True)
+        for one, other in zip(given, expected, strict=True):
+            assert one.dtype == other.dtype
+            torch.testing.assert_close(one, other, **TOLERANCE[dtype])
+
+
+def assert_gradients(op, *inputs):
+    assert gradcheck(op, inputs)
+    assert gradgradcheck(op, inputs)
+
+
+def assert_works_compiled(op, *inputs):
+    """One graph, static and dynamic shapes, forward and backward the same as without."""
+    leaves = [i for i in inputs if isinstance(i, torch.Tensor)]
+    expected = op(*inputs)
+    gradients = torch.autograd.grad(expected.square().sum(), leaves)
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(op, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        output = compiled(*inputs)
+        torch.testing.assert_close(output, expected)
+        given = torch.autograd.grad(output.square().sum(), leaves)
+        torch.testing.assert_close(given, gradients)
+
+
+def assert_raises(kind, words, op, *inputs):
+    with pytest.raises(kind) as caught:
+        op(*inputs)
+    assert words in str(caught.value)

@@ -1,0 +1,123 @@
+"""What only the notebooks need: data, drawings, the comparison behind the exercises."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from torch.autograd import Function
+
+from helpers.lessons import draw, timeline
+from helpers.lessons.compare import finding
+from helpers.lessons.data import digits
+
+
+@pytest.fixture(autouse=True)
+def without_a_window(monkeypatch):
+    plt.switch_backend("agg")
+    plt.style.use("helpers.lessons.figures")
+    yield
+    plt.close("all")
+
+
+def test_digits_are_split_without_loss():
+    train_x, train_y, test_x, test_y = digits(torch.float64)
+    assert [tuple(t.shape) for t in (train_x, train_y, test_x, test_y)] == [
+        (1437, 64), (1437,), (360, 64), (360,)
+    ]  # fmt: skip
+    assert train_x.dtype == test_x.dtype == torch.float64
+    assert train_x.min() == 0
+    assert train_x.max() == 1
+    assert torch.bincount(test_y, minlength=10).min() >= 34  # every digit, about equally often
+
+
+def test_graph_prints_the_edges_that_autograd_recorded(capsys):
+    class Double(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return 2 * grad_output
+
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    hidden = torch.ones(2, requires_grad=True)
+    loss = (Double.apply(x * w) + x * hidden).sum()
+    draw.graph(loss=loss, inputs={"x": x, "w": w})
+    assert capsys.readouterr().out.splitlines() == [
+        "loss → SumBackward0",
+        "SumBackward0 → AddBackward0",
+        "AddBackward0 → DoubleBackward, MulBackward0 #2",
+        "DoubleBackward → MulBackward0",
+        "MulBackward0 → x, w",
+        "MulBackward0 #2 → x, AccumulateGrad",
+    ]
+    boxes = {text.get_text(): text.get_bbox_patch() for text in plt.gca().texts}
+    colours = {name: box.get_facecolor()[:3] for name, box in boxes.items()}
+    assert colours["DoubleBackward"] != colours["MulBackward0"]
+    assert colours["x"] == colours["w"] != colours["loss"]
+
+
+def test_time_line_draws_and_prints_each_event(capsys):
+    events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
+    timeline.draw(events)
+    assert capsys.readouterr().out == "2017-01-19  a       first\n2020-02-03  b       second\n"
+    assert [text.get_text() for text in plt.gca().texts] == ["a  first", "b  second"]
+
+
+def attempt(forward, backward):
+    class Attempt(Function):
+        pass
+
+    Attempt.forward = staticmethod(forward)
+    Attempt.backward = staticmethod(backward)
+    return Attempt.apply
+
+
+def keep(ctx, x):
+    ctx.save_for_backward(x)
+
+
+X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: None, "returns None"),
+        (lambda x: (x**2, x), "2 outputs; 1 expected"),
+        (lambda x: 3.0, "the output is a float, not a tensor"),
+        (lambda x: x[0] ** 2, "shape (2,), but (2, 2) is right"),
+        (lambda x: x.float() ** 2, "torch.float32, but torch.float64 is right"),
+        (lambda x: x**3, "the output is 27 at [1, 1], but 9 is right"),
+        (lambda x: x.detach() ** 2, "cut off from the graph"),
+        (lambda x: 1 / 0, "calling it raises ZeroDivisionError"),
+        (attempt(lambda ctx, x: x**2, lambda ctx, g: 1 / 0), "`backward` raises ZeroDivision"),
+        (attempt(lambda ctx, x: x**2, lambda ctx, g: None), "gradient of `x` is None"),
+        (attempt(lambda ctx, x: x**2, lambda ctx, g: 0 * g), "zero everywhere"),
+        (attempt(lambda ctx, x: keep(ctx, x) or x**2, lambda ctx, g: -2 * ctx.saved_tensors[0] * g),
+         "wrong sign"),
+        (attempt(lambda ctx, x: keep(ctx, x) or x**2, lambda ctx, g: ctx.saved_tensors[0] * g),
+         "it is 0.5 times"),
+        (attempt(lambda ctx, x: keep(ctx, x) or x**2,
+                 lambda ctx, g: (2 * ctx.saved_tensors[0] * g).t()), "transposed"),
+        (attempt(lambda ctx, x: keep(ctx, x) or x**2, lambda ctx, g: 2 * ctx.saved_tensors[0]),
+         "the gradient of `x` is"),
+    ],
+)  # fmt: skip
+def test_comparison_names_what_is_wrong(function, words):
+    assert words in finding(function, lambda x: x**2, [X], ["x"])
+
+
+def test_comparison_accepts_what_is_right():
+    assert finding(lambda x: x * x, lambda x: x**2, [X], ["x"]) is None
+    assert finding(torch.frac, lambda x: x - x.detach().trunc(), [X], ["x"]) is None
+
+
+def test_comparison_of_second_derivatives():
+    forgets = attempt(
+        lambda ctx, x: setattr(ctx, "x", x.detach()) or x**3, lambda ctx, g: 3 * ctx.x**2 * g
+    )
+    reference = lambda x: x**3  # noqa: E731
+    assert finding(forgets, reference, [X], ["x"]) is None
+    assert "second are not" in finding(forgets, reference, [X], ["x"], order=2)
+    assert finding(lambda x: x * x * x, reference, [X], ["x"], order=2) is None

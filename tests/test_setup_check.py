@@ -1,0 +1,31 @@
+import torch
+
+from helpers.lessons import setup_check
+
+
+def test_reports_what_is_there():
+    lines = setup_check.report().splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["Python", "torch"]
+    assert len(lines) == 5
+    assert ("no CUDA GPU" in lines[4]) != torch.cuda.is_available()
+
+
+def test_a_missing_compiler_names_the_remedy(monkeypatch):
+    monkeypatch.setattr(setup_check.shutil, "which", lambda name: None)
+    monkeypatch.setattr(setup_check.importlib.util, "find_spec", lambda name: None)
+    assert "pip install ziglang" in setup_check.report()
+    monkeypatch.setattr(setup_check.importlib.util, "find_spec", lambda name: name)
+    assert "compiler zig" in setup_check.report()
+
+
+def test_another_torch_is_noticed(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "9.9.9+cpu")
+    assert "outputs may differ" in setup_check.report()
+
+
+def test_missing_cupy_is_said(monkeypatch):
+    def missing(name):
+        raise setup_check.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(setup_check.importlib.metadata, "version", missing)
+    assert "no CuPy" in setup_check.report()
