@@ -1,0 +1,130 @@
+"""Exercises of chapter 01: the legacy Function API."""
+
+import torch
+
+from helpers.lessons.checking import Exercise
+from helpers.lessons.compare import finding
+from helpers.ops.legacy import Function
+
+
+class AddConstant(Function):
+    def __init__(self, constant):
+        self.constant = constant
+
+    def forward(self, x):
+        return x + self.constant
+
+    def backward(self, grad_output):
+        return grad_output
+
+
+class Transpose(Function):
+    def __init__(self, dim0, dim1):
+        self.dims = dim0, dim1
+
+    def forward(self, x):
+        return x.transpose(*self.dims).contiguous()
+
+    def backward(self, grad_output):
+        return grad_output.transpose(*self.dims)
+
+
+class SquareToday(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input):
+        ctx.save_for_backward(input)
+        return input * input
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (input,) = ctx.saved_tensors
+        return 2 * input * grad_output
+
+
+def _random(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def _not_legacy(attempt):
+    if issubclass(attempt, torch.autograd.Function):
+        return (
+            "it derives from today's torch.autograd.Function. The old style is "
+            "`from helpers.ops.legacy import Function`."
+        )
+    return None
+
+
+def _check_add_constant(attempt):
+    return _not_legacy(attempt) or finding(
+        lambda x: attempt(2.5)(x), lambda x: x + 2.5, [_random(3, 2)], ["x"]
+    )
+
+
+def _check_transpose(attempt):
+    if _not_legacy(attempt):
+        return _not_legacy(attempt)
+    for shape, dims in [((3, 2), (0, 1)), ((4, 2, 3), (0, 2)), ((4, 2, 3), (1, -1))]:
+        wrong = finding(
+            lambda x, dims=dims: attempt(*dims)(x),
+            lambda x, dims=dims: x.transpose(*dims),
+            [_random(*shape)],
+            ["x"],
+        )
+        if wrong:
+            return f"for Transpose{dims} of shape {shape}, {wrong}"
+    return None
+
+
+def _check_square_today(attempt):
+    if not issubclass(attempt, torch.autograd.Function):
+        return "it must derive from torch.autograd.Function, not from the legacy one."
+    for name in ("forward", "backward"):
+        if not isinstance(vars(attempt).get(name), staticmethod):
+            return f"`{name}` must be a static method, with ctx as its first argument."
+    return finding(attempt.apply, lambda x: x**2, [_random(3, 2)], ["input"], order=2)
+
+
+EXERCISES = [
+    Exercise(
+        number="1.1",
+        name="AddConstant",
+        stub="class AddConstant(Function): ...",
+        reference=AddConstant,
+        finding=_check_add_constant,
+        success="the constant came through the constructor, and the gradient passes unchanged.",
+        hints=(
+            "The constant is no tensor. Which method took those in 2017?",
+            "If x grows by 1, how much does x + c grow?",
+        ),
+        explanation="The slope of x + c is 1 whatever c is, so backward returns what it got.",
+    ),
+    Exercise(
+        number="1.2",
+        name="Transpose",
+        stub="class Transpose(Function): ...",
+        reference=Transpose,
+        finding=_check_transpose,
+        success="exchanging the same two dimensions again brings each gradient home.",
+        hints=(
+            "Each output element is one input element that has moved. Its gradient moves back.",
+            "What undoes an exchange of two dimensions?",
+        ),
+        explanation="A transposition is its own inverse. Nothing has to be saved but the two "
+        "numbers, which live in self.",
+    ),
+    Exercise(
+        number="1.3",
+        name="SquareToday",
+        stub="class SquareToday(torch.autograd.Function): ...",
+        reference=SquareToday,
+        finding=_check_square_today,
+        success="same formula, other home: ctx instead of self. And the second derivative, which "
+        "the old style could not have, is there.",
+        hints=(
+            "Two decorators, and self becomes ctx.",
+            "ctx.save_for_backward and ctx.saved_tensors keep their names.",
+        ),
+        explanation="In the new style saved tensors come with their history, so backward is "
+        "recorded like any other computation and can be differentiated.",
+    ),
+]

@@ -1,0 +1,146 @@
+"""Wrong attempts at the exercises of chapter 05, each with words that the verdict must hold."""
+
+import torch
+from torch.autograd import Function, grad
+
+from helpers.lessons.exercises.chapter_05 import SiLU, Sinh
+
+
+class IgnoresTheSecond(Sinh):
+    @staticmethod
+    def backward(ctx, grad_sinh, grad_cosh):
+        return grad_sinh * ctx.saved_tensors[1]
+
+
+class WrongSignOfCosh(Sinh):
+    @staticmethod
+    def backward(ctx, grad_sinh, grad_cosh):
+        s, c = ctx.saved_tensors
+        return grad_sinh * c - grad_cosh * s
+
+
+class KeepsOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.s, ctx.c = torch.sinh(x), torch.cosh(x)
+        return ctx.s.clone(), ctx.c.clone()
+
+    @staticmethod
+    def backward(ctx, grad_sinh, grad_cosh):
+        return grad_sinh * ctx.c + grad_cosh * ctx.s
+
+
+class OneOutput(Sinh):
+    @staticmethod
+    def forward(ctx, x):
+        return Sinh.forward(ctx, x)[0]
+
+
+class SavesTheInput(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sinh(x), torch.cosh(x)
+
+    @staticmethod
+    def backward(ctx, grad_sinh, grad_cosh):
+        (x,) = ctx.saved_tensors
+        return grad_sinh * torch.cosh(x) + grad_cosh * torch.sinh(x)
+
+
+def without_graph(f, x, v):
+    x = x.detach().requires_grad_()
+    (first,) = grad(f(x), x)
+    return grad((first * v).sum(), x)[0]
+
+
+def only_vectors(f, x, v):
+    x = x.detach().requires_grad_()
+    (first,) = grad(f(x), x, create_graph=True)
+    return grad(first @ v, x)[0]
+
+
+def whole_hessian(f, x, v):
+    leaf = x.detach().requires_grad_()
+    (first,) = grad(f(leaf), leaf, create_graph=True)
+    rows = [grad(g, leaf, retain_graph=True)[0].flatten() for g in first.flatten()]
+    return (torch.stack(rows) @ v.flatten()).view(x.shape)
+
+
+def gradient_times_v(f, x, v):
+    x = x.detach().requires_grad_()
+    return grad(f(x), x)[0] * v
+
+
+def needs_requires_grad(f, x, v):
+    (first,) = grad(f(x), x, create_graph=True)
+    return grad((first * v).sum(), x)[0]
+
+
+def a_tuple(f, x, v):
+    x = x.detach().requires_grad_()
+    (first,) = grad(f(x), x, create_graph=True)
+    return grad((first * v).sum(), x)
+
+
+class StillOnCtx(SiLU):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.sigmoid = torch.sigmoid(x)
+        ctx.save_for_backward(x, ctx.sigmoid)
+        return x * ctx.sigmoid
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, sigmoid = ctx.saved_tensors
+        return grad_output * sigmoid * (1 + x * (1 - sigmoid))
+
+
+class DetachesX(SiLU):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        sigmoid = torch.sigmoid(x.detach())
+        return grad_output * sigmoid * (1 + x * (1 - sigmoid))
+
+
+class ForgetsTheOuterTerm(SiLU):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * torch.sigmoid(x)
+
+
+class ReturnsBoth(SiLU):
+    @staticmethod
+    def forward(ctx, x):
+        return SiLU.forward(ctx, x), torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad_output, grad_sigmoid):
+        return SiLU.backward(ctx, grad_output)
+
+
+ATTEMPTS = {
+    "5.1": [
+        (IgnoresTheSecond, "the gradient of `x`"),
+        (WrongSignOfCosh, "the gradient of `x`"),
+        (KeepsOnCtx, "second are not"),
+        (OneOutput, "1 output; 2 expected"),
+        (SavesTheInput, "did not get sinh(x) and cosh(x)"),
+    ],
+    "5.2": [
+        (without_graph, "does not require grad"),
+        (only_vectors, "x of shape (2, 3)"),
+        (whole_hessian, "differentiated 7 times"),
+        (gradient_times_v, "not H·v"),
+        (needs_requires_grad, "requires_grad=False, it raises"),
+        (a_tuple, "must be a tensor of that shape"),
+    ],
+    "5.3": [
+        (StillOnCtx, "second are not"),
+        (DetachesX, "second are not"),
+        (ForgetsTheOuterTerm, "the gradient of `x`"),
+        (ReturnsBoth, "2 outputs; 1 expected"),
+    ],
+}
