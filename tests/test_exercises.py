@@ -87,13 +87,33 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
     assert given.judge(names["Square"]).mark == WRONG
 
 
-def test_an_exception_in_an_attempt_is_a_verdict():
-    verdict = EXERCISES["2.1"].judge(3)
-    assert verdict.mark == WRONG
-    assert "AttributeError" in verdict.message
+@pytest.mark.parametrize("body", ["...", "pass", "'''what it does'''"])
+def test_an_empty_skeleton_is_no_attempt(body):
+    source = f"""from torch.autograd import Function
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x): {body}
+    @staticmethod
+    def backward(ctx, grad_output): {body}"""
+    names = {}
+    exec(source, names)
+    assert EXERCISES["2.1"].judge(names["Square"]).mark == NOT_ATTEMPTED
+
+
+def test_what_is_no_answer_at_all_gets_a_sentence():
+    given = EXERCISES["2.1"]
+    assert "check takes one answer, got 0" in given.judge().message
+    assert "got 2" in given.judge(given.reference, given.reference).message
+    assert "give check the class Square itself" in given.judge(3).message
+    assert "must derive from torch.autograd.Function" in given.judge(int).message
+    assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
 
 
 @pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
 def test_an_unknown_number_gets_a_sentence(number):
-    with pytest.raises(ValueError, match="number must"):
+    with pytest.raises(ValueError, match="number must be .*2.1"):
         exercise(number)
+
+
+def test_numbers_are_read_kindly():
+    assert exercise(" 2,1").name == "Square"

@@ -1,44 +1,58 @@
-"""What is wrong with a learner's attempt, in one sentence: values and gradients.
+"""What is wrong with a learner's attempt, in a sentence or two.
 
-`finding` is the one place that turns a wrong gradient into words.
+Values are compared with a reference; gradients go to the doctor, `_examined`, whose first finding
+is the answer.
 """
+
+import re
 
 import torch
 
+from helpers.doctor import examine
 from helpers.lessons.checking import first_line
 
 TOLERANCE = {"rtol": 1e-7, "atol": 1e-9}
+ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
+SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
 
-def finding(attempt, reference, inputs, names, order=1, random_gradient=True):
-    """None if `attempt(*inputs)` agrees with `reference(*inputs)`, otherwise what does not.
+def finding(attempt, reference, inputs, order=1, faithful=True):
+    """None if `attempt(*inputs)` does what `reference(*inputs)` does, otherwise what does not.
 
     inputs: tensors (float64 for those to differentiate) and other values; neither function sees
-    these tensors themselves. names: one for each input. order: 2 compares second derivatives, too.
-    `reference` must be written with PyTorch's own operations. Outputs: a tensor or a tuple.
+    these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
+    the gradient is not meant to be the derivative. `reference` must be written with PyTorch's own
+    operations.
     """
-    mine, theirs = _copies(inputs), _copies(inputs)
-    expected = _as_tuple(reference(*theirs))
+    theirs = _copies(inputs)
+    expected = reference(*theirs)
     try:
-        outputs = attempt(*mine)
+        outputs = attempt(*_copies(inputs))
     except Exception as error:
-        return f"calling it raises {type(error).__name__}: {first_line(error)}"
+        outputs = error
     if outputs is None:
         return "it returns None. Is a `return` missing in `forward`?"
-    outputs = _as_tuple(outputs)
-    wrong = (
+    if isinstance(outputs, Exception):
+        name = type(outputs).__name__
+        return (
+            _examined(attempt, inputs, order, faithful)
+            or f"calling it raises {name}: {first_line(outputs)}"
+        )
+    return (
         _wrong_outputs(outputs, expected)
-        or _changed_inputs(mine, inputs, names)
-        or _wrong_gradients(outputs, expected, mine, theirs, names)
+        or _examined(attempt, inputs, order, faithful)
+        or _wrong_gradients(attempt, expected, inputs, theirs)
     )
-    if wrong is None and order == 2:
-        wrong = _wrong_second_derivatives(attempt, reference, inputs, names)
-    return wrong
 
 
 def _wrong_outputs(outputs, expected):
+    if isinstance(expected, tuple) != isinstance(outputs, tuple):
+        asked = f"a tuple of {len(expected)} tensors" if isinstance(expected, tuple) else "a tensor"
+        return f"it returns a {type(outputs).__name__}, but {asked} is asked for."
+    outputs, expected = _as_tuple(outputs), _as_tuple(expected)
     if len(outputs) != len(expected):
-        return f"it returns {_count(len(outputs), 'output')}; {len(expected)} expected."
+        plural = "" if len(outputs) == 1 else "s"
+        return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = "the output" if len(expected) == 1 else f"output {index}"
         if not isinstance(value, torch.Tensor):
@@ -50,85 +64,55 @@ def _wrong_outputs(outputs, expected):
         worst = _worst(value, right)
         if worst:
             return f"`forward`: {which} is {worst[1]} {worst[0]}, but {worst[2]} is right."
-        if right.requires_grad and not value.requires_grad:
-            return f"{which} is cut off from the graph, so no gradient can reach the inputs."
         if value.requires_grad and not right.requires_grad:
             return f"{which} has no derivative, yet autograd thinks that it has one."
     return None
 
 
-def _changed_inputs(mine, inputs, names):
-    for tensor, before, name in zip(mine, inputs, names, strict=True):
-        if isinstance(tensor, torch.Tensor) and not torch.equal(tensor, before):
-            return f"`forward` changes its input `{name}` in place."
+def _examined(attempt, inputs, order, faithful):
+    """The doctor's first finding that counts, in the words of an exercise."""
+    for found in examine(attempt, *_copies(inputs), faithful=faithful).findings:
+        if found.code in SECOND:
+            counts = order == 2
+        else:
+            counts = found.severity == "error" or found.code in ALWAYS
+        if counts:
+            words = [re.sub(r" If that is meant.*", "", found.message)]
+            if found.code == "gradient-none":
+                words.append("Is a `return` missing in `backward`?")
+            elif "given" in found.evidence and "expected" in found.evidence:
+                where = found.evidence.get("at")
+                place = f"At {where} it" if where else "It"
+                given, right = (_number(found.evidence[k]) for k in ("given", "expected"))
+                words.append(f"{place} is {given}, but {right} is right.")
+            if "message" in found.evidence:
+                words.append(f"PyTorch says: {found.evidence['message'].rstrip('.')}.")
+            if found.remedy and found.code != "gradient-none":
+                words.append(f"Look at: {found.remedy}.")
+            return " ".join(words)
     return None
 
 
-def _wrong_gradients(outputs, expected, mine, theirs, names):
-    # A gradient of ones would hide a backward that forgets grad_output, so it is random; a tensor
-    # of one element is enough to hide a missing sum, so samples are larger than that.
+def _wrong_gradients(attempt, expected, inputs, theirs):
+    """What the doctor has no eye for: a faithful gradient of a function with another derivative."""
+    mine = _copies(inputs)
+    pairs = zip(_as_tuple(attempt(*mine)), _as_tuple(expected), strict=True)
+    pairs = [(o, e) for o, e in pairs if e.requires_grad]
     generator = torch.Generator().manual_seed(0)
-    outputs, expected = zip(
-        *[(value, right) for value, right in zip(outputs, expected, strict=True)
-          if right.requires_grad], strict=True
-    )  # fmt: skip
-    weights = [torch.randn(e.shape, dtype=e.dtype, generator=generator) for e in expected]
-    leaves = [(m, t, n) for m, t, n in zip(mine, theirs, names, strict=True) if _is_leaf(m)]
-    mine, theirs, names = zip(*leaves, strict=True)
-    right = torch.autograd.grad(expected, theirs, weights, allow_unused=True)
-    try:
-        given = torch.autograd.grad(outputs, mine, weights, allow_unused=True)
-    except Exception as error:
-        return f"`backward` raises {type(error).__name__}: {first_line(error)}"
-    for mine_grad, right_grad, name in zip(given, right, names, strict=True):
-        wrong = _wrong_gradient(mine_grad, right_grad, f"the gradient of `{name}`")
-        if wrong:
-            return wrong
+    weights = [torch.randn(e.shape, dtype=e.dtype, generator=generator) for _, e in pairs]
+    leaves = [(m, t) for m, t in zip(mine, theirs, strict=True) if _is_leaf(m)]
+    right = torch.autograd.grad(
+        [e for _, e in pairs], [t for _, t in leaves], weights, allow_unused=True
+    )
+    given = torch.autograd.grad(
+        [o for o, _ in pairs], [m for m, _ in leaves], weights, allow_unused=True
+    )
+    for index, (one, other) in enumerate(zip(given, right, strict=True)):
+        worst = None if one is None or other is None else _worst(one, other)
+        if worst:
+            which = "the gradient" if len(leaves) == 1 else f"gradient {index}"
+            return f"{which} is {worst[1]} {worst[0]}, but {worst[2]} is right."
     return None
-
-
-def _wrong_gradient(given, right, which):
-    if right is None:
-        return None if given is None else f"{which} should be None."
-    if given is None:
-        return f"{which} is None, but the output depends on it."
-    if given.shape != right.shape:
-        return f"{which} has shape {tuple(given.shape)}, but {tuple(right.shape)} is right."
-    worst = _worst(given, right)
-    if worst is None:
-        return None
-    if not given.any():
-        return f"{which} is zero everywhere, but the output depends on it."
-    if torch.allclose(given, -right, **TOLERANCE):
-        return f"{which} has the wrong sign."
-    ratios = (given / right)[right != 0]
-    if ratios.numel() > 1 and torch.allclose(ratios, ratios[0].expand_as(ratios), **TOLERANCE):
-        return f"{which} is right up to a factor: it is {ratios[0]:.4g} times what it should be."
-    if given.dim() == 2 and given.shape[0] == given.shape[1]:
-        if torch.allclose(given, right.t(), **TOLERANCE):
-            return f"{which} is right, but transposed."
-    return f"{which} is {worst[1]} {worst[0]}, but {worst[2]} is right."
-
-
-def _wrong_second_derivatives(attempt, reference, inputs, names):
-    def gradients(function):
-        """The gradient of the summed squares, as a function of the same inputs."""
-
-        def gradient(*values):
-            leaves = [value for value in values if _is_leaf(value)]
-            total = sum(o.pow(2).sum() for o in _as_tuple(function(*values)) if o.requires_grad)
-            return torch.autograd.grad(total, leaves, create_graph=True)
-
-        return gradient
-
-    mine, theirs = _copies(inputs), _copies(inputs)
-    right = gradients(reference)(*theirs)
-    try:
-        given = gradients(attempt)(*mine)
-        wrong = _wrong_gradients(given, right, mine, theirs, names)
-    except Exception as error:
-        wrong = f"the second backward raises {type(error).__name__}: {first_line(error)}"
-    return wrong and f"the first derivatives are right, the second are not: {wrong}"
 
 
 def _worst(value, right):
@@ -139,7 +123,11 @@ def _worst(value, right):
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
     place = f"at {where}" if where else "there"
-    return place, f"{value.flatten()[index].item():.4g}", f"{right.flatten()[index].item():.4g}"
+    return place, _number(value.flatten()[index].item()), _number(right.flatten()[index].item())
+
+
+def _number(value):
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _copies(inputs):
@@ -156,8 +144,4 @@ def _is_leaf(value):
 
 
 def _as_tuple(outputs):
-    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
-
-
-def _count(number, noun):
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -10,7 +10,6 @@ def draw(events):
     """Draw `events`, a list of (day as "2017-08-05", version, what came), and print them."""
     days = [date.fromisoformat(day) for day, _, _ in events]
     _, ax = plt.subplots(figsize=(9, 0.42 * len(events) + 0.8))
-    ax.hlines(range(len(events)), days[0], days, color="#dddddd", linewidth=1, zorder=1)
     ax.scatter(days, range(len(events)), color="#0072B2", zorder=2)
     for row, (day, (_, version, what)) in enumerate(zip(days, events, strict=True)):
         late = row > len(events) / 2

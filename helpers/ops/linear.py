@@ -87,9 +87,10 @@ def linear(input, weight, bias=None):
             f"bias must have shape ({out_features},) to fit weight {tuple(weight.shape)}, "
             f"got {tuple(bias.shape)}"
         )
-    if torch.is_autocast_enabled(input.device.type):
+    device_type = input.device.type
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
-        dtype = torch.get_autocast_dtype(input.device.type)
+        dtype = torch.get_autocast_dtype(device_type)
         tensors = {
             name: tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
             for name, tensor in tensors.items()
@@ -101,3 +102,49 @@ def linear(input, weight, bias=None):
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
     output = LinearFunction.apply(rows, tensors["weight"], tensors.get("bias"))
     return output.reshape(*input.shape[:-1], out_features)
+
+
+class Linear(torch.nn.Module):
+    """A module that applies `linear`; interchangeable with `torch.nn.Linear`.
+
+    Input (..., in_features), output (..., out_features). Parameters, under the names, shapes and
+    initial distribution of `torch.nn.Linear`: weight (out_features, in_features), and bias
+    (out_features), which is None if `bias` is False.
+
+    Raises TypeError or ValueError for sizes that are no integers or negative.
+    """
+
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise TypeError(f"{name} must be an int, got {type(size).__name__}")
+            if size < 0:
+                raise ValueError(f"{name} must not be negative, got {size}")
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype must be floating-point, got {dtype}")
+        self.in_features, self.out_features = in_features, out_features
+        options = {"device": device, "dtype": dtype}
+        self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, **options))
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(out_features, **options))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Draw both parameters from the uniform distribution on ±1/sqrt(in_features)."""
+        # The draws of nn.Linear, so that one seed gives both the same parameters: its
+        # kaiming_uniform_ with a = sqrt(5) is this bound. https://arxiv.org/abs/1502.01852
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input):
+        return linear(input, self.weight, self.bias)
+
+    def extra_repr(self):
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )

@@ -97,24 +97,70 @@ class ForgetsTheTwo(SquareToday):
         return input * grad_output
 
 
+class IgnoresTheConstant(AddConstant):
+    def forward(self, x):
+        return x + 2.5
+
+
+class NoBackward(Function):
+    def __init__(self, constant):
+        self.constant = constant
+
+    def forward(self, x):
+        return x + self.constant
+
+
+class MisspeltInit(Function):
+    def _init_(self, constant):
+        self.constant = constant
+
+    def forward(self, x):
+        return x + self.constant
+
+    def backward(self, grad_output):
+        return grad_output
+
+
+class SharesItsDims(Transpose):
+    def __init__(self, dim0, dim1):
+        SharesItsDims.dims = dim0, dim1
+
+
+class KeepsOnTheClass(SquareToday):
+    @staticmethod
+    def forward(ctx, input):
+        KeepsOnTheClass.saved = input
+        return input * input
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * KeepsOnTheClass.saved * grad_output
+
+
 ATTEMPTS = {
     "1.1": [
-        (MultipliesTheGradient, "it is 2.5 times"),
-        (AddsToTheGradient, "the gradient of `x`"),
+        (MultipliesTheGradient, "multiplied by 2.5"),
+        (AddsToTheGradient, "not proportional to grad_output"),
         (TwoGradients, "invalid number of gradient"),
         (ForgetsTheConstant, "has no attribute 'constant'"),
         (Today, "derives from today's"),
+        (IgnoresTheConstant, "for AddConstant(-1.0)"),
+        (NoBackward, "it has no method `backward`"),
+        (MisspeltInit, "it has no method `__init__`"),
     ],
     "1.2": [
-        (PassesOn, "`backward` raises"),
-        (AlwaysTheFirstTwo, "for Transpose(0, 2)"),
-        (Reshapes, "the gradient of `x`"),
+        (PassesOn, "transposed"),
+        (AlwaysTheFirstTwo, "for Transpose(0, 2) of shape (4, 2, 3)"),
+        (Reshapes, "right, but transposed"),
+        (SharesItsDims, "disturb each other"),
+        (Transpose(0, 1), "give check the class Transpose itself"),
         (Today, "derives from today's"),
     ],
     "1.3": [
-        (StillLegacy, "not from the legacy one"),
+        (StillLegacy, "must derive from torch.autograd.Function"),
         (NotStatic, "`forward` must be a static method"),
-        (UsesData, "second are not"),
-        (ForgetsTheTwo, "it is 0.5 times"),
+        (UsesData, "silently wrong"),
+        (ForgetsTheTwo, "multiplied by 0.5"),
+        (KeepsOnTheClass, "is another if forward runs once more"),
     ],
 }

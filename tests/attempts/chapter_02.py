@@ -98,25 +98,59 @@ class NoBackward(Function):
         return x.amin(1), x.amax(1)
 
 
+class ReturnsATuple(Square):
+    @staticmethod
+    def forward(ctx, x):
+        return (Square.forward(ctx, x),)
+
+
+class KeepsOnCtx(Square):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * ctx.x * grad_output
+
+
+class DropsWhatIsUnused(MinMax):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return MinMax.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad_min, grad_max):
+        if grad_min is None or grad_max is None:
+            return None
+        return MinMax.backward(ctx, grad_min, grad_max)
+
+
 ATTEMPTS = {
     "2.1": [
-        (ForgetsGradOutput, "the gradient of `x`"),
-        (ForgetsTheFactor, "it is 0.5 times"),
+        (ForgetsGradOutput, "does not depend on grad_output"),
+        (ForgetsTheFactor, "multiplied by 0.5"),
         (Cubes, "`forward`: the output"),
         (ForgetsReturn, "`return` missing"),
         (ChangesItsInput, "in place"),
+        (ReturnsATuple, "it returns a tuple, but a tensor is asked for"),
+        (KeepsOnCtx, "`ctx.x` holds an input outside `save_for_backward`"),
+        (Square.apply, "give check the class Square itself"),
     ],
     "2.2": [
         (SumsNothing, "only the engine made it fit"),
-        (Swapped, "the gradient of `a`"),
+        (Swapped, "The gradient returned for `a` is that of `b`"),
         (SumsTheFirstDimension, "with shapes (4, 3) and (4, 3)"),
-        (OneGradient, "`backward` raises"),
+        (OneGradient, "Backward returned 1 gradient(s)"),
     ],
     "2.3": [
-        (OnlyTheMinimum, "the gradient of `x`"),
-        (Unscattered, "`backward` raises"),
-        (Overwrites, "the gradient of `x`"),
+        (OnlyTheMinimum, "`output[1]` depends on `x`"),
+        (Unscattered, "(4, 5) belongs there"),
+        (Overwrites, "with an input of shape (3, 1)"),
+        (DropsWhatIsUnused, "None, which arrives for an output that is not used"),
         (WrongWayRound, "`forward`: output 0"),
-        (NoBackward, "`backward` raises"),
+        (NoBackward, "it has no method `backward`"),
     ],
 }

@@ -92,23 +92,59 @@ class ForgetsTheSquare(Tanh):
         return grad_output * (1 - ctx.saved_tensors[0])
 
 
+class KeepsNOnTheClass(Power):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        KeepsNOnTheClass.n = n
+        return x**n
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        n = KeepsNOnTheClass.n
+        return grad_output * n * x ** (n - 1), None
+
+
+class DividesByX(Power):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * ctx.n * x**ctx.n / x, None
+
+
+class KeepsInADict(Tanh):
+    @staticmethod
+    def forward(ctx, x):
+        result = torch.tanh(x)
+        ctx.kept = {"result": result.clone()}
+        return result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * (1 - ctx.kept["result"] ** 2)
+
+
 ATTEMPTS = {
     "3.1": [
-        (ForgetsN, "with n = 2, the gradient of `x`"),
-        (OneGradient, "incorrect number of gradients"),
-        (OnlySquares, "with n = 1, the gradient of `x`"),
-        (KeepsXOnCtx, "`ctx.x` is out of autograd's sight"),
+        (ForgetsN, "lacks the factor `n` = 2"),
+        (OneGradient, "Backward returned 1 gradient(s)"),
+        (OnlySquares, "with n = 1: The gradient of `x`"),
+        (KeepsXOnCtx, "`ctx.x` holds an input outside"),
+        (KeepsNOnTheClass, "two calls with another n"),
+        (DividesByX, "at x = 0"),
     ],
     "3.2": [
         (ScalesTheValues, "`forward`: the output"),
-        (DividesInstead, "the gradient of `x`"),
+        (DividesInstead, "with scale = 0.1: the gradient is"),
         (Materializes, "materialize_grads is still on"),
-        (IgnoresNone, "does not handle grad_output = None"),
+        (IgnoresNone, "None, which arrives"),
     ],
     "3.3": [
-        (KeepsBothWays, "still alive"),
-        (KeepsACopy, "`ctx.copy` is out of autograd's sight"),
-        (SavesX, "the gradient of `x`"),
-        (ForgetsTheSquare, "the gradient of `x`"),
+        (KeepsBothWays, "output and ctx refer to each other"),
+        (KeepsACopy, "`ctx.copy` holds a tensor outside"),
+        (SavesX, "The gradient of `x`"),
+        (KeepsInADict, "outside `save_for_backward`"),
+        (ForgetsTheSquare, "The gradient of `x`"),
     ],
 }

@@ -69,18 +69,78 @@ class SumsEverything(LogSumExp):
         return LogSumExp.forward(ctx, x.flatten())
 
 
+class Clips(Sigmoid):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return Sigmoid.backward(ctx, grad_output.clamp(-1, 1))
+
+
+class FarOutNan(Sigmoid):
+    @staticmethod
+    def forward(ctx, x):
+        result = x.exp() / (1 + x.exp())
+        ctx.save_for_backward(result)
+        return result
+
+
+class SavesACopy(Sigmoid):
+    @staticmethod
+    def forward(ctx, x):
+        result = torch.sigmoid(x)
+        ctx.save_for_backward(result.clone())
+        return result
+
+
+class CallsTheRealOne(LogSumExp):
+    @staticmethod
+    def forward(ctx, x):
+        result = torch.logsumexp(x, -1, keepdim=True)
+        ctx.save_for_backward(x, result)
+        return result.squeeze(-1)
+
+
+class SubtractsTheFirst(LogSumExp):
+    @staticmethod
+    def forward(ctx, x):
+        first = x[..., :1]
+        result = first + (x - first).exp().sum(-1, keepdim=True).log()
+        ctx.save_for_backward(x, result)
+        return result.squeeze(-1)
+
+
+class OnlyMatrices(LogSumExp):
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, result = ctx.saved_tensors
+        return grad_output.view(-1, 1) * (x - result).exp()
+
+
+class OverwritesX(LogSumExp):
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, result = ctx.saved_tensors
+        return grad_output.unsqueeze(-1) * x.sub_(result).exp()
+
+
 ATTEMPTS = {
     "4.1": [
         (SavesTheInput, "something else than the output"),
-        (KeepsOnCtx, "nothing was saved"),
-        (LosesAFactor, "the gradient of `x`"),
-        (SignInside, "the gradient of `x` has the wrong sign"),
+        (KeepsOnCtx, "output and ctx refer to each other"),
+        (LosesAFactor, "lacks the factor the output"),
+        (Clips, "not proportional to grad_output"),
+        (FarOutNan, "at ±800"),
+        (SavesACopy, "or a copy of it"),
+        (SignInside, "negated"),
     ],
     "4.2": [
-        (Overflows, "at numbers near ±1000, `forward`: the output is inf"),
-        (OverflowsBackward, "at numbers near ±1000, the gradient of `x` is nan"),
-        (GradOutputNotExpanded, "`backward` raises"),
+        (Overflows, "at numbers near ±1000: `forward`: the output is inf"),
+        (OverflowsBackward, "Backward makes nan or inf"),
+        (GradOutputNotExpanded, "shapes do not fit"),
         (SumsEverything, "shape"),
+        (CallsTheRealOne, "Write it yourself"),
+        (SubtractsTheFirst, "at numbers near ±1000"),
+        (OnlyMatrices, "for three dimensions"),
+        (OverwritesX, "after it had been saved"),
     ],
     "4.3": [
         ("A", "the gradient of A is right"),

@@ -121,13 +121,41 @@ class ReturnsBoth(SiLU):
         return SiLU.backward(ctx, grad_output)
 
 
+class DividesByX(SiLU):
+    @staticmethod
+    def forward(ctx, x):
+        result = x * torch.sigmoid(x)
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, result = ctx.saved_tensors
+        sigmoid = result / x
+        return grad_output * sigmoid * (1 + x * (1 - sigmoid))
+
+
+def leaves_a_trace(f, x, v):
+    x.requires_grad_()
+    (first,) = grad(f(x), x, create_graph=True)
+    return grad((first * v).sum(), x)[0]
+
+
+def overwrites_v(f, x, v):
+    x = x.detach().requires_grad_()
+    (first,) = grad(f(x), x, create_graph=True)
+    product = grad((first * v).sum(), x)[0]
+    v.mul_(2)
+    return product
+
+
 ATTEMPTS = {
     "5.1": [
-        (IgnoresTheSecond, "the gradient of `x`"),
-        (WrongSignOfCosh, "the gradient of `x`"),
-        (KeepsOnCtx, "second are not"),
-        (OneOutput, "1 output; 2 expected"),
-        (SavesTheInput, "did not get sinh(x) and cosh(x)"),
+        (IgnoresTheSecond, "`output[1]` depends on `x`"),
+        (WrongSignOfCosh, "The gradient of `x`"),
+        (KeepsOnCtx, "silently wrong"),
+        (OneOutput, "a tuple of 2 tensors is asked for"),
+        (SavesTheInput, "what it saves is not its two outputs"),
     ],
     "5.2": [
         (without_graph, "does not require grad"),
@@ -135,12 +163,15 @@ ATTEMPTS = {
         (whole_hessian, "differentiated 7 times"),
         (gradient_times_v, "not H·v"),
         (needs_requires_grad, "requires_grad=False, it raises"),
+        (leaves_a_trace, "leaves a trace in x"),
+        (overwrites_v, "changes v in place"),
         (a_tuple, "must be a tensor of that shape"),
     ],
     "5.3": [
-        (StillOnCtx, "second are not"),
-        (DetachesX, "second are not"),
-        (ForgetsTheOuterTerm, "the gradient of `x`"),
-        (ReturnsBoth, "2 outputs; 1 expected"),
+        (StillOnCtx, "silently wrong"),
+        (DetachesX, "silently wrong"),
+        (ForgetsTheOuterTerm, "The gradient of `x`"),
+        (DividesByX, "at x = 0"),
+        (ReturnsBoth, "it returns a tuple, but a tensor is asked for"),
     ],
 }

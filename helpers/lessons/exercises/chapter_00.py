@@ -18,8 +18,10 @@ class Triple(Function):
 
 
 def _check_triple(attempt):
-    x = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64)
-    return finding(attempt.apply, lambda x: 3 * x, [x], ["x"])
+    x = torch.tensor(
+        [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64
+    )
+    return finding(attempt.apply, lambda x: 3 * x, [x])
 
 
 EXERCISES = [
@@ -40,7 +42,7 @@ EXERCISES = [
         "passed on three times as large.",
         hints=(
             "How much does 3 * x grow if x grows by a little?",
-            "backward gets grad_output, the slope of what follows. Multiply it by your own slope.",
+            "backward gets grad_output, the slope of what follows. The chain rule combines both.",
         ),
         explanation="The chain rule: slope of all = slope of what follows (grad_output) times "
         "slope of this step (3).",

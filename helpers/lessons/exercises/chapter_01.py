@@ -23,7 +23,7 @@ class Transpose(Function):
         self.dims = dim0, dim1
 
     def forward(self, x):
-        return x.transpose(*self.dims).contiguous()
+        return x.transpose(*self.dims)
 
     def backward(self, grad_output):
         return grad_output.transpose(*self.dims)
@@ -51,13 +51,24 @@ def _not_legacy(attempt):
             "it derives from today's torch.autograd.Function. The old style is "
             "`from helpers.ops.legacy import Function`."
         )
+    if attempt.__init__ is object.__init__:
+        return "it has no method `__init__`. Two underscores on each side?"
+    for name in ("forward", "backward"):
+        if getattr(attempt, name) is getattr(Function, name):
+            return f"it has no method `{name}`. Look at its spelling and indentation."
     return None
 
 
 def _check_add_constant(attempt):
-    return _not_legacy(attempt) or finding(
-        lambda x: attempt(2.5)(x), lambda x: x + 2.5, [_random(3, 2)], ["x"]
-    )
+    if _not_legacy(attempt):
+        return _not_legacy(attempt)
+    for constant in (2.5, -1.0):
+        wrong = finding(
+            lambda x, c=constant: attempt(c)(x), lambda x, c=constant: x + c, [_random(3, 2)]
+        )
+        if wrong:
+            return f"for AddConstant({constant}): {wrong}"
+    return None
 
 
 def _check_transpose(attempt):
@@ -68,27 +79,32 @@ def _check_transpose(attempt):
             lambda x, dims=dims: attempt(*dims)(x),
             lambda x, dims=dims: x.transpose(*dims),
             [_random(*shape)],
-            ["x"],
         )
         if wrong:
-            return f"for Transpose{dims} of shape {shape}, {wrong}"
+            return f"for Transpose{dims} of shape {shape}: {wrong}"
+    cube = _random(3, 3, 3).requires_grad_()
+    output = attempt(0, 1)(cube)
+    attempt(1, 2)(cube)
+    weight = _random(3, 3, 3)
+    if not torch.equal(torch.autograd.grad(output, cube, weight)[0], weight.transpose(0, 1)):
+        return "two instances with other dimensions disturb each other. Keep the two in `self`."
     return None
 
 
 def _check_square_today(attempt):
-    if not issubclass(attempt, torch.autograd.Function):
-        return "it must derive from torch.autograd.Function, not from the legacy one."
-    for name in ("forward", "backward"):
-        if not isinstance(vars(attempt).get(name), staticmethod):
-            return f"`{name}` must be a static method, with ctx as its first argument."
-    return finding(attempt.apply, lambda x: x**2, [_random(3, 2)], ["input"], order=2)
+    return finding(attempt.apply, lambda x: x**2, [_random(3, 2)], order=2)
 
 
 EXERCISES = [
     Exercise(
         number="1.1",
         name="AddConstant",
-        stub="class AddConstant(Function): ...",
+        stub="""class AddConstant(Function):
+    def __init__(self, constant): ...
+
+    def forward(self, x): ...
+
+    def backward(self, grad_output): ...""",
         reference=AddConstant,
         finding=_check_add_constant,
         success="the constant came through the constructor, and the gradient passes unchanged.",
@@ -101,7 +117,12 @@ EXERCISES = [
     Exercise(
         number="1.2",
         name="Transpose",
-        stub="class Transpose(Function): ...",
+        stub="""class Transpose(Function):
+    def __init__(self, dim0, dim1): ...
+
+    def forward(self, x): ...
+
+    def backward(self, grad_output): ...""",
         reference=Transpose,
         finding=_check_transpose,
         success="exchanging the same two dimensions again brings each gradient home.",
@@ -123,6 +144,8 @@ EXERCISES = [
         hints=(
             "Two decorators, and self becomes ctx.",
             "ctx.save_for_backward and ctx.saved_tensors keep their names.",
+            "For the second derivative, use what saved_tensors gives you as it is: no .data, no "
+            "detach.",
         ),
         explanation="In the new style saved tensors come with their history, so backward is "
         "recorded like any other computation and can be differentiated.",

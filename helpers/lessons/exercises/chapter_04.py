@@ -2,6 +2,7 @@
 
 import torch
 from torch.autograd import Function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.checking import Exercise
 from helpers.lessons.compare import finding
@@ -95,34 +96,56 @@ def _sample():
 
 
 def _check_sigmoid(attempt):
-    wrong = finding(attempt.apply, torch.sigmoid, [_sample()], ["x"])
-    if wrong:
-        return wrong
-    x = _sample().requires_grad_()
+    extreme = torch.tensor([-800.0, 800.0], dtype=torch.float64)
+    for inputs, which in [(_sample(), ""), (extreme, "at ±800: ")]:
+        wrong = finding(attempt.apply, torch.sigmoid, [inputs])
+        if wrong:
+            return which + wrong
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        output = attempt.apply(x)
+        output = attempt.apply(_sample().requires_grad_())
     if not kept:
         return "nothing was saved with save_for_backward, so autograd cannot watch it."
-    if any(not torch.equal(tensor, output) for tensor in kept):
-        return "something else than the output is saved."
+    if any(tensor.data_ptr() != output.data_ptr() for tensor in kept):
+        return "something else than the output is saved, or a copy of it."
     return None
 
 
+class _Operations(TorchDispatchMode):
+    """Which of PyTorch's operations run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def _check_log_sum_exp(attempt):
-    far = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0]], dtype=torch.float64)
-    for inputs, which in [(_sample(), "at ordinary numbers"), (far, "at numbers near ±1000")]:
-        wrong = finding(attempt.apply, lambda x: torch.logsumexp(x, -1), [inputs], ["x"])
+    far = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]])
+    for inputs, which in [
+        (_sample(), "at ordinary numbers"),
+        (far.double(), "at numbers near ±1000"),
+        (_sample()[0], "for a vector"),
+        (torch.stack([_sample(), 2 - _sample()]), "for three dimensions"),
+    ]:
+        wrong = finding(attempt.apply, lambda x: torch.logsumexp(x, -1), [inputs])
         if wrong:
-            return f"{which}, {wrong}"
+            return f"{which}: {wrong}"
+    with _Operations() as operations:
+        attempt.apply(_sample())
+    if "logsumexp" in operations.names:
+        return "torch.logsumexp computes it. Write it yourself."
     return None
 
 
 def _check_answer(answer):
-    if answer not in suspects:
+    if not isinstance(answer, str) or answer not in suspects:
         return f'answer with one of "A", "B", "C", "D", got {answer!r}.'
     if answer != "C":
-        return f"the gradient of {answer} is right at every point where it has a slope."
+        return f"the gradient of {answer} is right everywhere."
     return None
 
 

@@ -44,17 +44,17 @@ def _sample():
 
 
 def _check_sinh(attempt):
-    return finding(
-        attempt.apply, lambda x: (torch.sinh(x), torch.cosh(x)), [_sample()], ["x"], order=2
-    ) or _keeps(attempt, "sinh(x) and cosh(x)", [torch.sinh(_sample()), torch.cosh(_sample())])
-
-
-def _keeps(attempt, names, expected):
+    reference = lambda x: (torch.sinh(x), torch.cosh(x))  # noqa: E731
+    wrong = finding(attempt.apply, reference, [_sample()], order=2)
+    if wrong:
+        return wrong
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        attempt.apply(_sample().requires_grad_())
-    kept = all(any(torch.allclose(tensor, e) for tensor in saved) for e in expected)
-    return None if kept else f"it is right, but save_for_backward did not get {names}."
+        outputs = attempt.apply(_sample().requires_grad_())
+    pointers = {tensor.data_ptr() for tensor in saved}
+    if pointers != {output.data_ptr() for output in outputs}:
+        return "it is right, but what it saves is not its two outputs."
+    return None
 
 
 class _Counted(Function):
@@ -76,8 +76,9 @@ def _check_hvp(attempt):
     def f(x):
         return _Counted.apply(x.sin()).sum() ** 2
 
-    for x in (_sample().flatten(), _sample(), _sample().requires_grad_()):
+    for x in (_sample().flatten().requires_grad_(), _sample().requires_grad_(), _sample()):
         v = torch.linspace(-1, 2, 6, dtype=torch.float64).view(x.shape)
+        v_before, needed = v.clone(), x.requires_grad
         hessian = torch.autograd.functional.hessian(f, x.detach()).view(6, 6)
         expected = (hessian @ v.flatten()).view(x.shape)
         kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
@@ -86,24 +87,35 @@ def _check_hvp(attempt):
         try:
             given = attempt(f, x, v)
         except RuntimeError as error:
-            return f"for {kind}, it raises: {error}"
+            asks = "element 0 of tensors does not require grad" in str(error)
+            why = " (Which of the two derivatives needs create_graph=True?)" if needed else ""
+            return f"for {kind}, it raises: {error}" + (why if asks else "")
         if not isinstance(given, torch.Tensor) or given.shape != x.shape:
             shape = tuple(getattr(given, "shape", ())) if isinstance(given, torch.Tensor) else None
             return f"for {kind}, the result must be a tensor of that shape, got {shape or given!r}."
-        if not torch.allclose(given, expected):
+        if given.dtype != expected.dtype:
+            return f"for {kind}, the result must be {expected.dtype}, got {given.dtype}."
+        if not torch.allclose(given, expected, rtol=1e-9):
             return f"for {kind}, the result is not H·v: {given.flatten()[0]:.4g} comes first, " + (
                 f"but {expected.flatten()[0]:.4g} is right."
             )
         if _Counted.backwards > 2:
             return f"the values are right, but f was differentiated {_Counted.backwards} times."
-        if not torch.equal(x, before) or x.grad is not None:
-            return "it leaves a trace in x: its values or its .grad have changed."
+        if not torch.equal(x, before) or x.grad is not None or x.requires_grad != needed:
+            return "it leaves a trace in x: its values, its .grad or its requires_grad changed."
+        if not torch.equal(v, v_before):
+            return "it changes v in place."
     return None
 
 
 def _check_silu(attempt):
     reference = torch.nn.functional.silu
-    return finding(attempt.apply, reference, [_sample()], ["x"], order=2)
+    at_zero = torch.zeros(2, dtype=torch.float64)
+    for inputs, which in [(_sample(), ""), (at_zero, "at x = 0: ")]:
+        wrong = finding(attempt.apply, reference, [inputs], order=2)
+        if wrong:
+            return which + wrong
+    return None
 
 
 EXERCISES = [
