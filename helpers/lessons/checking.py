@@ -72,8 +72,8 @@ class Exercise:
     def solution(self):
         """Print the reference and why it is right."""
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
-        text = inspect.getsource(self.reference).strip() if has_source else repr(self.reference)
-        print(f"{text}\n\n{_wrapped(self.explanation)}")
+        text = inspect.getsource(self.reference) if has_source else str(self.reference)
+        print(f"{text.strip()}\n\n{_wrapped(self.explanation)}")
 
     def __repr__(self):
         return f"exercise {self.number} {self.name}: .check(...), .hint(), .solution()"
@@ -81,7 +81,7 @@ class Exercise:
     def _is_untouched(self, attempts):
         names = {}
         exec(self.stub, dict(vars(importlib.import_module(_module_of(self.number)))), names)
-        stubs = [value for value in names.values() if value is ... or _code_of(value)]
+        stubs = [v for v in names.values() if v is ... or isinstance(v, str) or _code_of(v)]
         return bool(attempts) and all(
             any(
                 _same(a, stub) or (_is_blank(a) and _parents(a) == _parents(stub)) for stub in stubs
@@ -149,6 +149,8 @@ def _same(attempt, stub):
     """Is `attempt` the stub as it stood? Compared by compiled code, so comments do not count."""
     if attempt is ... or stub is ...:
         return attempt is stub
+    if isinstance(stub, str):
+        return isinstance(attempt, str) and attempt == stub
     return type(attempt) is type(stub) and _code_of(attempt) == _code_of(stub)
 
 

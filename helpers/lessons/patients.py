@@ -12,6 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from helpers import doctor
 from helpers.ops import legacy
 from helpers.ops.exp import Exp, exp
 from helpers.ops.gradient_reversal import GradientReversalLayer, gradient_reversal
@@ -38,9 +39,29 @@ class Patient:
     about: str
     options: dict = field(default_factory=dict)
 
-    @property
-    def call(self):
-        return getattr(self.fn, "apply", self.fn)
+    def examine(self):
+        """The doctor's report."""
+        return doctor.examine(self.fn, *self.inputs(), **self.options)
+
+    def gradcheck(self):
+        """What `torch.autograd.gradcheck` says of a float64 copy; None if it finds nothing."""
+        inputs = []
+        for value in self.inputs():
+            if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+                value = value.double()
+            if isinstance(value, torch.Tensor) and (
+                value.is_floating_point() or value.is_complex()
+            ):
+                value.requires_grad_()
+            inputs.append(value)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                fn = self.fn.apply if isinstance(self.fn, type) else self.fn
+                torch.autograd.gradcheck(fn, tuple(inputs))
+            except Exception as error:
+                return str(error).strip() or type(error).__name__
+        return None
 
 
 BROKEN: list[Patient] = []
@@ -462,7 +483,7 @@ class ZerosForWeight(Linear):
         return grad_output @ weight, torch.zeros_like(weight), grad_output.sum(0)
 
 
-@broken("gradient-wrong", "a hand-made derivative of a norm", lambda: draw((5,), positive=True))
+@broken("term-missing", "a power of the norm is forgotten", lambda: draw((5,), positive=True))
 class Normalize(Function):
     @staticmethod
     def forward(ctx, x):
@@ -473,6 +494,19 @@ class Normalize(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output / x.norm() - x * (grad_output * x).sum()
+
+
+@broken("gradient-wrong", "the product rule has two terms", lambda: draw((3, 3)))
+class MatrixSquare(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output @ x.t()
 
 
 # --- deliberate, but only with faithful=False -----------------------------------------------------
@@ -934,7 +968,11 @@ def hypotenuse(x):
     return (x * x).sum().sqrt()
 
 
-@broken("conjugate", "the derivative must be conjugated", lambda: draw((4,), (4,), dtype=torch.complex128))
+@broken(
+    "conjugate",
+    "the derivative must be conjugated",
+    lambda: draw((4,), (4,), dtype=torch.complex128),
+)
 class ForgottenConjugate(Multiply):
     pass
 
@@ -950,14 +988,14 @@ class LosesImaginaryPart(Function):
         return 3 * grad_output.real.to(grad_output.dtype)
 
 
-@broken("negated", "one output of two, a keyword, and a module", vector)
+@broken("negated", "a module, and one output of two", vector)
 class ModuleWithTwoOutputs(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.offset = torch.nn.Parameter(torch.full((6,), 0.5, dtype=torch.float64))
 
     def forward(self, x):
-        return {"sum": x + self.offset, "difference": Subtract.apply(x, self.offset)}
+        return x + self.offset, Subtract.apply(x, self.offset)
 
 
 BROKEN[-1].fn = ModuleWithTwoOutputs()
@@ -991,8 +1029,19 @@ def wrapped(name, fn, inputs, code=None):
 
         @staticmethod
         def backward(ctx, *grad_outputs):
-            _, vjp = torch.func.vjp(fn, *ctx.saved_tensors)
-            return vjp(grad_outputs if len(grad_outputs) > 1 else grad_outputs[0])
+            tensors, needs = ctx.saved_tensors, ctx.needs_input_grad
+
+            def both():
+                return zip(tensors, needs, strict=True)
+
+            def of_those_needed(*wanted):
+                wanted = iter(wanted)
+                return fn(*(next(wanted) if need else t for t, need in both()))
+
+            wanted = [t for t, need in both() if need]
+            _, vjp = torch.func.vjp(of_those_needed, *wanted)
+            grads = iter(vjp(grad_outputs if len(grad_outputs) > 1 else grad_outputs[0]))
+            return tuple(next(grads) if need else None for need in needs)
 
     Wrapped.__name__ = name
     healthy("PyTorch's own operation, wrapped", inputs, code)(Wrapped)

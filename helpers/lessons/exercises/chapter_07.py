@@ -1,0 +1,176 @@
+"""Exercises of chapter 07: the involution operator in CUDA."""
+
+import itertools
+
+import torch
+import torch.nn.functional as F
+
+from helpers.lessons.checking import Exercise
+from helpers.ops.involution import host, involution2d
+
+
+def tap(h, w, i, j, height, width, stride, padding, dilation):
+    y = h * stride - padding + i * dilation
+    x = w * stride - padding + j * dilation
+    return (y, x) if 0 <= y < height and 0 <= x < width else None
+
+
+def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
+    channels = x.shape[1] // groups
+    group = slice(g * channels, (g + 1) * channels)
+    padded = F.pad(x, [K // 2] * 4)
+    patch = padded[n, group, h : h + K, w : w + K]
+    return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
+
+
+DEPTHWISE = """
+__global__ void depthwise(const float* x, const float* weight, float* y,
+                          int channels, int height, int width, int K) {
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+    if (element >= channels * height * width) return;
+    int c = element / (height * width);
+    int row = element / width % height;
+    int column = element % width;
+    float sum = 0;
+    for (int i = 0; i < K; ++i) {
+        for (int j = 0; j < K; ++j) {
+            int r = row + i - K / 2, s = column + j - K / 2;
+            if (r < 0 || r >= height || s < 0 || s >= width) continue;
+            sum += weight[(c * K + i) * K + j] * x[(c * height + r) * width + s];
+        }
+    }
+    y[element] = sum;
+}
+"""
+
+
+def _check_tap(attempt):
+    height, width = 5, 7
+    for stride, padding, dilation in [(1, 0, 1), (1, 1, 1), (2, 1, 1), (1, 2, 2), (3, 2, 2)]:
+        # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
+        numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
+        options = {"stride": stride, "padding": padding, "dilation": dilation}
+        columns = F.unfold(numbers, 3, **options)[0].long() - 1
+        out_width = (width + 2 * padding - 2 * dilation - 1) // stride + 1
+        for (i, j), place in itertools.product(
+            itertools.product(range(3), repeat=2), range(columns.shape[1])
+        ):
+            pixel = int(columns[3 * i + j, place])
+            expected = None if pixel < 0 else (pixel // width, pixel % width)
+            h, w = place // out_width, place % out_width
+            given = attempt(h, w, i, j, height, width, stride, padding, dilation)
+            if given != expected:
+                call = f"output ({h}, {w}), tap ({i}, {j}), stride {stride}, padding {padding}, "
+                return f"{call}dilation {dilation}: it says {given!r}, but {expected} is right."
+    return None
+
+
+def _check_grad_weight_at(attempt):
+    generator = torch.Generator().manual_seed(0)
+    random = {"dtype": torch.float64, "generator": generator}
+    for groups, K in [(1, 3), (2, 3), (2, 5)]:
+        x, grad_output = torch.randn(2, 4, 5, 6, **random), torch.randn(2, 4, 5, 6, **random)
+        weight = torch.zeros(2, groups, K, K, 5, 6, dtype=torch.float64, requires_grad=True)
+        output = involution2d(x, weight, padding=K // 2)
+        (expected,) = torch.autograd.grad(output, weight, grad_output)
+        for n, g, h, w in [(0, 0, 2, 3), (1, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, 4, 5)]:
+            where = f"for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
+            given = attempt(grad_output, x, n, g, h, w, groups, K)
+            right = expected[n, g, :, :, h, w]
+            if not isinstance(given, torch.Tensor) or given.shape != right.shape:
+                shape = tuple(given.shape) if isinstance(given, torch.Tensor) else given
+                return f"{where}: the result must be a tensor of shape ({K}, {K}), got {shape!r}."
+            if not torch.allclose(given.double(), right):
+                i, j = divmod(int((given - right).abs().argmax()), K)
+                return (
+                    f"{where}: tap ({i}, {j}) is {given[i, j]:.4g}, but {right[i, j]:.4g} is right."
+                )
+    return None
+
+
+def _check_depthwise(source):
+    if not isinstance(source, str):
+        return f"give check the source as a string, got a value of type {type(source).__name__}."
+    for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
+        x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
+        weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
+        y = torch.empty_like(x)
+        sizes = {"channels": channels, "height": height, "width": width, "K": K}
+        where = f"with x of shape {tuple(x.shape)} and K = {K}"
+        try:
+            blocks = -(-x.numel() // 32) + 1
+            host.run(source, "depthwise", blocks, 32, {"x": x, "weight": weight, "y": y, **sizes})
+        except host.KernelError as error:
+            return f"{where}: {_shortened(str(error))}"
+        except host.CompilerNotFoundError as error:
+            return f"it cannot be checked here: {error}"
+        expected = F.conv2d(x[None], weight[:, None], padding=K // 2, groups=channels)[0]
+        if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
+            c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
+            return (
+                f"{where}: y[{c}, {row}, {column}] is {y[c, row, column]:.4g}, but "
+                f"{expected[c, row, column]:.4g} is right."
+            )
+    return None
+
+
+def _shortened(text):
+    """A compiler's first error, without the lines that lead to it."""
+    errors = [line for line in text.splitlines() if "error:" in line]
+    return "it does not compile: " + errors[0].split("error:")[1].strip() if errors else text
+
+
+EXERCISES = [
+    Exercise(
+        number="7.1",
+        name="tap",
+        stub="def tap(h, w, i, j, height, width, stride, padding, dilation): ...",
+        reference=tap,
+        finding=_check_tap,
+        success="this line of arithmetic is the heart of all three kernels.",
+        hints=(
+            "With stride 1, padding 0 and dilation 1 it is (h + i, w + j).",
+            "stride multiplies the output pixel, dilation the tap, padding is subtracted.",
+            "Outside means: y < 0, or y >= height; x likewise.",
+        ),
+        explanation="The padded image starts `padding` pixels earlier, so the first tap of output "
+        "0 stands at -padding. Each output moves it by stride, each tap by dilation.",
+    ),
+    Exercise(
+        number="7.2",
+        name="grad_weight_at",
+        stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
+        reference=grad_weight_at,
+        finding=_check_grad_weight_at,
+        success="the channels of a group share the kernel, so its gradient sums over them.",
+        hints=(
+            "One tap of the kernel multiplies one pixel of each channel of the group.",
+            "Its gradient is the sum over these channels of grad_output times that pixel.",
+            "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
+        ),
+        explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
+        "by the weight is x[c], times what arrives for y[c], summed over c.",
+    ),
+    Exercise(
+        number="7.3",
+        name="depthwise",
+        stub='''DEPTHWISE = """
+__global__ void depthwise(const float* x, const float* weight, float* y,
+                          int channels, int height, int width, int K) {
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+    // ... yours: find c, row and column of this element, sum over the taps, write y[element]
+}
+"""''',
+        reference=DEPTHWISE,
+        finding=_check_depthwise,
+        success="every element was written once, every read was inside, and every number is right.",
+        hints=(
+            "There are threads to spare: if (element >= channels * height * width) return;",
+            "column = element % width, row = element / width % height, c = element / (height * "
+            "width).",
+            "x of channel c, row r, column s is x[(c * height + r) * width + s]; skip taps outside.",
+        ),
+        explanation="Division and remainder undo the numbering of memory. The bounds of the image "
+        "are tested in both directions, because memory goes on where the image ends.",
+    ),
+]

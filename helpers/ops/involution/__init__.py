@@ -1,0 +1,31 @@
+r"""Involution: a kernel of its own for each pixel, shared by the channels of a group.
+
+    output[n, c, h, w] = sum over kh, kw of
+        weight[n, g(c), kh, kw, h, w] * input[n, c, h * stride - padding + kh * dilation,
+                                                    w * stride - padding + kw * dilation]
+
+with g(c) = c // (C / G), and input zero outside its borders. A convolution is the other way round:
+one kernel for all pixels, and a kernel of its own for each channel.
+
+Source: Li et al., Involution: Inverting the Inherence of Convolution for Visual Recognition,
+CVPR 2021, https://arxiv.org/abs/2103.06255
+
+>>> import torch
+>>> image = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).reshape(1, 1, 2, 4)
+>>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each of the 2 x 4 pixels
+>>> weight[..., 0, 0, :] = 1.0  # in the upper row: take the left neighbour
+>>> weight[..., 2, 1, :] = 1.0  # in the lower row: take the right neighbour
+>>> involution2d(image, weight, padding=(0, 1))
+tensor([[[[0., 1., 2., 3.],
+          [2., 3., 4., 0.]]]])
+
+The files: `functional.py` checks arguments and differentiates; `plain.py` is PyTorch alone, for
+the CPU; `kernels.cu` holds the CUDA kernels, `cuda.py` launches them on a device, and `host.py`
+runs the very same text on the CPU, thread by thread, to test it; `modules.py` has the layer and
+the network of the paper; `python -m helpers.ops.involution.benchmark` measures.
+"""
+
+from .functional import involution2d
+from .modules import Bottleneck, Involution2d, RedNet, convert_checkpoint
+
+__all__ = ["Bottleneck", "Involution2d", "RedNet", "convert_checkpoint", "involution2d"]

@@ -1,0 +1,161 @@
+"""Time and memory of involution, forward and backward, beside `unfold`.
+
+    python -m helpers.ops.involution.benchmark [--dtype float16] [--threads 2] [--seconds 1]
+
+Kernels 7 x 7, stride 1, 16 channels a group, batch 8. The rows:
+
+unfold  `torch.nn.functional.unfold`, multiply, sum: the authors' first implementation
+plain   `plain.py`
+naive   `kernels.cu` in flat blocks of 256 threads with 64-bit indices (with a GPU)
+cuda    `kernels.cu` as `involution2d` launches it (with a GPU)
+
+The columns: milliseconds of forward, and of forward and backward together; how many times as fast
+as unfold, together; the peak of the memory that the two allocate, results included, in units of
+input + weight + output; with a GPU, the bytes that have to be read and written at least, over the
+time, as a share of what a copy on the device reaches.
+"""
+
+import argparse
+import math
+import os
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.profiler import profile
+from torch.utils.benchmark import Timer
+
+from . import plain
+from .functional import Geometry
+from .launch import KERNELS, launch
+
+SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
+KERNEL, GROUP_CHANNELS = 7, 16
+
+
+def unfold_involution(input, weight):
+    batch, channels, height, width = input.shape
+    groups = weight.shape[1]
+    unfolded = F.unfold(input, KERNEL, padding=KERNEL // 2)
+    unfolded = unfolded.view(batch, groups, channels // groups, KERNEL**2, height, width)
+    weight = weight.view(batch, groups, 1, KERNEL**2, height, width)
+    return (weight * unfolded).sum(3).view(batch, channels, height, width)
+
+
+def with_autograd(input, weight, grad_output):
+    input, weight = input.requires_grad_(), weight.requires_grad_()
+
+    def forward():
+        return unfold_involution(input, weight)
+
+    return forward, lambda: torch.autograd.grad(forward(), (input, weight), grad_output)
+
+
+def with_kernels(kernels, geometry, input, weight, grad_output):
+    forward, grad_input, grad_weight = kernels
+
+    def both():
+        output = forward(input, weight, geometry)
+        return (
+            output,
+            grad_input(grad_output, weight, geometry),
+            grad_weight(grad_output, input, geometry),
+        )
+
+    return lambda: forward(input, weight, geometry), both
+
+
+def milliseconds(function, threads, seconds):
+    timer = Timer("function()", globals={"function": function}, num_threads=threads)
+    return timer.blocked_autorange(min_run_time=seconds).median * 1e3
+
+
+def peak_bytes(function, device):
+    """The largest amount of memory that `function` held at once, beyond what was there before."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        results = function()  # noqa: F841 (kept until the peak is read)
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes two lines a run
+    with profile(profile_memory=True) as profiler:
+        results = function()  # noqa: F841
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()  # negative when memory is freed
+        peak = max(peak, now)
+    return peak
+
+
+def copy_bandwidth(seconds):
+    """Bytes per second, read and written, of a copy on the device."""
+    source = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() / (milliseconds(lambda: target.copy_(source), 1, seconds) / 1e3)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m helpers.ops.involution.benchmark")
+    parser.add_argument(
+        "--dtype", default="float32", choices=["float32", "float64", "float16", "bfloat16"]
+    )
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
+    options = parser.parse_args(arguments)
+    dtype = getattr(torch, options.dtype)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    paths = {"plain": (plain.forward, plain.grad_input, plain.grad_weight)}
+    if device == "cuda":
+        from . import cuda
+
+        naive = [
+            partial(launch, kernel, run=cuda._run, block=(256, 1), index="long long")
+            for kernel in KERNELS
+        ]
+        paths |= {"naive": naive, "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight)}
+        bandwidth = copy_bandwidth(options.seconds)
+        print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
+    else:
+        print(f"CPU, {options.threads} threads, {options.dtype}; no CUDA device")
+
+    header = ["shape", "path", "forward", "both", "x unfold", "memory"]
+    header += ["share of copy"] if device == "cuda" else []
+    print(" ".join(f"{name:>13}" for name in header))
+    ratios = {name: [] for name in paths}
+    torch.manual_seed(0)
+    for batch, channels, size in SHAPES:
+        groups = channels // GROUP_CHANNELS
+        geometry = Geometry(
+            batch, channels, groups, size, size, size, size, KERNEL, KERNEL, 1, 1, 3, 3, 1, 1
+        )
+        input, weight, grad_output = (
+            torch.randn(shape, device=device).to(dtype)
+            for shape in (geometry.input_size, geometry.weight_size, geometry.output_size)
+        )
+        one_each = (2 * input.numel() + weight.numel()) * input.element_size()
+        moved = 3 * one_each  # each kernel reads two of the three sizes and writes the third
+        runs = {"unfold": with_autograd(input.clone(), weight.clone(), grad_output)}
+        runs |= {
+            name: with_kernels(kernels, geometry, input, weight, grad_output)
+            for name, kernels in paths.items()
+        }
+        for name, (forward, both) in runs.items():
+            times = [milliseconds(f, options.threads, options.seconds) for f in (forward, both)]
+            if name == "unfold":
+                unfold_time = times[1]
+            else:
+                ratios[name].append(unfold_time / times[1])
+            row = [f"{batch},{channels},{size}²", name, f"{times[0]:.2f}", f"{times[1]:.2f}"]
+            row += [f"{unfold_time / times[1]:.2f}", f"{peak_bytes(both, device) / one_each:.2f}"]
+            if device == "cuda":
+                row.append(f"{moved / (times[1] / 1e3) / bandwidth:.0%}")
+            print(" ".join(f"{cell:>13}" for cell in row), flush=True)
+    for name, values in ratios.items():
+        mean = math.exp(sum(map(math.log, values)) / len(values))
+        print(f"{name}: {mean:.1f} times as fast as unfold (geometric mean)")
+
+
+if __name__ == "__main__":
+    main()

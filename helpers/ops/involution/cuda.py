@@ -1,0 +1,58 @@
+"""Involution on a CUDA device: `kernels.cu`, compiled and launched by CuPy.
+
+torch owns the tensors and the stream, CuPy compiles and launches. Nothing is copied, except a
+tensor that is not contiguous, and nothing waits for the device. CuPy compiles a module at the
+first call for each type and device, in about a second, and keeps it on disk.
+"""
+
+from functools import cache, partial
+
+import torch
+
+from .launch import INDEXES, KERNELS, SOURCE, kernel_name, launch
+
+
+def _cupy():
+    try:
+        import cupy
+    except ImportError as error:
+        major = (torch.version.cuda or "13").split(".")[0]
+        raise ImportError(
+            f"involution2d of CUDA tensors needs CuPy: pip install 'cupy-cuda{major}x[ctk]'"
+        ) from error
+    return cupy
+
+
+@cache
+def _module(dtype, device):
+    names = tuple(kernel_name(kernel, dtype, index) for kernel in KERNELS for index in INDEXES)
+    return _cupy().RawModule(code=SOURCE, options=("--std=c++17",), name_expressions=names)
+
+
+@cache
+def _function(name, dtype, device):
+    return _module(dtype, device).get_function(name)
+
+
+def _run(name, grid, block, arguments, index):
+    cupy = _cupy()
+    import numpy  # CuPy cannot do without it
+
+    *tensors, geometry = arguments.values()
+    device = tensors[0].device.index
+    integer = numpy.int32 if index == "int" else numpy.int64
+    structure = numpy.dtype([(field, integer) for field in geometry._fields])
+    values = [t.data_ptr() for t in tensors] + [numpy.array([tuple(geometry)], structure)]
+    stream = torch.cuda.current_stream(device)
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        stream = cupy.cuda.Stream.from_external(stream)
+    else:  # CuPy 13
+        stream = cupy.cuda.ExternalStream(stream.cuda_stream, device)
+    with cupy.cuda.Device(device), stream:
+        _function(name, tensors[0].dtype, device)(grid, block, tuple(values))
+
+
+# torch.compile cannot look into CuPy: it leaves these calls out of its graphs.
+forward, grad_input, grad_weight = (
+    torch.compiler.disable(partial(launch, kernel, run=_run)) for kernel in KERNELS
+)

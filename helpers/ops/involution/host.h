@@ -1,0 +1,64 @@
+// What nvcc and NVRTC provide without being asked, for a C++ compiler: enough of CUDA's vocabulary
+// to run a kernel that uses neither shared memory nor synchronisation, one thread after the other.
+// __restrict__ needs no line: g++ and clang know it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+
+struct uint3 { unsigned int x, y, z; };
+using dim3 = uint3;
+static uint3 threadIdx, blockIdx;
+static dim3 blockDim, gridDim;
+
+template <typename T> T min(T a, T b) { return b < a ? b : a; }
+template <typename T> T max(T a, T b) { return a < b ? b : a; }
+
+inline uint32_t bits_of(float value) { uint32_t u; std::memcpy(&u, &value, 4); return u; }
+inline float float_of(uint32_t bits) { float f; std::memcpy(&f, &bits, 4); return f; }
+
+// The upper half of a float, rounded to nearest even.
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float value) {
+        const uint32_t u = bits_of(value);
+        bits = value != value ? 0x7fff : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    }
+    operator float() const { return float_of(uint32_t(bits) << 16); }
+};
+
+// IEEE 754 binary16: 1 bit sign, 5 bits exponent, 10 bits fraction.
+struct __half {
+    uint16_t bits;
+    __half() = default;
+    __half(float value) {
+        const uint16_t sign = bits_of(value) >> 16 & 0x8000;
+        const float size = std::fabs(value);
+        if (size != size) { bits = 0x7fff; return; }
+        if (size >= 65520) { bits = sign | 0x7c00; return; }  // rounds to infinity
+        // The distance between neighbours is 2^(exponent - 10), at least 2^-24. Dividing by it is
+        // exact, and nearbyint rounds to even.
+        const int exponent = size < 6.103515625e-05f ? -14 : std::ilogb(size);
+        const int steps = int(std::nearbyint(std::ldexp(size, 10 - exponent)));
+        bits = sign | uint16_t((exponent + 14) * 1024 + steps);  // steps carries the leading 1
+    }
+    operator float() const {
+        const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+        float size = exponent == 0 ? std::ldexp(float(fraction), -24)
+                                   : std::ldexp(float(fraction + 1024), exponent - 25);
+        if (exponent == 31) size = fraction ? NAN : INFINITY;
+        return bits & 0x8000 ? -size : size;
+    }
+};
+
+inline float __half2float(__half h) { return h; }
+inline __half __float2half(float f) { return f; }
+inline float __bfloat162float(__nv_bfloat16 b) { return b; }
+inline __nv_bfloat16 __float2bfloat16(float f) { return f; }

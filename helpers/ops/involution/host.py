@@ -1,0 +1,331 @@
+"""CUDA kernels on the CPU: the same source, compiled by a C++ compiler, run thread by thread.
+
+It is slow, and it is strict. Every read and write of an array is watched, and the first one that
+a device would let pass, or die of, raises a `KernelError` which says who did what:
+
+- a read or a write outside an array, or a write to one that is `const`;
+- an element of a result that is written twice, or never, or read before it was written.
+
+Results hold nan before the run. Kernels may use templates, structures, half precision
+and blocks of any shape, but neither shared memory nor synchronisation nor atomics.
+
+>>> source = '''
+... __global__ void twice(const float* x, float* y, int count) {
+...     int i = blockIdx.x * blockDim.x + threadIdx.x;
+...     y[i] = 2 * x[i];  // no bound: the last block has threads to spare
+... }'''
+>>> x = torch.ones(10)
+>>> run(source, "twice", 2, 8, {"x": x, "y": torch.empty(10), "count": 10})  # doctest: +SKIP
+Traceback (most recent call last):
+    ...
+KernelError: thread (2, 0, 0) of block (1, 0, 0) reads x[10], but x has 10 elements
+"""
+
+import atexit
+import ctypes
+import hashlib
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from .launch import KERNELS, SOURCE, launch
+
+FOLDER = Path(__file__).parent
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", "host.h"]
+
+
+class CompilerNotFoundError(RuntimeError):
+    """There is no C++ compiler on this machine."""
+
+
+class KernelError(RuntimeError):
+    """A kernel that does not compile, or does what a kernel must not do."""
+
+
+@cache
+def find_compiler():
+    """The command that runs a C++ compiler, as a list. Raises CompilerNotFoundError."""
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        if name and shutil.which(name):
+            return [shutil.which(name)]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise CompilerNotFoundError(
+        "running kernels on the CPU needs a C++ compiler, and none was found (g++, clang++);"
+        " `pip install ziglang` brings one"
+    )
+
+
+@cache
+def _flags():
+    version = subprocess.run([*find_compiler(), "--version"], capture_output=True, text=True)
+    if "clang" not in version.stdout:
+        return FLAGS
+    # clang would not watch the read in `a[i] = 2 * a[i]`, nor let a signed overflow pass
+    return [*FLAGS, "-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
+
+
+class _Int3(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint) for name in "xyz"]
+
+    def __iter__(self):
+        return iter((self.x, self.y, self.z))
+
+
+class _Array(ctypes.Structure):
+    _fields_ = [
+        ("begin", ctypes.c_void_p),
+        ("count", ctypes.c_longlong),
+        ("itemsize", ctypes.c_longlong),
+        ("written", ctypes.c_void_p),
+    ]
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [
+        ("array", ctypes.c_int),
+        ("is_write", ctypes.c_int),
+        ("element", ctypes.c_longlong),
+    ]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("grid", _Int3),
+        ("block", _Int3),
+        ("first_block", ctypes.c_longlong),
+        ("last_block", ctypes.c_longlong),
+        ("seconds", ctypes.c_double),
+        ("array_count", ctypes.c_int),
+        ("arrays", ctypes.POINTER(_Array)),
+        ("watched_block", _Int3),
+        ("watched_thread", _Int3),
+        ("watched_capacity", ctypes.c_longlong),
+        ("watched_count", ctypes.c_longlong),
+        ("watched", ctypes.POINTER(_Access)),
+        # the report
+        ("fault", ctypes.c_int),
+        ("fault_array", ctypes.c_int),
+        ("fault_is_write", ctypes.c_int),
+        ("fault_element", ctypes.c_longlong),
+        ("fault_block", _Int3),
+        ("fault_thread", _Int3),
+    ]
+
+
+def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds=20.0):
+    """Run a kernel on the CPU, and check each of its accesses to memory.
+
+    source: CUDA C++. kernel: the name of a `__global__` function in it, with template arguments
+        if it has some: "twice", "involution2d_forward<float, int>".
+    grid, block: an int, or a tuple of up to three, as in a launch on a device.
+    arguments: a dict in the order of the kernel's parameters. A pointer takes a contiguous CPU
+        tensor. A pointer that is not `const` is a result: it starts as nan, must be written
+        exactly once, everywhere, and reaches the tensor if all went well. An integer or a float
+        takes a number, a structure of integers a sequence of them.
+    watch: (block, thread), each an index of up to three numbers. `run` then returns what this
+        thread did, a list of ("read" or "write", name of the array, index of the element).
+    blocks: a range of blocks, to run these alone (results then keep what they held, elsewhere).
+    seconds: of processor time, after which a kernel counts as endless.
+
+    Raises KernelError for a kernel that does not compile or breaks a rule, CompilerNotFoundError
+    where there is no C++ compiler, TypeError or ValueError for arguments that do not fit.
+    """
+    library = _compile(source, kernel)
+    kinds, sizes = _parameters(library)
+    if len(kinds) != len(arguments):
+        raise ValueError(
+            f"arguments must have an entry for each of the {len(kinds)} parameters of {kernel},"
+            f" got {list(arguments)}"
+        )
+    parameters = list(zip(kinds, sizes, arguments.items(), strict=True))
+    tensors = {name: value for kind, _, (name, value) in parameters if kind in "rw"}
+    for kind, size, (name, value) in parameters:
+        if kind in "rw":
+            _check_tensor(name, value, size)
+    places, arena = _far_apart(tensors)
+    values, arrays, written = [], [], {}
+    for kind, size, (name, value) in parameters:
+        if kind not in "rw":
+            values.append(_plain_value(name, value, kind, size))
+            continue
+        values.append(ctypes.c_void_p(places[name]))
+        flags = None
+        if kind == "w":
+            # One byte for each element. Anonymous memory is zero, and free until it is touched.
+            written[name] = mmap.mmap(-1, max(1, value.numel()))
+            flags = _address(written[name])
+            if blocks is None:
+                ctypes.memset(places[name], 0xFF, value.nbytes)  # nan in every floating type
+        arrays.append(_Array(places[name], value.numel(), size, flags))
+
+    request = _Launch()
+    request.grid, request.block = _int3("grid", grid), _int3("block", block)
+    x, y, z = request.grid
+    blocks = blocks or range(x * y * z)
+    request.first_block, request.last_block = blocks.start, blocks.stop
+    request.seconds = seconds
+    request.array_count = len(arrays)
+    request.arrays = (_Array * len(arrays))(*arrays)
+    if watch:
+        request.watched_block = _Int3(*_triple(watch[0], fill=0))
+        request.watched_thread = _Int3(*_triple(watch[1], fill=0))
+        request.watched_capacity = 1 << 16
+        request.watched = (_Access * request.watched_capacity)()
+    pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
+    library.run_kernel(pointers, ctypes.byref(request))
+    if request.fault:
+        raise KernelError(_sentence(request, tensors))
+    for name, flags in written.items():
+        missing = flags.find(b"\0", 0, tensors[name].numel()) if len(blocks) == x * y * z else -1
+        if missing >= 0:
+            raise KernelError(f"no thread writes {name}[{missing}]")
+        if arena:
+            ctypes.memmove(tensors[name].data_ptr(), places[name], tensors[name].nbytes)
+    if watch:
+        return [
+            ("write" if a.is_write else "read", list(tensors)[a.array], a.element)
+            for a in request.watched[: request.watched_count]
+        ]
+
+
+def _plain_value(name, value, kind, size):
+    if kind == "i" and isinstance(value, int):
+        return getattr(ctypes, f"c_int{8 * size}")(value)
+    if kind == "f" and isinstance(value, (int, float)):
+        return (ctypes.c_float if size == 4 else ctypes.c_double)(value)
+    if kind == "s" and isinstance(value, (tuple, list)):
+        integer = {4: ctypes.c_int32, 8: ctypes.c_int64}.get(size / max(1, len(value)))
+        if integer:
+            return (integer * len(value))(*value)
+    wanted = {"i": "an int", "f": "a number", "s": f"the integers of a structure of {size} bytes"}
+    raise TypeError(f"{name} must be {wanted[kind]}, got {value!r}")
+
+
+def _check_tensor(name, tensor, itemsize):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(f"{name} must be a contiguous CPU tensor")
+    if tensor.element_size() != itemsize:
+        raise TypeError(
+            f"{name} must have elements of {itemsize} bytes, as the kernel declares, got"
+            f" {tensor.dtype}"
+        )
+
+
+def _address(memory):
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _far_apart(tensors):
+    """Copies of the tensors, so far from each other that a wrong index meets none of the others.
+
+    Returns {name: address}, and the memory that holds them. Huge tensors stay where they are.
+    """
+    if sum(t.nbytes for t in tensors.values()) > 1 << 30:
+        return {name: t.data_ptr() for name, t in tensors.items()}, None
+    gap = 1 << 26  # bytes, never touched, so never taken from the machine
+    offsets, end = {}, gap
+    for name, tensor in tensors.items():
+        offsets[name] = end
+        end += -(-tensor.nbytes // 64) * 64 + gap
+    arena = mmap.mmap(-1, end)
+    places = {name: _address(arena) + offset for name, offset in offsets.items()}
+    for name, tensor in tensors.items():
+        ctypes.memmove(places[name], tensor.data_ptr(), tensor.nbytes)
+    return places, arena
+
+
+def _triple(value, fill):
+    value = (value,) if isinstance(value, int) else tuple(value)
+    return (*value, fill, fill, fill)[:3]
+
+
+def _int3(name, value):
+    triple = _triple(value, fill=1)
+    if min(triple) < 1:
+        raise ValueError(f"{name} must be 1 or more in each dimension, got {value}")
+    return _Int3(*triple)
+
+
+def _sentence(request, tensors):
+    who = f"thread {tuple(request.fault_thread)} of block {tuple(request.fault_block)}"
+    if request.fault == 5:
+        return f"{who} touches memory that belongs to no array"
+    if request.fault == 6:
+        return f"{who} divides by zero, or uses an invalid address"
+    if request.fault == 7:
+        return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
+    name = list(tensors)[request.fault_array]
+    what = f"{name}[{request.fault_element}]"
+    verb = "writes" if request.fault_is_write else "reads"
+    return {
+        1: f"{who} {verb} {what}, but {name} has {tensors[name].numel()} elements",
+        2: f"{who} writes {what}, but {name} is const",
+        3: f"{who} writes {what}, which was written before",
+        4: f"{who} reads {what}, which nothing was written to (a pointer to an input is const)",
+    }[request.fault]
+
+
+@cache
+def _compile(source, kernel):
+    if sys.platform == "win32":
+        raise CompilerNotFoundError(
+            "running kernels on the CPU needs Linux or macOS; on Windows, work in WSL"
+        )
+    compiler = find_compiler()
+    folder = _workplace()
+    stem = hashlib.sha256(f"{kernel}\n{source}".encode()).hexdigest()[:16]
+    unit, binary, library = (folder / f"{stem}{end}" for end in (".cpp", ".o", ".so"))
+    unit.write_text(
+        f'#line 1 "kernel.cu"\n{source}\n#line 1 "host.py"\n#include "host_run.h"\n'
+        'extern "C" int describe_kernel(char* kinds, int* sizes) {\n'
+        f"    return describe(&{kernel}, kinds, sizes);\n"
+        "}\n"
+        'extern "C" void run_kernel(void** arguments, Launch* request) {\n'
+        f"    run(&{kernel}, arguments, request);\n"
+        "}\n",
+        encoding="utf-8",
+    )
+    # Two steps: linking with -fsanitize=thread would bring in the sanitizer's own library.
+    for command in (
+        [*compiler, *_flags(), f"-I{FOLDER}", "-c", str(unit), "-o", str(binary)],
+        [*compiler, "-shared", str(binary), "-o", str(library)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
+    return ctypes.CDLL(str(library))
+
+
+def _parameters(library):
+    kinds, sizes = ctypes.create_string_buffer(64), (ctypes.c_int * 64)()
+    count = library.describe_kernel(kinds, sizes)
+    return kinds.raw[:count].decode(), sizes[:count]
+
+
+@cache
+def _workplace():
+    folder = tempfile.mkdtemp(prefix="kernels_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def runner(source):
+    """The `run` that `launch` takes, for a text like that of `kernels.cu`."""
+    return lambda name, grid, block, arguments, index: run(source, name, grid, block, arguments)
+
+
+# The same three functions as in plain.py and cuda.py.
+forward, grad_input, grad_weight = (
+    partial(launch, kernel, run=runner(SOURCE)) for kernel in KERNELS
+)

@@ -1,0 +1,185 @@
+// Runs a kernel on the CPU, thread by thread, and watches every access to memory.
+//
+// The kernel is compiled with -fsanitize=thread, but the sanitizer's library is not linked: the
+// compiler inserts a call of __tsan_read4(address), and the like, before each load and store, and
+// the functions of those names are ours. So a wrong access is known before it happens, and named:
+// which thread, which array, which element.
+#pragma once
+
+#include <csetjmp>
+#include <csignal>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/time.h>
+
+#define UNCHECKED __attribute__((no_sanitize("thread")))
+
+enum Fault {
+    NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG
+};
+
+struct Array {                 // host.py has the same structure, in ctypes
+    char* begin;
+    long long count, itemsize;
+    unsigned char* written;    // one flag for each element, or null: the array is read-only
+};
+struct Access { int array, is_write; long long element; };
+struct Report {
+    int fault, array, is_write;
+    long long element;
+    uint3 block, thread;
+};
+struct Launch {
+    uint3 grid, block;
+    long long first_block, last_block;  // run these only: [first, last)
+    double seconds;                     // an endless loop ends when these are over
+    int array_count;
+    Array* arrays;
+    uint3 watched_block, watched_thread;
+    long long watched_capacity, watched_count;
+    Access* watched;                    // receives what the watched thread reads and writes
+    Report report;
+};
+
+static Launch* launch = nullptr;
+static char* stack_base = nullptr;
+static sigjmp_buf give_up;
+static pthread_t runner;
+
+UNCHECKED static bool same(uint3 a, uint3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
+
+UNCHECKED static void fail(int fault, int array, long long element, bool is_write) {
+    launch->report = {fault, array, is_write, element, blockIdx, threadIdx};
+    siglongjmp(give_up, 1);
+}
+
+// A division by zero, a bad address that the compiler did not announce, or the end of the time
+// ends the kernel, not Python.
+const int SIGNALS[] = {SIGFPE, SIGSEGV, SIGBUS, SIGVTALRM};
+
+UNCHECKED static void on_signal(int signal) {
+    if (pthread_equal(pthread_self(), runner)) fail(signal == SIGVTALRM ? TOO_LONG : TRAP, -1, 0, false);
+    if (signal == SIGVTALRM) pthread_kill(runner, signal);  // the timer reaches any thread
+    else std::signal(signal, SIG_DFL);                      // not ours: it comes again, and ends all
+}
+
+UNCHECKED static void set_timer(double seconds) {
+    const long whole = long(seconds);
+    const itimerval timer = {{0, 0}, {whole, int((seconds - whole) * 1e6)}};
+    setitimer(ITIMER_VIRTUAL, &timer, nullptr);  // counts processor time
+}
+
+UNCHECKED static void visit(int array, long long element, bool is_write) {
+    unsigned char* written = launch->arrays[array].written;
+    if (is_write && !written) fail(READ_ONLY, array, element, is_write);
+    if (is_write && written[element]) fail(WRITTEN_TWICE, array, element, is_write);
+    if (!is_write && written && !written[element]) fail(READ_UNWRITTEN, array, element, is_write);
+    if (is_write) written[element] = 1;
+    if (launch->watched_count < launch->watched_capacity &&
+        same(blockIdx, launch->watched_block) && same(threadIdx, launch->watched_thread))
+        launch->watched[launch->watched_count++] = {array, is_write, element};
+}
+
+UNCHECKED static void check(char* address, long long size, bool is_write) {
+    if (!launch) return;
+    int nearest = -1;
+    long long distance = 0, nearest_element = 0;
+    for (int i = 0; i < launch->array_count; ++i) {
+        const Array& a = launch->arrays[i];
+        const long long offset = address - a.begin, bytes = a.count * a.itemsize;
+        const long long element = offset >= 0 ? offset / a.itemsize : -((-offset - 1) / a.itemsize + 1);
+        if (offset >= 0 && offset + size <= bytes) {
+            for (long long e = element; e * a.itemsize < offset + size; ++e)
+                visit(i, e, is_write);
+            return;
+        }
+        const long long gap = offset < 0 ? -offset : offset + size - bytes;
+        if (nearest < 0 || gap < distance) nearest = i, distance = gap, nearest_element = element;
+    }
+    // The kernel's own variables: what the compiler keeps on the stack, and blockIdx and the like.
+    char here;
+    if (address > &here && address < stack_base + 4096) return;
+    uint3* const own[] = {&threadIdx, &blockIdx, &blockDim, &gridDim};
+    for (uint3* variable : own)
+        if (address >= (char*)variable && address + size <= (char*)(variable + 1)) return;
+    const bool far = nearest < 0 || distance > 1LL << 36;
+    fail(far ? UNKNOWN_MEMORY : OUTSIDE, nearest, nearest_element, is_write);
+}
+
+extern "C" {
+#define ACCESS(size)                                                                               \
+    UNCHECKED void __tsan_read##size(void* p) { check((char*)p, size, false); }                    \
+    UNCHECKED void __tsan_write##size(void* p) { check((char*)p, size, true); }                    \
+    UNCHECKED void __tsan_unaligned_read##size(void* p) { check((char*)p, size, false); }          \
+    UNCHECKED void __tsan_unaligned_write##size(void* p) { check((char*)p, size, true); }          \
+    UNCHECKED void __tsan_read_write##size(void* p) { check((char*)p, size, true); }               \
+    UNCHECKED void __tsan_unaligned_read_write##size(void* p) { check((char*)p, size, true); }
+ACCESS(1) ACCESS(2) ACCESS(4) ACCESS(8) ACCESS(16)
+UNCHECKED void __tsan_read_range(void* p, size_t size) { check((char*)p, size, false); }
+UNCHECKED void __tsan_write_range(void* p, size_t size) { check((char*)p, size, true); }
+UNCHECKED void* __tsan_memcpy(void* to, const void* from, size_t size) {
+    check((char*)from, size, false), check((char*)to, size, true);
+    return std::memcpy(to, from, size);
+}
+UNCHECKED void* __tsan_memset(void* to, int byte, size_t size) {
+    check((char*)to, size, true);
+    return std::memset(to, byte, size);
+}
+UNCHECKED void __tsan_init() {}
+UNCHECKED void __tsan_func_entry(void*) {}
+UNCHECKED void __tsan_func_exit() {}
+}
+
+// One letter for each parameter of the kernel: r (pointer to const), w (pointer), i (integer),
+// f (floating point), s (structure); and its size, of the element if it is a pointer.
+template <typename P>
+constexpr char kind_of() {
+    using Element = std::remove_pointer_t<P>;
+    if (std::is_pointer<P>::value) return std::is_const<Element>::value ? 'r' : 'w';
+    if (std::is_integral<P>::value) return 'i';
+    return std::is_floating_point<P>::value ? 'f' : 's';
+}
+
+template <typename... P>
+int describe(void (*)(P...), char* kinds, int* sizes) {
+    const char kind[] = {kind_of<P>()...};
+    const int size[] = {int(sizeof(std::remove_pointer_t<P>))...};
+    for (size_t i = 0; i < sizeof...(P); ++i) kinds[i] = kind[i], sizes[i] = size[i];
+    return sizeof...(P);
+}
+
+template <typename... P, size_t... I>
+UNCHECKED void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
+    kernel(*(std::remove_const_t<P>*)arguments[I]...);
+}
+
+template <typename... P>
+UNCHECKED void run(void (*kernel)(P...), void** arguments, Launch* request) {
+    char here;
+    stack_base = &here;
+    gridDim = request->grid;
+    blockDim = request->block;
+    runner = pthread_self();
+    struct sigaction ours = {}, before[4];
+    ours.sa_handler = on_signal;
+    for (int i = 0; i < 4; ++i) sigaction(SIGNALS[i], &ours, &before[i]);
+    set_timer(request->seconds);
+    if (sigsetjmp(give_up, 1) == 0) {
+        launch = request;  // from here on every access counts
+        for (long long b = request->first_block; b < request->last_block; ++b) {
+            blockIdx.x = b % gridDim.x;
+            blockIdx.y = b / gridDim.x % gridDim.y;
+            blockIdx.z = b / gridDim.x / gridDim.y;
+            for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z)
+                for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y)
+                    for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
+                        call(kernel, arguments, std::index_sequence_for<P...>());
+        }
+    }
+    launch = nullptr;
+    set_timer(0);
+    for (int i = 0; i < 4; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
+}

@@ -1,0 +1,98 @@
+"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy brings.
+
+>>> source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
+>>> compile_for(80, source, ["fill<float>"])["fill<float>"].spilled_bytes  # doctest: +SKIP
+0
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from .launch import INDEXES, KERNELS, SOURCE, TYPES, kernel_name
+
+
+class NvrtcError(RuntimeError):
+    """What NVRTC says about a source that it cannot compile."""
+
+
+class Resources(NamedTuple):
+    """What one thread of a kernel uses. Spilled registers live in slow memory."""
+
+    registers: int
+    stack_bytes: int
+    spilled_bytes: int
+
+
+def all_names(index=INDEXES, types=tuple(TYPES)):
+    """The names of the kernels of `kernels.cu`, for the given index and tensor types."""
+    return [kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index]
+
+
+def architectures():
+    """The numbers that NVRTC accepts, [75, 80, ...]. Raises ImportError without CuPy or NVRTC."""
+    return sorted(_nvrtc().getSupportedArchs())
+
+
+def compile_for(architecture, source=SOURCE, names=None):
+    """Compile `source` for one architecture, 90 for example; return {name: Resources}.
+
+    names: the kernels to compile, template arguments included; those of `kernels.cu` by default.
+    Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
+    without CuPy or NVRTC.
+    """
+    nvrtc = _nvrtc()
+    names = all_names() if names is None else names
+    program = nvrtc.createProgram(source, "kernels.cu", (), ())
+    try:
+        for name in names:
+            nvrtc.addNameExpression(program, name)
+        # ptxas reports registers and spills in the log; split-compile uses the idle cores
+        options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+        options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
+        try:
+            nvrtc.compileProgram(program, tuple(options))
+        except nvrtc.NVRTCError as error:
+            raise NvrtcError(nvrtc.getProgramLog(program).strip()) from error
+        log = nvrtc.getProgramLog(program)
+        return {name: _resources(log, nvrtc.getLoweredName(program, name)) for name in names}
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _nvrtc():
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()  # loads the library
+    except Exception as error:
+        raise ImportError(
+            "compiling CUDA sources needs CuPy with NVRTC: pip install 'cupy-cuda13x[ctk]'"
+        ) from error
+    return nvrtc
+
+
+def _header_folders():
+    """Where cuda_fp16.h is: in the wheels nvidia-*, or in a CUDA toolkit."""
+    roots = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ]
+    try:
+        import nvidia
+
+        roots += [folder for path in nvidia.__path__ for folder in Path(path).iterdir()]
+    except ImportError:
+        pass
+    roots.append(Path("/usr/local/cuda"))
+    return [root / "include" for root in roots if (root / "include" / "cuda_fp16.h").exists()]
+
+
+def _resources(log, mangled):
+    section = log.split(f"Function properties for {mangled}\n")[1]
+    stack, stores, loads = map(
+        int,
+        re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section
+        ).groups(),
+    )
+    registers = int(re.search(r"Used (\d+) registers", section).group(1))
+    return Resources(registers, stack, stores + loads)

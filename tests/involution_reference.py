@@ -1,0 +1,84 @@
+"""Involution as seven nested loops over Python floats, and random cases to compare with."""
+
+import random
+
+import torch
+
+from helpers.ops.involution.functional import Geometry
+
+# What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 1e-3,
+    torch.bfloat16: 8e-3,
+}
+
+
+def make_geometry(batch, channels, groups, size, kernel, stride, padding, dilation):
+    """A Geometry, or None if the kernel does not fit. The last five are pairs."""
+    out = [
+        (size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i in range(2)
+    ]
+    if min(out) < 1:
+        return None
+    return Geometry(batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation)
+
+
+def random_geometry(rng):
+    def pair(smallest, largest):
+        return rng.randint(smallest, largest), rng.randint(smallest, largest)
+
+    groups = rng.randint(1, 3)
+    return make_geometry(
+        batch=rng.randint(1, 2),
+        channels=groups * rng.randint(1, 3),
+        groups=groups,
+        size=pair(1, 7),
+        kernel=pair(1, 4),
+        stride=pair(1, 3),
+        padding=pair(0, 3),
+        dilation=pair(1, 3),
+    ) or random_geometry(rng)
+
+
+def random_geometries(count, seed):
+    rng = random.Random(seed)
+    return [random_geometry(rng) for _ in range(count)]
+
+
+def random_tensors(geometry, dtype, seed):
+    """input, weight and grad_output"""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
+    return [torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
+
+
+def by_loops(geometry, input, weight, grad_output):
+    """output, grad_input and grad_weight in float64"""
+    s = geometry
+    results = [torch.zeros(z) for z in (s.output_size, s.input_size, s.weight_size)]
+    output, grad_input, grad_weight = (r.tolist() for r in results)
+    input, weight, grad_output = (t.double().tolist() for t in (input, weight, grad_output))
+    for n in range(s.batch):
+        for c in range(s.channels):
+            g = c // (s.channels // s.groups)
+            for h in range(s.out_height):
+                for w in range(s.out_width):
+                    for kh in range(s.kernel_height):
+                        y = h * s.stride_height - s.padding_height + kh * s.dilation_height
+                        for kw in range(s.kernel_width):
+                            x = w * s.stride_width - s.padding_width + kw * s.dilation_width
+                            if 0 <= y < s.height and 0 <= x < s.width:
+                                value, factor = input[n][c][y][x], weight[n][g][kh][kw][h][w]
+                                output[n][c][h][w] += value * factor
+                                grad_input[n][c][y][x] += grad_output[n][c][h][w] * factor
+                                grad_weight[n][g][kh][kw][h][w] += grad_output[n][c][h][w] * value
+    return [torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)]
+
+
+def assert_close(actual, expected, dtype):
+    torch.testing.assert_close(
+        actual.cpu().double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
