@@ -218,7 +218,7 @@ FINDINGS = {
         "of grad_output.", "indices and reductions"),
     "contribution-lost": ("error", "The gradient of {x} lacks contributions: where several "
         "elements of {y} depend on one of {x}, not all are added up.",
-        "repeated indices, and = where += belongs"),
+        "repeated indices: assignment keeps one contribution, and so does an indexed +="),
     "term-missing": ("error", "The error of the gradient of {x} is the same all along dimension "
         "{d}{times}, as when a sum or a mean over it is missing.", "reductions in backward"),
     "gradient-wrong": ("error", "The gradient of {x} is wrong, in no way that has a name.",

@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -411,23 +410,6 @@ def test_memory_is_within_twice_input_weight_and_output(shape, dtype, memory_for
     assert benchmark.peak_bytes(forward_and_backward, "cpu") <= limit
     # the instrument sees what it should: one unfolded input is more than that
     assert benchmark.peak_bytes(lambda: F.unfold(input, 7, padding=3), "cpu") > limit
-
-
-def test_plain_path_takes_a_fifth_of_unfold():
-    """Processor time on one thread, which other processes disturb little."""
-    ratios = []
-    for batch, channels, size in benchmark.SHAPES:
-        input, weight = tensors(
-            (batch, channels, size, size), (batch, channels // 16, 7, 7, size, size)
-        )
-        times = []
-        for function, repeats in ((unfolded, 1), (involution2d, 3)):
-            start = time.process_time()
-            for _ in range(repeats):
-                grad(function(input, weight, padding=3).sum(), (input, weight))
-            times.append((time.process_time() - start) / repeats)
-        ratios.append(times[0] / times[1])
-    assert math.prod(ratios) ** (1 / len(ratios)) > 5, ratios
 
 
 def test_benchmark_prints_a_table(monkeypatch, capsys):

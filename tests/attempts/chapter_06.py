@@ -121,21 +121,75 @@ class RenamesItself(nn.Linear):
     pass
 
 
+class Frozen(Scale):
+    def __init__(self, features, bias=True):
+        super().__init__(features, bias)
+        self.scale.requires_grad_(False)
+
+
+class OnlyMatrices(Scale):
+    def forward(self, x):
+        return super().forward(x) if x.dim() == 2 else x
+
+
+class NotAModule:
+    def __init__(self, features, bias=True):
+        self.scale = torch.ones(features)
+
+
+class KeepsTheDimension(Center):
+    def forward(self, x):
+        if self.training:
+            self.mean = self.mean + 0.1 * (x.detach().mean(0, keepdim=True) - self.mean)
+        return x - self.mean
+
+
+class ForgetsReturn(Center):
+    def forward(self, x):
+        super().forward(x)
+
+
+class TransposesInPlace(Dense):
+    @staticmethod
+    def translate(module, state_dict, prefix, *_):
+        if prefix + "weight" in state_dict:
+            weight = state_dict.pop(prefix + "weight")
+            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))
+            state_dict[prefix + "offset"] = bias
+            state_dict[prefix + "kernel"] = weight.t_()
+
+
+class OnlyIfShapesDiffer(Dense):
+    @staticmethod
+    def translate(module, state_dict, prefix, *_):
+        if prefix + "weight" in state_dict:
+            weight = state_dict.pop(prefix + "weight")
+            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))
+            state_dict[prefix + "offset"] = bias
+            same = weight.shape == module.kernel.shape
+            state_dict[prefix + "kernel"] = weight if same else weight.t()
+
+
 ATTEMPTS = {
     "6.1": [
         (ForgetsSuper, "before Module.__init__() call"),
-        (PlainTensors, "has the parameters []"),
-        (AlwaysABias, "Scale(3, bias=False) has the parameters ['scale', 'bias']"),
+        (PlainTensors, "trains the parameters []"),
+        (AlwaysABias, "Scale(3, bias=False) trains the parameters ['scale', 'bias']"),
         (NoName, "must exist and be None"),
-        (IgnoresTheBias, "Scale(3, bias=True): `forward`"),
+        (IgnoresTheBias, "Scale(3), for an input of shape (2, 3): `forward`"),
         (StartsAtZero, "at first"),
+        (Frozen, "trains the parameters ['bias']"),
+        (OnlyMatrices, "for an input of shape (3,)"),
+        (NotAModule, "must derive from nn.Module"),
     ],
     "6.2": [
-        (PlainAttribute, "a buffer `mean` is asked for"),
+        (PlainAttribute, "the buffer `mean` alone is asked for"),
         (TrainsTheMean, "is a parameter"),
         (KeepsTheHistory, "has a history"),
-        (SubtractsFirst, "after the update"),
-        (AlwaysTraining, "in evaluation"),
+        (SubtractsFirst, "as it was before the update"),
+        (AlwaysTraining, "Ask self.training"),
+        (KeepsTheDimension, "has shape (1, 3)"),
+        (ForgetsReturn, "Is a `return` missing"),
         (MeanOfEverything, "after a batch in training"),
     ],
     "6.3": [
@@ -143,6 +197,8 @@ ATTEMPTS = {
         (NotTransposed, "size mismatch for kernel"),
         (IgnoresThePrefix, "inside nn.Sequential"),
         (OnlyTheNewOnes, "its own checkpoint does not load any more: KeyError"),
+        (TransposesInPlace, "changed the caller's state_dict"),
+        (OnlyIfShapesDiffer, "square"),
         (RenamesItself, "no longer called kernel and offset"),
     ],
 }

@@ -84,7 +84,7 @@ ATTEMPTS = {
         (a_number, "must be a tensor of shape (3, 3)"),
     ],
     "7.3": [
-        (NO_GUARD, "reads x[20], but x has 20 elements"),
+        (NO_GUARD, "thread (20, 0, 0) of block (0, 0, 0) reads weight[1]"),
         (NO_BORDER, "reads x[-"),
         (NO_WIDTH, "K = 3"),
         (WRONG_ROW, "with x of shape (3, 5, 4)"),

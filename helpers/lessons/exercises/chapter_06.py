@@ -44,8 +44,10 @@ class Dense(nn.Module):
     @staticmethod
     def translate(module, state_dict, prefix, *_):
         if prefix + "weight" in state_dict:
-            state_dict[prefix + "kernel"] = state_dict.pop(prefix + "weight").t()
-            state_dict[prefix + "offset"] = state_dict.pop(prefix + "bias")
+            weight = state_dict.pop(prefix + "weight")
+            state_dict[prefix + "kernel"] = weight.t()
+            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))
+            state_dict[prefix + "offset"] = bias
 
     def forward(self, x):
         return x @ self.kernel + self.offset
@@ -55,46 +57,69 @@ def _sample():
     return torch.tensor([[0.5, -1.0, 2.0], [1.5, 3.0, -0.5]], dtype=torch.float64)
 
 
+def _not_a_module(attempt):
+    return None if issubclass(attempt, nn.Module) else "it must derive from nn.Module."
+
+
 def _check_scale(attempt):
-    for bias, names in [(True, ["scale", "bias"]), (False, ["scale"])]:
-        call = f"Scale(3, bias={bias})"
-        module = attempt(3, bias=bias).double()
-        found = [name for name, _ in module.named_parameters()]
+    if _not_a_module(attempt):
+        return _not_a_module(attempt)
+    if attempt(3)(torch.ones(2, 3)).dtype != torch.float32:
+        return "for a float32 input the output should be float32."
+    for arguments, names in [
+        ({}, ["scale", "bias"]),
+        ({"bias": True}, ["scale", "bias"]),
+        ({"bias": False}, ["scale"]),
+    ]:
+        call = f"Scale({', '.join(['3'] + [f'{k}={v}' for k, v in arguments.items()])})"
+        module = attempt(3, **arguments).double()
+        found = [name for name, p in module.named_parameters() if p.requires_grad]
         if sorted(found) != sorted(names):
-            return f"{call} has the parameters {found}, but {names} are asked for."
+            return f"{call} trains the parameters {found}, but {names} are asked for."
         for name, start in [("scale", 1.0), ("bias", 0.0)][: len(names)]:
             parameter = getattr(module, name)
             if parameter.shape != (3,) or not (parameter == start).all():
-                return f"`{name}` of {call} is {parameter.tolist()} at first, not [{start}] * 3."
-        if not bias and getattr(module, "bias", 0) is not None:
+                return f"`{name}` of {call} should be {[start] * 3} at first, got {parameter.data}."
+        if len(names) == 1 and getattr(module, "bias", 0) is not None:
             return f"`bias` of {call} must exist and be None."
         with torch.no_grad():
             for number, parameter in enumerate(module.parameters(), start=2):
                 parameter.copy_(number * torch.tensor([1.0, -2.0, 0.5]))
 
-        def reference(x, module=module, bias=bias):
+        def reference(x, module=module):
             y = module.scale * x
-            return y + module.bias if bias else y
+            return y if module.bias is None else y + module.bias
 
-        wrong = finding(module, reference, [_sample()])
-        if wrong:
-            return f"{call}: {wrong}"
+        for x in (_sample(), _sample()[0], torch.stack([_sample(), -_sample()])):
+            wrong = finding(module, reference, [x])
+            if wrong:
+                return f"{call}, for an input of shape {tuple(x.shape)}: {wrong}"
     return None
 
 
 def _check_center(attempt):
+    if _not_a_module(attempt):
+        return _not_a_module(attempt)
     module = attempt(3).double()
-    if [name for name, _ in module.named_parameters()]:
-        return "the mean is a parameter, so an optimizer would train it. It should be a buffer."
+    if "mean" in dict(module.named_parameters()):
+        return "the mean is a parameter. It should be a buffer: kept, but not trained."
     if list(module.state_dict()) != ["mean"]:
-        return f"its state_dict has {list(module.state_dict())}, but a buffer `mean` is asked for."
+        found = list(module.state_dict())
+        return f"its state_dict has {found}, but the buffer `mean` alone is asked for."
     if module.mean.dtype != torch.float64:
         return "`mean` does not follow .double()."
     mean = torch.zeros(3, dtype=torch.float64)
     for factor in (1.0, -2.0):
         x = (factor * _sample()).requires_grad_()
-        mean = mean + 0.1 * (x.detach().mean(0) - mean)
+        before, old = x.detach().clone(), mean
+        mean = mean + 0.1 * (before.mean(0) - mean)
         output = module(x)
+        if not isinstance(output, torch.Tensor):
+            return f"it returns a {type(output).__name__}, not a tensor. Is a `return` missing?"
+        if not torch.equal(x, before):
+            return "it changes its input in place."
+        if module.mean.shape != (3,):
+            return f"after a batch, `mean` has shape {tuple(module.mean.shape)}; (3,) is right."
         if not torch.allclose(module.mean, mean):
             return (
                 f"after a batch in training, `mean` is {_rounded(module.mean)}, but "
@@ -102,42 +127,64 @@ def _check_center(attempt):
             )
         if module.mean.requires_grad:
             return "`mean` has a history, which grows with every batch. Cut it off with detach."
+        if torch.allclose(output, x - old):
+            return "in training it subtracts the mean as it was before the update."
         if not torch.allclose(output, x - mean):
             return "in training, the output is not x minus the mean after the update."
+        if not output.requires_grad:
+            return "the output is cut off from x: no gradient can reach it."
         (gradient,) = torch.autograd.grad(output.sum(), x)
         if not torch.allclose(gradient, torch.ones_like(x)):
             return "a gradient flows through the mean; that of x should be 1 everywhere."
     module.eval()
-    if not torch.allclose(module(_sample() + 5), _sample() + 5 - mean):
-        return "in evaluation, the output is not x minus the mean."
+    output = module(_sample() + 5)
     if not torch.allclose(module.mean, mean):
-        return "in evaluation, the mean has changed."
+        return "in evaluation the mean has changed. Ask self.training."
+    if not torch.allclose(output, _sample() + 5 - mean):
+        return "in evaluation, the output is not x minus the mean."
     return None
 
 
 def _check_dense(attempt):
-    checkpoint = nn.Linear(3, 5)
-    x = _sample().float()
-    for wrap, where in [(lambda m: m, "alone"), (nn.Sequential, "inside nn.Sequential")]:
-        theirs, module = wrap(checkpoint), wrap(attempt(3, 5))
+    if _not_a_module(attempt):
+        return _not_a_module(attempt)
+
+    if sorted(dict(attempt(3, 5).named_parameters())) != ["kernel", "offset"]:
+        return "its parameters are no longer called kernel and offset."
+
+    def deeper(layer):
+        return nn.ModuleDict({"part": nn.Sequential(nn.Identity(), layer)})
+
+    for size, bias, wrap, where in [
+        ((3, 5), True, lambda layer: layer, "alone"),
+        ((3, 3), True, lambda layer: layer, "square"),
+        ((3, 5), True, nn.Sequential, "inside nn.Sequential"),
+        ((3, 5), True, deeper, "deeper inside"),
+        ((3, 5), False, lambda layer: layer, "without a bias"),
+    ]:
+        linear, dense = nn.Linear(*size, bias=bias), attempt(*size)
+        theirs, module, parameters = wrap(linear), wrap(dense), list(dense.parameters())
         state = theirs.state_dict()
-        names = list(state)
+        before = copy.deepcopy(state)
         try:
             module.load_state_dict(state)
         except Exception as error:
-            return f"{where}, a checkpoint of nn.Linear does not load: {_in_one_line(error)}"
-        if list(state) != names:
-            return f"{where}, loading has changed the caller's state_dict."
-        output = module(x)
-        if output.shape != (2, 5) or not torch.allclose(output, theirs(x), atol=1e-6):
-            return f"{where}, it loads, but its output is not that of the nn.Linear."
-        fresh = copy.deepcopy(module)
+            return f"{where}: a checkpoint of nn.Linear does not load: {_in_one_line(error)}"
+        if list(state) != list(before) or any(
+            state[k].shape != v.shape or not torch.equal(state[k], v) for k, v in before.items()
+        ):
+            return f"{where}: loading has changed the caller's state_dict."
+        if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
+            return (
+                f"{where}: loading replaces the parameters; an optimizer would keep the old ones."
+            )
+        x = torch.linspace(-1, 2, 6).view(2, 3)
+        if not torch.allclose(dense(x), linear(x), atol=1e-6):
+            return f"{where}: it loads, but its output is not that of the nn.Linear."
         try:
-            fresh.load_state_dict(module.state_dict())
+            copy.deepcopy(module).load_state_dict(module.state_dict())
         except Exception as error:
-            return f"{where}, its own checkpoint does not load any more: {_in_one_line(error)}"
-    if sorted(dict(attempt(3, 5).named_parameters())) != ["kernel", "offset"]:
-        return "its parameters are no longer called kernel and offset."
+            return f"{where}: its own checkpoint does not load any more: {_in_one_line(error)}"
     return None
 
 
@@ -158,7 +205,7 @@ EXERCISES = [
         finding=_check_scale,
         success="the name `bias` exists in both cases, and optimizers find what is to be trained.",
         hints=(
-            "super().__init__() first. Then nn.Parameter(torch.ones(features)).",
+            "Which kind of attribute does an optimizer find?",
             'Without a bias: self.register_parameter("bias", None).',
             "forward asks self.bias, not bias.",
         ),
@@ -173,7 +220,7 @@ EXERCISES = [
         finding=_check_center,
         success="kept, moved and saved, but not trained; and still in evaluation.",
         hints=(
-            'self.register_buffer("mean", torch.zeros(features))',
+            "Which kind of tensor is saved and moved, but not trained?",
             "self.training tells which of the two modes is on.",
             "Change the buffer in place, with a batch mean that is detached from x.",
         ),
@@ -196,8 +243,9 @@ EXERCISES = [
         success="both generations load, wherever the module stands.",
         hints=(
             "register_load_state_dict_pre_hook, as in the section on renaming.",
-            "The keys in a larger model begin with a prefix, which the hook gets.",
-            "The kernel is the transposed weight.",
+            "The keys in a larger model begin with a prefix, which the hook gets as its third "
+            "argument, after the module and the dict.",
+            "The kernel is the transposed weight, and a missing bias counts as zero.",
         ),
         explanation="The hook renames only if the old name is there, so the module's own "
         "checkpoints pass untouched.",

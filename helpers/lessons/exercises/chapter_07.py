@@ -168,7 +168,7 @@ __global__ void depthwise(const float* x, const float* weight, float* y,
             "There are threads to spare: if (element >= channels * height * width) return;",
             "column = element % width, row = element / width % height, c = element / (height * "
             "width).",
-            "x of channel c, row r, column s is x[(c * height + r) * width + s]; skip taps outside.",
+            "row r, column s of channel c is x[(c * height + r) * width + s]; skip taps outside.",
         ),
         explanation="Division and remainder undo the numbering of memory. The bounds of the image "
         "are tested in both directions, because memory goes on where the image ends.",

@@ -1,0 +1,66 @@
+"""What chapter 11 shows of the patients: a consultation, a table, two Jacobians side by side."""
+
+import inspect
+import re
+import textwrap
+
+import matplotlib.pyplot as plt
+import torch
+
+from helpers.lessons.patients import BROKEN, HEALTHY
+
+PATIENTS = {patient.name: patient for patient in HEALTHY + BROKEN}
+TOO_LARGE = {"OneInAMillion"}  # for gradcheck, and for the time that a reader waits
+
+
+def consult(name):
+    """Print the code of a patient, what gradcheck says of it, and the doctor's first finding."""
+    patient = PATIENTS[name]
+    source = inspect.getsource(patient.fn)
+    print(source[source.index("class ") :].rstrip())  # without the decorator that registers it
+    for method in ("forward", "backward"):
+        if method not in vars(patient.fn):
+            print(f"\n    # {method}, inherited:")
+            print(inspect.getsource(getattr(patient.fn, method)).rstrip())
+    opinion = patient.gradcheck() or "passes"
+    print("\ngradcheck:", re.split(r",? i\.e\.,|,?\n", opinion)[0])
+    report = patient.examine()
+    finding = report.findings[0]
+    lines = [f"doctor ({finding.code}): {finding.message}", f"look at: {finding.remedy}"]
+    for line in lines:
+        print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))
+
+
+def jacobians(names):
+    """Draw, for each patient, what backward gives and what differences say, and print how far."""
+    fig, axes = plt.subplots(2, len(names), figsize=(2.3 * len(names), 4.4), squeeze=False)
+    for column, name in enumerate(names):
+        finding = PATIENTS[name].examine().findings[0]
+        pair = [finding.evidence[k] for k in ("expected_jacobian", "given_jacobian")]
+        limit = max(float(matrix.abs().max()) for matrix in pair)
+        for ax, matrix, what in zip(axes[:, column], pair, ("right", "given"), strict=True):
+            ax.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
+            ax.set_title(f"{name}: {what}" if what == "right" else what, fontsize=9)
+            ax.set(xticks=[], yticks=[])
+            ax.grid(False)
+        wrong = (pair[0] - pair[1]).abs() > 1e-6
+        print(f"{name} ({finding.code}): {int(wrong.sum())} of {wrong.numel()} entries are wrong")
+
+
+def table():
+    """Print by cause: patients, how many the doctor names, how many gradcheck flags."""
+    rows = {}
+    for patient in BROKEN:
+        if patient.name in TOO_LARGE:
+            continue
+        row = rows.setdefault(patient.code, [0, 0, 0])
+        row[0] += 1
+        row[1] += patient.code == patient.examine().findings[0].code
+        row[2] += patient.gradcheck() is not None
+    print(f"{'cause':<28}{'patients':>9}{'named':>7}{'gradcheck':>11}")
+    for code, row in sorted(rows.items()):
+        print(f"{code:<28}{row[0]:>9}{row[1]:>7}{row[2]:>11}")
+    total = torch.tensor(list(rows.values())).sum(0).tolist()
+    print(f"{'all':<28}{total[0]:>9}{total[1]:>7}{total[2]:>11}")
+    accused = sum(not patient.examine().ok for patient in HEALTHY)
+    print(f"healthy functions: {len(HEALTHY)}, accused: {accused}")
