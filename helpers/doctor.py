@@ -218,9 +218,11 @@ FINDINGS = {
         "of grad_output.", "indices and reductions"),
     "contribution-lost": ("error", "The gradient of {x} lacks contributions: where several "
         "elements of {y} depend on one of {x}, not all are added up.",
-        "repeated indices: assignment keeps one contribution, and so does an indexed +="),
+        "repeated indices (assignment keeps one contribution, and so does an indexed +=), and the "
+        "means, norms and sums of forward, through which elements act on one another"),
     "term-missing": ("error", "The error of the gradient of {x} is the same all along dimension "
-        "{d}{times}, as when a sum or a mean over it is missing.", "reductions in backward"),
+        "{d}{times}, as when a sum or a mean over it is missing, or has a wrong factor.",
+        "reductions in backward"),
     "gradient-wrong": ("error", "The gradient of {x} is wrong, in no way that has a name.",
         "the formula, term by term, at the element below"),
     "right-here-only": ("error", "The gradient of {x} is right at the given point but wrong at "
@@ -235,7 +237,8 @@ FINDINGS = {
         "overflow, cancellation and long sums in the formula"),
     # numbers
     "input-not-finite": ("warning", "{x} itself has nan or inf.", ""),
-    "forward-not-finite": ("warning", "Forward makes nan or inf in {y} from finite inputs.",
+    "forward-not-finite": ("warning", "Forward makes nan or inf in {y} from finite "
+        "inputs{precision}.",
         "overflow, division by zero, log and sqrt at the edge of their domain"),
     "backward-not-finite": ("error", "Backward makes nan or inf in the gradient of {x}, where the "
         "slope is finite.", "0/0, 0 times inf, and overflow in the formula"),
@@ -269,7 +272,8 @@ FINDINGS = {
     # what backward returns
     "gradient-count": ("error", "Backward returned {1} gradient(s), but forward has {0} "
         "argument(s) besides ctx.",
-        "one gradient for each argument of forward, None for those without one"),
+        "one gradient for each argument of forward, None for those without one, as a tuple; a "
+        "forgotten return, and a list, count as one"),
     "gradient-for-constant": ("error", "Backward returned a gradient for argument {0} of forward, "
         "which is no tensor.", "the place where None belongs"),
     "gradient-for-index": ("warning", "Backward returns a gradient for {x}, which is of {dtype}.",
@@ -297,7 +301,8 @@ FINDINGS = {
         "what backward deletes or changes"),
     "state-between-calls": ("error", "The gradient of {x} is another if forward runs once more, "
         "with other inputs, before backward.",
-        "what is kept outside ctx: class attributes, globals, self"),
+        "what is kept outside ctx: class attributes, globals, self; and memory never filled, as of "
+        "torch.empty"),
     "grad-output-layout": ("error", "Backward {fails} a grad_output that is {layout}.",
         "code that reads memory directly (.view, data_ptr, kernels), and assertions"),
     "none-not-handled": ("error", "Backward {fails} None, which arrives for an output that is not "
@@ -1260,7 +1265,7 @@ class _Examination:
         if any((f.code, f.input) == (code, x) for f in self.findings):
             return
         default, message, remedy = FINDINGS[code]
-        words = {"x": f"`{x}`", "y": y, "meant": "", **words}
+        words = {"x": f"`{x}`", "y": y, "meant": "", "precision": "", **words}
         message = message.format(*words.pop("groups", ()), **words)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
         remedy = remedy.format(**words)
@@ -1695,6 +1700,13 @@ class _Examination:
 
     # The dtype that was given, against the double copy
 
+    def draws(self):
+        """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+        after = [generator.get_state() for generator in _generators()]
+        _seed(0)
+        before = [generator.get_state() for generator in _generators()]
+        return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
     def low_precision(self):
         subject, dtype = self.subject, self.low
         if not dtype or self.errors:
@@ -1702,10 +1714,15 @@ class _Examination:
         subject.use(None)
         try:
             run = subject.run(subject.values)
+            if self.draws():
+                return  # other numbers in another dtype, so nothing can be compared
             vs = [v.to(o.dtype) for o, v in zip(run.outputs, self.vs, strict=True)]
             low = subject.backward(run, vs)
         except _CallError as raised:
             return self.add_raised(raised)
+        for y, o, exact in zip(run.names, run.outputs, self.run.outputs, strict=True):
+            if exact.isfinite().all() and not o.isfinite().all():
+                self.add("forward-not-finite", y=y, precision=f" of {_text(dtype)}")
         subject.use(torch.float64)
         vs = [v.to(w.dtype) for v, w in zip(vs, self.vs, strict=True)]
         high = subject.gradients(subject.values, vs)
@@ -1754,8 +1771,11 @@ def examine(fn, *inputs, faithful=True, **kwargs):
 
 def _tensor(text):
     """A random tensor from "3x4" or "3x4:float32"."""
-    shape, _, dtype = text.partition(":")
-    shape, dtype = [int(n) for n in shape.split("x") if n], getattr(torch, dtype or "float32")
+    match = re.fullmatch(r"(\d+(?:x\d+)*)?(?::(\w+))?", text)
+    dtype = getattr(torch, (match and match[2]) or "float32", None)
+    if not match or not isinstance(dtype, torch.dtype):
+        raise argparse.ArgumentTypeError(f"write sizes as 3x4 or 3x4:int64, got {text!r}")
+    shape = [int(n) for n in (match[1] or "").split("x") if n]
     generator = torch.Generator().manual_seed(0)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, generator=generator, dtype=dtype)
@@ -1763,12 +1783,37 @@ def _tensor(text):
 
 
 def _number(text):
-    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write a number, got {text!r}") from None
+
+
+def _load(target):
+    """What "module.py:name" or "package.module:name" names; a module class is instantiated."""
+    path, _, name = target.rpartition(":")
+    if not path:
+        raise ValueError(f"target must be module.py:name or package.module:name, got {target!r}")
+    if path.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("examined", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(path)
+    fn = getattr(module, name)
+    return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
 def main(argv=None):
-    """Examine what the command line names; returns the exit status, 1 if there is an error."""
-    parser = argparse.ArgumentParser(description="Examine the gradient of a function.")
+    """Examine what the command line names; returns the exit status, 1 if there is an error.
+
+    What cannot be examined (no such file, name or shape) ends with status 2 and one sentence.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.doctor",
+        description="Examine the gradient of a function. Exit status: 0 right, 1 wrong, 2 not run.",
+        epilog="example: python -m helpers.doctor mine.py:Scale --input 3x4 --value 2.5",
+    )
     parser.add_argument("target", help="module.py:name or package.module:name")
     parser.add_argument(
         "--input",
@@ -1789,15 +1834,12 @@ def main(argv=None):
     )
     parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
     options = parser.parse_args(argv)
-    path, _, name = options.target.rpartition(":")
-    if path.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("examined", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(path)
-    fn = getattr(module, name)
-    fn = fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
+    if not any(isinstance(value, torch.Tensor) for value in options.inputs):
+        parser.error("give at least one --input, such as --input 3x4")
+    try:
+        fn = _load(options.target)
+    except Exception as error:
+        parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
     print(report)
     return 0 if report.ok else 1

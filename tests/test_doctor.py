@@ -470,6 +470,46 @@ def test_command_line(tmp_path, capsys):
     assert doctor.main([rounded, "--input", "3"]) == 1
     assert doctor.main([rounded, "--input", "3", "--unfaithful"]) == 0
     assert "Layer: 1 note" in capsys.readouterr().out
+    for arguments, words in [
+        (["nowhere.py:f", "--input", "3"], "cannot be loaded: FileNotFoundError"),
+        ([f"{file}:missing", "--input", "3"], "has no attribute 'missing'"),
+        (["add", "--input", "3"], "target must be module.py:name"),
+        ([f"{file}:add"], "give at least one --input"),
+        ([f"{file}:add", "--input", "3,4"], "write sizes as 3x4"),
+        ([f"{file}:add", "--input", "3:sin"], "write sizes as 3x4"),
+        ([f"{file}:add", "--input", "3", "--value", "x"], "write a number"),
+    ]:
+        with pytest.raises(SystemExit) as left:
+            doctor.main(arguments)
+        assert left.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_forward_that_draws_is_not_accused_in_float32():
+    class Dropout(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            mask = torch.rand_like(x) > 0.5
+            ctx.save_for_backward(mask)
+            return x * mask
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (mask,) = ctx.saved_tensors
+            return grad_output * mask
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        assert doctor.examine(Dropout, torch.randn(4, 5).to(dtype)).ok
+
+
+def test_forward_that_overflows_only_in_the_dtype_of_the_input():
+    x = torch.tensor([1.0, 100.0])
+    report = doctor.examine(lambda x: torch.log(torch.cosh(x)), x)
+    assert any(
+        f.code == "forward-not-finite" and "of float32" in f.message for f in report.findings
+    )
+    double = doctor.examine(lambda x: torch.log(torch.cosh(x)), x.double())
+    assert not any(f.code == "forward-not-finite" for f in double.findings)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

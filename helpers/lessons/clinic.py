@@ -22,8 +22,15 @@ def consult(name):
         if method not in vars(patient.fn):
             print(f"\n    # {method}, inherited:")
             print(inspect.getsource(getattr(patient.fn, method)).rstrip())
+    shapes = [
+        f"{tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}"
+        if isinstance(v, torch.Tensor)
+        else v
+        for v in patient.inputs()
+    ]
+    print("\ninputs:", *shapes, sep="  ")
     opinion = patient.gradcheck() or "passes"
-    print("\ngradcheck:", re.split(r",? i\.e\.,|,?\n", opinion)[0])
+    print("gradcheck:", re.split(r",? i\.e\.,|,?\n", opinion)[0])
     report = patient.examine()
     finding = report.findings[0]
     lines = [f"doctor ({finding.code}): {finding.message}", f"look at: {finding.remedy}"]
@@ -41,7 +48,7 @@ def jacobians(names):
         for ax, matrix, what in zip(axes[:, column], pair, ("right", "given"), strict=True):
             ax.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
             ax.set_title(f"{name}: {what}" if what == "right" else what, fontsize=9)
-            ax.set(xticks=[], yticks=[])
+            ax.set(xticks=[], yticks=[], xlabel="inputs →", ylabel="← outputs")
             ax.grid(False)
         wrong = (pair[0] - pair[1]).abs() > 1e-6
         print(f"{name} ({finding.code}): {int(wrong.sum())} of {wrong.numel()} entries are wrong")

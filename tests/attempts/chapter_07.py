@@ -3,28 +3,29 @@
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons.exercises.chapter_07 import DEPTHWISE, tap
+from helpers.lessons.exercises.chapter_07 import DEPTHWISE, output_pixel
 
 
-def forgets_padding(h, w, i, j, height, width, stride, padding, dilation):
-    return tap(h, w, i, j, height, width, stride, 0, dilation)
+def forgets_padding(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    return output_pixel(y, x, i, j, out_height, out_width, stride, 0, dilation)
 
 
-def forgets_the_border(h, w, i, j, height, width, stride, padding, dilation):
-    return h * stride - padding + i * dilation, w * stride - padding + j * dilation
+def forgets_the_remainder(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    h, w = (y + padding - i * dilation) // stride, (x + padding - j * dilation) // stride
+    return (h, w) if 0 <= h < out_height and 0 <= w < out_width else None
 
 
-def swaps_stride_and_dilation(h, w, i, j, height, width, stride, padding, dilation):
-    return tap(h, w, i, j, height, width, dilation, padding, stride)
+def forgets_the_border(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    return (y + padding - i * dilation) // stride, (x + padding - j * dilation) // stride
 
 
-def forgets_the_upper_border(h, w, i, j, height, width, stride, padding, dilation):
-    y, x = h * stride - padding + i * dilation, w * stride - padding + j * dilation
-    return (y, x) if y >= 0 and x >= 0 else None
+def the_published_slip(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    found = output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation)
+    return found and (found[0], (y + padding - i * dilation) // stride)
 
 
-def swaps_row_and_column(h, w, i, j, height, width, stride, padding, dilation):
-    return tap(w, h, j, i, height, width, stride, padding, dilation)
+def swaps_row_and_column(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    return output_pixel(x, y, j, i, out_width, out_height, stride, padding, dilation)
 
 
 def one_channel(grad_output, x, n, g, h, w, groups, K):
@@ -67,13 +68,28 @@ TYPO = changed("float sum = 0;", "float sum = 0")
 WRITES_NOTHING = changed("    y[element] = sum;\n", "")
 NOT_CENTRED = changed("row + i - K / 2", "row + i")
 FORGETS_THE_SUM = changed("sum +=", "sum =")
+ADDS_IN_MEMORY = changed("float sum = 0;", "y[element] = 0;").replace("sum +=", "y[element] +=")
+ADDS_IN_MEMORY = ADDS_IN_MEMORY.replace("    y[element] = sum;\n", "")
+READS_Y = changed("y[element] = sum;", "y[element] += sum;")
+NOT_GLOBAL = changed("__global__ void", "void")
+ONE_FOR_ALL = """
+__global__ void depthwise(const float* x, const float* weight, float* y,
+                          int channels, int height, int width, int K) {
+    if (blockIdx.x * blockDim.x + threadIdx.x > 0) return;
+    for (int element = 0; element < channels * height * width; ++element) {
+""" + DEPTHWISE.split("return;\n")[1].replace("\n}\n", "\n}}\n")
+CRASHES = changed(
+    "y[element] = sum;",
+    "float t[4]; for (int i = 0; i < 1 << 22; ++i) t[i] = i; y[element] = sum + 0 * t[3];",
+)
+
 
 ATTEMPTS = {
     "7.1": [
         (forgets_padding, "padding 1"),
+        (forgets_the_remainder, "stride 2"),
         (forgets_the_border, "but None is right"),
-        (swaps_stride_and_dilation, "stride 2"),
-        (forgets_the_upper_border, "but None is right"),
+        (the_published_slip, "it says"),
         (swaps_row_and_column, "it says"),
     ],
     "7.2": [
@@ -81,7 +97,7 @@ ATTEMPTS = {
         (all_channels, "of 2"),
         (forgets_grad_output, "is right"),
         (unpadded, "is right"),
-        (a_number, "must be a tensor of shape (3, 3)"),
+        (a_number, "must be a tensor of shape (3, 3), got shape ()"),
     ],
     "7.3": [
         (NO_GUARD, "thread (20, 0, 0) of block (0, 0, 0) reads weight[1]"),
@@ -89,10 +105,15 @@ ATTEMPTS = {
         (NO_WIDTH, "K = 3"),
         (WRONG_ROW, "with x of shape (3, 5, 4)"),
         (FORGETS_CHANNEL, "y[2"),
-        (TYPO, "it does not compile: expected"),
+        (TYPO, "it does not compile in line 9"),
         (WRITES_NOTHING, "no thread writes y[0]"),
         (NOT_CENTRED, "K = 3"),
         (FORGETS_THE_SUM, "is right"),
         (3, "as a string"),
+        (ADDS_IN_MEMORY, "write once"),
+        (READS_Y, "has no value yet"),
+        (NOT_GLOBAL, "must hold `__global__ void depthwise"),
+        (ONE_FOR_ALL, "thread 1 writes nothing"),
+        (CRASHES, "with x of shape"),
     ],
 }

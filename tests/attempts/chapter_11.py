@@ -118,6 +118,36 @@ class SavesTheSlope(LogCosh):
         return grad_output * slope
 
 
+class SixRows(Delay):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.cat([grad_output[1:6], grad_output.new_zeros(1, 2)])
+
+
+class SizedByTheIndex(LookUp):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        rows = int(index.max()) + 1
+        return grad_output.new_zeros(rows, grad_output.shape[1]).index_add_(
+            0, index, grad_output
+        ), None
+
+
+class GradientForTheIndex(LookUp):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return LookUp.backward(ctx, grad_output)[0], torch.zeros(grad_output.shape[0])
+
+
+class ByExponentials(LogCosh):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        up, down = torch.exp(10 * x), torch.exp(-10 * x)
+        return grad_output * (up**0.1 - down**0.1) / (up**0.1 + down**0.1)
+
+
 ATTEMPTS = {
     "11.1": [
         (ForgetsToUnsqueeze, "shapes do not fit"),
@@ -128,6 +158,7 @@ ATTEMPTS = {
         (PassesOn, "The gradient of `x`"),
         (RollsRound, "right in part"),
         (TwoSteps, "shifted"),
+        (SixRows, "for an input of shape (4, 3)"),
     ],
     "11.3": [
         (WrongDimension, "The gradient of `x`"),
@@ -138,10 +169,13 @@ ATTEMPTS = {
         (StillAssigns, "lacks contributions"),
         (AddsWithoutAdding, "lacks contributions"),
         (ForgetsNone, "Backward returned 1 gradient"),
+        (SizedByTheIndex, "belongs there"),
+        (GradientForTheIndex, "None belongs there"),
     ],
     "11.5": [
         (StillOnCtx, "silently wrong"),
         (StillInPlace, "changes grad_output in place"),
         (SavesTheSlope, "silently wrong"),
+        (ByExponentials, "nan or inf"),
     ],
 }

@@ -1,6 +1,8 @@
 """Exercises of chapter 07: the involution operator in CUDA."""
 
 import itertools
+import os
+import re
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +11,13 @@ from helpers.lessons.checking import Exercise
 from helpers.ops.involution import host, involution2d
 
 
-def tap(h, w, i, j, height, width, stride, padding, dilation):
-    y = h * stride - padding + i * dilation
-    x = w * stride - padding + j * dilation
-    return (y, x) if 0 <= y < height and 0 <= x < width else None
+def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    h_times_stride = y + padding - i * dilation
+    w_times_stride = x + padding - j * dilation
+    if h_times_stride % stride or w_times_stride % stride:
+        return None
+    h, w = h_times_stride // stride, w_times_stride // stride
+    return (h, w) if 0 <= h < out_height and 0 <= w < out_width else None
 
 
 def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
@@ -44,23 +49,21 @@ __global__ void depthwise(const float* x, const float* weight, float* y,
 """
 
 
-def _check_tap(attempt):
+def _check_output_pixel(attempt):
     height, width = 5, 7
     for stride, padding, dilation in [(1, 0, 1), (1, 1, 1), (2, 1, 1), (1, 2, 2), (3, 2, 2)]:
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
         options = {"stride": stride, "padding": padding, "dilation": dilation}
-        columns = F.unfold(numbers, 3, **options)[0].long() - 1
-        out_width = (width + 2 * padding - 2 * dilation - 1) // stride + 1
-        for (i, j), place in itertools.product(
-            itertools.product(range(3), repeat=2), range(columns.shape[1])
-        ):
-            pixel = int(columns[3 * i + j, place])
-            expected = None if pixel < 0 else (pixel // width, pixel % width)
-            h, w = place // out_width, place % out_width
-            given = attempt(h, w, i, j, height, width, stride, padding, dilation)
+        columns = F.unfold(numbers, 3, **options)[0].long() - 1  # (9, places); -1 is padding
+        out_height = (height + 2 * padding - 2 * dilation - 1) // stride + 1
+        out_width = columns.shape[1] // out_height
+        for i, j, y, x in itertools.product(range(3), range(3), range(height), range(width)):
+            places = (columns[3 * i + j] == y * width + x).nonzero().flatten().tolist()
+            expected = divmod(places[0], out_width) if places else None
+            given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
             if given != expected:
-                call = f"output ({h}, {w}), tap ({i}, {j}), stride {stride}, padding {padding}, "
+                call = f"input ({y}, {x}), tap ({i}, {j}), stride {stride}, padding {padding}, "
                 return f"{call}dilation {dilation}: it says {given!r}, but {expected} is right."
     return None
 
@@ -78,8 +81,10 @@ def _check_grad_weight_at(attempt):
             given = attempt(grad_output, x, n, g, h, w, groups, K)
             right = expected[n, g, :, :, h, w]
             if not isinstance(given, torch.Tensor) or given.shape != right.shape:
-                shape = tuple(given.shape) if isinstance(given, torch.Tensor) else given
-                return f"{where}: the result must be a tensor of shape ({K}, {K}), got {shape!r}."
+                got = f"a {type(given).__name__}"
+                if isinstance(given, torch.Tensor):
+                    got = f"shape {tuple(given.shape)}"
+                return f"{where}: the result must be a tensor of shape ({K}, {K}), got {got}."
             if not torch.allclose(given.double(), right):
                 i, j = divmod(int((given - right).abs().argmax()), K)
                 return (
@@ -91,15 +96,23 @@ def _check_grad_weight_at(attempt):
 def _check_depthwise(source):
     if not isinstance(source, str):
         return f"give check the source as a string, got a value of type {type(source).__name__}."
+    if not re.search(r"__global__\s+void\s+depthwise\s*\(", source):
+        return "the source must hold `__global__ void depthwise(...)`."
     for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
         weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
         y = torch.empty_like(x)
-        sizes = {"channels": channels, "height": height, "width": width, "K": K}
         where = f"with x of shape {tuple(x.shape)} and K = {K}"
+        arrays = {"x": x, "weight": weight, "y": y}
+        arrays |= {"channels": channels, "height": height, "width": width, "K": K}
+        launch = (source, "depthwise", -(-x.numel() // 32) + 1, 32, arrays)
         try:
-            blocks = -(-x.numel() // 32) + 1
-            host.run(source, "depthwise", blocks, 32, {"x": x, "weight": weight, "y": y, **sizes})
+            if not _survives(launch):
+                return (
+                    f"{where}: the kernel crashed the process that tried it. Does it overrun a "
+                    "local array, or call itself?"
+                )
+            actions = host.run(*launch, watch=((0, 0, 0), (1, 0, 0)))
         except host.KernelError as error:
             return f"{where}: {_shortened(str(error))}"
         except host.CompilerNotFoundError as error:
@@ -111,30 +124,54 @@ def _check_depthwise(source):
                 f"{where}: y[{c}, {row}, {column}] is {y[c, row, column]:.4g}, but "
                 f"{expected[c, row, column]:.4g} is right."
             )
+        if not any(action == "write" for action, _, _ in actions):
+            return f"{where}: the numbers are right, but thread 1 writes nothing."
     return None
+
+
+def _survives(launch):
+    """Does the kernel leave its process alive? Tried in a copy of this one."""
+    child = os.fork()
+    if child == 0:
+        try:
+            host.run(*launch)
+        except BaseException:
+            os._exit(0)  # a sentence will say it, in the parent
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFEXITED(status)
 
 
 def _shortened(text):
     """A compiler's first error, without the lines that lead to it."""
     errors = [line for line in text.splitlines() if "error:" in line]
-    return "it does not compile: " + errors[0].split("error:")[1].strip() if errors else text
+    if errors:
+        line = re.search(r"kernel\.cu:(\d+)", errors[0])
+        place = f" in line {int(line[1]) - 1} of the source" if line else ""
+        return f"it does not compile{place}: {errors[0].split('error:')[1].strip()}"
+    if "written before" in text:
+        text += ". Sum in a variable of the thread, and write once"
+    if "nothing was written to" in text:
+        text = text.split(", which")[0] + ", which has no value yet. Use = for the one write"
+    return text
 
 
 EXERCISES = [
     Exercise(
         number="7.1",
-        name="tap",
-        stub="def tap(h, w, i, j, height, width, stride, padding, dilation): ...",
-        reference=tap,
-        finding=_check_tap,
-        success="this line of arithmetic is the heart of all three kernels.",
+        name="output_pixel",
+        stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
+        reference=output_pixel,
+        finding=_check_output_pixel,
+        success="rows from rows and columns from columns: the published kernel mixed them up.",
         hints=(
-            "With stride 1, padding 0 and dilation 1 it is (h + i, w + j).",
-            "stride multiplies the output pixel, dilation the tap, padding is subtracted.",
-            "Outside means: y < 0, or y >= height; x likewise.",
+            "Solve y = h · stride - padding + i · dilation for h.",
+            "What if the division by stride leaves a remainder?",
+            "And h must be one of the rows 0 to out_height - 1; w likewise.",
         ),
-        explanation="The padded image starts `padding` pixels earlier, so the first tap of output "
-        "0 stands at -padding. Each output moves it by stride, each tap by dilation.",
+        explanation="With stride 2, every other input pixel was not read by this tap at all: that "
+        "is the remainder. Python's % and // round down, so a negative number needs no care here; "
+        "in C it does, which is why the kernel tests the sign first.",
     ),
     Exercise(
         number="7.2",
@@ -165,9 +202,9 @@ __global__ void depthwise(const float* x, const float* weight, float* y,
         finding=_check_depthwise,
         success="every element was written once, every read was inside, and every number is right.",
         hints=(
-            "There are threads to spare: if (element >= channels * height * width) return;",
-            "column = element % width, row = element / width % height, c = element / (height * "
-            "width).",
+            "There are threads to spare; the first example of the chapter has that test.",
+            "Element (c, row, column) has the number (c * height + row) * width + column. Division "
+            "and remainder take it apart again.",
             "row r, column s of channel c is x[(c * height + r) * width + s]; skip taps outside.",
         ),
         explanation="Division and remainder undo the numbering of memory. The bounds of the image "

@@ -74,31 +74,49 @@ def _random(*shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
 
+def _checked(attempt, reference, samples):
+    """The finding on the first sample of inputs for which there is one."""
+    for inputs in samples:
+        wrong = finding(attempt.apply, reference, inputs, order=2)
+        if wrong:
+            return f"for an input of shape {tuple(inputs[0].shape)}: {wrong}"
+    return None
+
+
 def _check_row_dot(attempt):
-    a, b = _random(4, 3), 2 * _random(4, 3).flip(0)
-    return finding(attempt.apply, lambda a, b: (a * b).sum(1), [a, b], order=2)
+    samples = [[_random(n, d), 2 * _random(n, d).flip(0)] for n, d in [(4, 3), (2, 5)]]
+    return _checked(attempt, lambda a, b: (a * b).sum(1), samples)
 
 
 def _check_delay(attempt):
     def reference(x):
         return torch.cat([torch.zeros_like(x[:1]), x[:-1]])
 
-    return finding(attempt.apply, reference, [_random(6, 2)], order=2)
+    return _checked(attempt, reference, [[_random(6, 2)], [_random(4, 3)]])
 
 
 def _check_center_rows(attempt):
-    return finding(attempt.apply, lambda x: x - x.mean(1, keepdim=True), [_random(3, 5)], order=2)
+    samples = [[_random(3, 5)], [_random(2, 7)]]
+    return _checked(attempt, lambda x: x - x.mean(1, keepdim=True), samples)
 
 
 def _check_look_up(attempt):
-    index = torch.tensor([0, 2, 2, 4, 0, 2])
-    return finding(
-        attempt.apply, lambda table, index: table[index], [_random(5, 3), index], order=2
-    )
+    samples = [
+        [_random(5, 3), torch.tensor([0, 2, 2, 4, 0, 2])],
+        [_random(6, 2), torch.tensor([1, 1, 3])],
+    ]
+    wrong = _checked(attempt, lambda table, index: table[index], samples)
+    if wrong:
+        return wrong
+    table, index = _random(4, 2).requires_grad_(), torch.tensor([0, 1])
+    if attempt.apply(table, index).grad_fn.apply(_random(2, 2))[1] is not None:
+        return "it returns a gradient for the index, which has none: None belongs there."
+    return None
 
 
 def _check_log_cosh(attempt):
-    return finding(attempt.apply, lambda x: torch.log(torch.cosh(x)), [_random(2, 4)], order=2)
+    reference = lambda x: torch.log(torch.cosh(x))  # noqa: E731
+    return _checked(attempt, reference, [[_random(2, 4)], [100 * _random(3, 1)]])
 
 
 EXERCISES = [
@@ -120,8 +138,8 @@ EXERCISES = [
         finding=_check_row_dot,
         success="the derivative of a product by one factor is the other factor.",
         hints=(
-            "Examine it: examine(RowDot.apply, torch.randn(4, 3), torch.randn(4, 3)).",
-            "The gradients are right, but each is in the place of the other.",
+            "Examine it: examine(RowDot, torch.randn(4, 3), torch.randn(4, 3)).",
+            "In which order does backward return its gradients?",
         ),
         explanation="backward returns its gradients in the order of forward's arguments.",
     ),
@@ -145,7 +163,7 @@ EXERCISES = [
         success="what forward moves down, backward moves up.",
         hints=(
             "Which output does x[0] go to? From where does its gradient come?",
-            "y[k + 1] = x[k], so grad_x[k] = grad_output[k + 1].",
+            "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
         ),
         explanation="The last x goes nowhere, so its gradient is 0.",
     ),
@@ -212,7 +230,7 @@ EXERCISES = [
         finding=_check_log_cosh,
         success="both cured: grad_output is left alone, and the slope has a history.",
         hints=(
-            "There are two findings. An underscore at the end of a method is one of them.",
+            "An underscore at the end of a method is one of the two causes.",
             "The slope on ctx is a constant for the second derivative. Save x instead.",
         ),
         explanation="grad_output may be shared with other parts of the graph, so it must not be "
