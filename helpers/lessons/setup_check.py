@@ -36,16 +36,19 @@ def _cupy():
         except importlib.metadata.PackageNotFoundError:
             continue
         return f"CuPy {version}", "chapter 07 can compile CUDA kernels, with or without a GPU"
-    return "no CuPy", "chapter 07 shows stored results where it would compile CUDA kernels"
+    return "no CuPy", "chapter 07 says so where it would compile CUDA kernels"
 
 
 def _compiler():
     for name in COMPILERS:
         if shutil.which(name):
-            return f"compiler {name}", "chapters 07 to 09 can build C and C++"
+            return f"compiler {name}", "chapter 07 can run CUDA kernels on the CPU"
     if importlib.util.find_spec("ziglang"):
-        return "compiler zig", "chapters 07 to 09 can build C and C++"
-    return "no C++ compiler", "chapters 07 to 09 show stored results; pip install ziglang has one"
+        return "compiler zig", "chapter 07 can run CUDA kernels on the CPU"
+    return (
+        "no C++ compiler",
+        "chapter 07 needs one to run CUDA kernels on the CPU; pip install ziglang has one",
+    )
 
 
 def _gpu():
