@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +17,10 @@ from helpers.ops.involution import (
     RedNet,
     benchmark,
     convert_checkpoint,
+    cpu,
     functional,
     involution2d,
+    operator,
     plain,
 )
 from tests.involution_reference import (
@@ -61,6 +62,12 @@ def unfolded(input, weight, stride=1, padding=0, dilation=1):
     columns = columns.view(batch, groups, -1, math.prod(kernel), height, width)
     product = columns * weight.view(batch, groups, 1, math.prod(kernel), height, width)
     return product.sum(3).view(batch, -1, height, width)
+
+
+@pytest.fixture(autouse=True)
+def plain_path(monkeypatch):
+    """On a CPU, these tests are about plain.py; test_involution_cpu.py has those of the kernels."""
+    monkeypatch.setattr(cpu, "available", lambda: False)
 
 
 @pytest.fixture(autouse=True)
@@ -297,7 +304,7 @@ BAD = {
 @pytest.mark.parametrize("change, error, message", BAD.values(), ids=BAD)
 def test_bad_arguments_are_named(change, error, message, monkeypatch):
     assert involution2d(**GOOD).shape == (2, 4, 5, 6)
-    monkeypatch.setattr(functional, "plain", None)  # no kernel may run
+    monkeypatch.setattr(operator, "implementation", None)  # no kernel may run
     with pytest.raises(error, match=message):
         involution2d(**(GOOD | change))
 
@@ -341,46 +348,9 @@ def test_function_transforms():
     hessian = torch.func.jacrev(torch.func.jacrev(loss))(inputs[0, :1], weights[0, :1])
     expected = torch.autograd.functional.hessian(lambda x: loss(x, weights[0, :1]), inputs[0, :1])
     torch.testing.assert_close(hessian, expected)
-    with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(function, (inputs[0], weights[0]), (inputs[0], weights[0]))
-
-
-def test_compile_takes_the_plain_path_whole():
-    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 5, 6))
-
-    def loss(input, weight):
-        return involution2d(input, weight, padding=1).pow(2).sum()
-
-    expected = grad(loss(input, weight), (input, weight))
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-    for one, other in zip(grad(compiled(input, weight), (input, weight)), expected, strict=True):
-        torch.testing.assert_close(one, other)
-
-    batch = [input.detach()[None], weight.detach()[None]]
-    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError):
-        torch.compile(torch.func.vmap(involution2d), backend="aot_eager")(
-            batch[0], batch[1][..., 1:-1, 1:-1]
-        )
-    torch._dynamo.reset()
-
-
-def test_compile_leaves_device_kernels_between_graphs(monkeypatch):
-    # cuda.py wraps its functions in torch.compiler.disable, as is done to plain.py here
-    disabled = {
-        name: torch.compiler.disable(getattr(plain, name))
-        for name in ("forward", "grad_input", "grad_weight")
-    }
-    monkeypatch.setattr(functional, "plain", SimpleNamespace(**disabled))
-    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 5, 6))
-
-    def loss(input, weight):
-        return involution2d(2 * input, weight, padding=1).pow(2).sum()
-
-    expected = grad(loss(input, weight), (input, weight))
-    compiled = torch.compile(loss, backend="aot_eager")
-    for one, other in zip(grad(compiled(input, weight), (input, weight)), expected, strict=True):
-        torch.testing.assert_close(one, other)
-    torch._dynamo.reset()
+    case = inputs[0], weights[0]
+    _, tangent = torch.func.jvp(function, case, case)
+    torch.testing.assert_close(tangent, 2 * function(*case))  # linear in each of the two
 
 
 # Speed and memory of the plain path
@@ -416,7 +386,7 @@ def test_benchmark_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "SHAPES", ((1, 16, 5),))
     benchmark.main(["--seconds", "0.01"])
     printed = capsys.readouterr().out
-    assert "memory" in printed and "times as fast as unfold" in printed
+    assert "memory" in printed and "plain: " in printed and "times as fast as unfold" in printed
     assert printed.count("1,16,5²") == (4 if torch.cuda.is_available() else 2)
 
 

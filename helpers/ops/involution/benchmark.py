@@ -1,11 +1,13 @@
 """Time and memory of involution, forward and backward, beside `unfold`.
 
     python -m helpers.ops.involution.benchmark [--dtype float16] [--threads 2] [--seconds 1]
+                                               [--scaling]
 
 Kernels 7 x 7, stride 1, 16 channels a group, batch 8. The rows:
 
 unfold  `torch.nn.functional.unfold`, multiply, sum: the authors' first implementation
 plain   `plain.py`
+cpu     `cpu_kernels.cpp` (without a GPU, with a compiler)
 naive   `kernels.cu` in flat blocks of 256 threads with 64-bit indices (with a GPU)
 cuda    `kernels.cu` as `involution2d` launches it (with a GPU)
 
@@ -13,11 +15,15 @@ The columns: milliseconds of forward, and of forward and backward together; how 
 as unfold, together; the peak of the memory that the two allocate, results included, in units of
 input + weight + output; with a GPU, the bytes that have to be read and written at least, over the
 time, as a share of what a copy on the device reaches.
+
+`--scaling` measures the same on the CPU for kernels of 3 x 3 to 9 x 9, on 1 thread, 2, 4, ... up to
+`--threads`, at one shape.
 """
 
 import argparse
 import math
 import os
+import platform
 from functools import partial
 
 import torch
@@ -25,20 +31,22 @@ import torch.nn.functional as F
 from torch.profiler import profile
 from torch.utils.benchmark import Timer
 
-from . import plain
+from . import cpu, plain
 from .functional import Geometry
 from .launch import KERNELS, launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
+SCALING_SHAPE = (8, 128, 28)
 KERNEL, GROUP_CHANNELS = 7, 16
 
 
 def unfold_involution(input, weight):
     batch, channels, height, width = input.shape
     groups = weight.shape[1]
-    unfolded = F.unfold(input, KERNEL, padding=KERNEL // 2)
-    unfolded = unfolded.view(batch, groups, channels // groups, KERNEL**2, height, width)
-    weight = weight.view(batch, groups, 1, KERNEL**2, height, width)
+    kernel = weight.shape[2]
+    unfolded = F.unfold(input, kernel, padding=kernel // 2)
+    unfolded = unfolded.view(batch, groups, channels // groups, kernel**2, height, width)
+    weight = weight.view(batch, groups, 1, kernel**2, height, width)
     return (weight * unfolded).sum(3).view(batch, channels, height, width)
 
 
@@ -89,6 +97,48 @@ def peak_bytes(function, device):
     return peak
 
 
+def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32):
+    """A Geometry, and input, weight and grad_output for it."""
+    groups, padding = channels // GROUP_CHANNELS, kernel // 2
+    sizes = (size,) * 4
+    geometry = Geometry(
+        batch, channels, groups, *sizes, kernel, kernel, 1, 1, padding, padding, 1, 1
+    )
+    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
+    torch.manual_seed(0)
+    return geometry, [torch.randn(shape, device=device).to(dtype) for shape in sizes]
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            ]
+        return names[0]
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
+
+
+def scaling(options, dtype):
+    batch, channels, size = SCALING_SHAPE
+    print(f"\nkernel sizes and threads at {batch},{channels},{size}²: milliseconds, both")
+    print(" ".join(f"{name:>13}" for name in ("kernel", "threads", "unfold", "cpu", "x unfold")))
+    for kernel in (3, 5, 7, 9):
+        geometry, tensors = case(batch, channels, size, kernel, dtype=dtype)
+        kernels = (cpu.forward, cpu.grad_input, cpu.grad_weight)
+        runs = (
+            with_autograd(*(t.clone() for t in tensors))[1],
+            with_kernels(kernels, geometry, *tensors)[1],
+        )
+        threads = 1
+        while threads <= options.threads:
+            unfold, ours = (milliseconds(run, threads, options.seconds) for run in runs)
+            row = (f"{kernel} x {kernel}", threads, f"{unfold:.2f}", f"{ours:.2f}")
+            print(" ".join(f"{cell:>13}" for cell in (*row, f"{unfold / ours:.2f}")), flush=True)
+            threads *= 2
+
+
 def copy_bandwidth(seconds):
     """Bytes per second, read and written, of a copy on the device."""
     source = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
@@ -103,6 +153,7 @@ def main(arguments=None):
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
+    parser.add_argument("--scaling", action="store_true", help="kernel sizes and threads, too")
     options = parser.parse_args(arguments)
     dtype = getattr(torch, options.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -118,22 +169,17 @@ def main(arguments=None):
         bandwidth = copy_bandwidth(options.seconds)
         print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
     else:
-        print(f"CPU, {options.threads} threads, {options.dtype}; no CUDA device")
+        if cpu.available():
+            paths["cpu"] = (cpu.forward, cpu.grad_input, cpu.grad_weight)
+        print(f"{cpu_name()}, {options.threads} threads, {options.dtype}; no CUDA device")
 
     header = ["shape", "path", "forward", "both", "x unfold", "memory"]
     header += ["share of copy"] if device == "cuda" else []
     print(" ".join(f"{name:>13}" for name in header))
     ratios = {name: [] for name in paths}
-    torch.manual_seed(0)
     for batch, channels, size in SHAPES:
-        groups = channels // GROUP_CHANNELS
-        geometry = Geometry(
-            batch, channels, groups, size, size, size, size, KERNEL, KERNEL, 1, 1, 3, 3, 1, 1
-        )
-        input, weight, grad_output = (
-            torch.randn(shape, device=device).to(dtype)
-            for shape in (geometry.input_size, geometry.weight_size, geometry.output_size)
-        )
+        geometry, tensors = case(batch, channels, size, device=device, dtype=dtype)
+        input, weight, grad_output = tensors
         one_each = (2 * input.numel() + weight.numel()) * input.element_size()
         moved = 3 * one_each  # each kernel reads two of the three sizes and writes the third
         runs = {"unfold": with_autograd(input.clone(), weight.clone(), grad_output)}
@@ -155,6 +201,11 @@ def main(arguments=None):
     for name, values in ratios.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))
         print(f"{name}: {mean:.1f} times as fast as unfold (geometric mean)")
+    if options.scaling:
+        if cpu.available():
+            scaling(options, dtype)
+        else:
+            print(cpu.reason())
 
 
 if __name__ == "__main__":
