@@ -61,8 +61,13 @@ def order(case, kernel):
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_spills_nothing(architecture):
-    kernels = nvrtc.compile_for(architecture)
-    assert len(kernels) == 3 * len(TOLERANCE) * 2
+    # Every type for every architecture; 64-bit indices for the oldest and the newest.
+    indexes = (
+        ["int", "long long"] if architecture in (ARCHITECTURES[0], ARCHITECTURES[-1]) else ["int"]
+    )
+    names = nvrtc.all_names(index=indexes)
+    kernels = nvrtc.compile_for(architecture, names=names)
+    assert len(kernels) == len(names) == 3 * len(TOLERANCE) * len(indexes)
     for name, resources in kernels.items():
         assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
         assert 0 < resources.registers <= 128, name  # two blocks of 256 threads fit, at least

@@ -131,15 +131,18 @@ def test_figures_come_with_numbers(path):
             assert said, f"In [{cell.execution_count}] draws a figure without a number to compare"
 
 
-@pytest.mark.parametrize("path", OPS, ids=lambda path: path.name)
-def test_op_stands_alone(path, tmp_path):
-    """Copied into an empty folder, each op imports with `helpers` out of reach."""
-    copy = tmp_path / path.name
-    if path.is_dir():
-        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(path, copy)
-    program = f"import sys; sys.modules['helpers'] = None; import {path.stem}"
+def test_each_op_stands_alone(tmp_path):
+    """Copied into an empty folder of its own, each op imports with `helpers` out of reach."""
+    program = "import sys; sys.modules['helpers'] = None\n"
+    for path in OPS:
+        folder = tmp_path / path.stem
+        folder.mkdir()
+        if path.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, folder / path.name, ignore=ignore)
+        else:
+            shutil.copy(path, folder)
+        program += f"sys.path[0] = {str(folder)!r}; import {path.stem}\n"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
     )
