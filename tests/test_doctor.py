@@ -378,6 +378,13 @@ def test_nothing_is_changed():
     assert torch.equal(x.grad, torch.full_like(x, 3))
 
 
+def test_a_gradient_that_is_zero_by_cancellation_is_not_accused():
+    """The bias before a batch norm; with this seed float32 leaves 8e-5 of it."""
+    torch.manual_seed(31)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    assert examine(module, torch.rand(5, 4)).ok
+
+
 def test_a_module_is_not_changed():
     module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     before = {name: t.clone() for name, t in module.state_dict().items()}
