@@ -66,6 +66,14 @@ def test_compiling_the_gradient_transform_drops_backward_as_the_docstring_says()
     assert compiled(torch.ones(1)).item() == 1
 
 
+def test_exporting_drops_backward_as_the_docstring_says():
+    """If this fails, PyTorch has mended it: take the warning out of the docstring."""
+    x = torch.ones(1, requires_grad=True)
+    exported = torch.export.export(GradientReversalLayer(), (x,)).module()
+    assert torch.autograd.grad(GradientReversalLayer()(x), x)[0].item() == -1
+    assert torch.autograd.grad(exported(x), x)[0].item() == 1
+
+
 def test_bad_input():
     x = random(2)
     assert_raises(TypeError, "input must be a torch.Tensor, got list", gradient_reversal, [1.0])

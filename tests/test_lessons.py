@@ -1,13 +1,19 @@
 """What only the notebooks need: data, drawings, the comparison behind the exercises."""
 
+import ctypes
+import os
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import draw, timeline
+from helpers.lessons import draw, kernels, native, timeline
 from helpers.lessons.compare import finding
 from helpers.lessons.data import digits
+from tests.conftest import MISSING
+
+needs_compiler = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +132,75 @@ def test_second_derivatives_count_only_where_they_are_asked_for():
     assert finding(forgets, reference, [X]) is None
     assert "silently wrong" in finding(forgets, reference, [X], order=2)
     assert finding(lambda x: x * x * x, reference, [X], order=2) is None
+
+
+def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
+    monkeypatch.setattr(kernels, "_missing", None)
+    with pytest.raises(NameError), kernels.or_say_why():
+        made_by_an_earlier_cell  # noqa: B018, F821
+    with pytest.raises(RuntimeError, match="a defect"), kernels.or_say_why():
+        raise RuntimeError("a defect")
+    for error in (
+        kernels.CompilerNotFoundError("no C++ compiler"),
+        ImportError("No module named 'cupy'"),
+        RuntimeError("Ninja is required to load C++ extensions"),
+        RuntimeError("Error building extension 'x': [1/2] c++\nx.cpp:3: error: no Python.h\n"),
+    ):
+        with kernels.or_say_why():
+            raise error
+    with kernels.or_say_why():
+        made_by_an_earlier_cell  # noqa: B018, F821
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(kernels.NOT_HERE) for line in lines)
+    assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == [
+        "no C++ compiler",
+        "No module named 'cupy'",
+        "Ninja is required to load C++ extensions",
+    ]
+    assert lines[3] == lines[4]
+    assert "error: no Python.h" in lines[3]
+
+
+@needs_compiler
+def test_native_calls_give_views_their_strides_and_watch_the_margins():
+    library = native.compile_library(
+        """
+void every(double *x, int64_t step, int64_t count, double *y) {
+    for (int64_t i = 0; i < count; ++i) y[i] = 2 * x[i * step];
+}
+void writes(double *x, int64_t where) { x[where] = 0; }
+""",
+        "c",
+    )
+    x, y = torch.arange(10.0, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    native.call(library, "every", x[1::3], 3, 3, y)
+    assert y.tolist() == [2, 8, 14, 0]
+    version = x._version
+    native.call(library, "writes", x, 4)
+    assert x[4] == 0
+    assert x._version == version + 1
+    native.call(library, "every", x, 1, 4, y)
+    assert x._version == version + 1  # an input that is read is not touched
+    for where, words in ((-1, "before the start"), (10, "past the end")):
+        with pytest.raises(native.NativeError, match=words):
+            native.call(library, "writes", x, where)
+    with pytest.raises(native.NativeError, match="no function `absent`"):
+        native.call(library, "absent", x)
+
+
+@needs_compiler
+def test_a_source_that_does_not_compile_is_answered_with_its_line():
+    with pytest.raises(native.NativeError, match="in line 2: .*nothing"):
+        native.compile_library("\nint f(void) {\n    return nothing; }", "c")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied on Windows")
+def test_a_crash_stays_in_the_copy():
+    def endless():
+        while True:
+            pass
+
+    assert native.crash_of(lambda: None) is None
+    assert native.crash_of(lambda: 1 / 0) is None  # the parent will meet that, too
+    assert "SIGSEGV" in native.crash_of(lambda: ctypes.string_at(8))
+    assert "does not end" in native.crash_of(endless)

@@ -1,21 +1,41 @@
-"""What chapter 07 needs: a photograph, and a sentence where a compiler is missing."""
+"""What chapters 07 to 09 need: a photograph, and a sentence where a compiler is missing."""
 
 import contextlib
 
+import cffi
 import matplotlib.pyplot as plt
 import torch
 from matplotlib import cbook
 
 from helpers.ops.involution.host import CompilerNotFoundError
 
+NOT_HERE = "not on this machine: "
+_missing = None  # why an earlier block of this notebook ended early
+
 
 @contextlib.contextmanager
 def or_say_why():
-    """Run the block; where a compiler or CuPy is missing, print one sentence instead."""
+    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence instead.
+
+    So do later blocks, for names that an earlier one would have made.
+    """
+    global _missing
     try:
         yield
-    except (CompilerNotFoundError, ImportError) as error:
-        print(f"not on this machine: {error}. The course's own run shows what you would see here.")
+    except (CompilerNotFoundError, ImportError, cffi.VerificationError) as error:
+        _missing = str(error)
+    except RuntimeError as error:
+        if not str(error).startswith(("Ninja is required", "Error building extension")):
+            raise
+        lines = str(error).splitlines()
+        _missing = next((line for line in lines if "error:" in line), lines[0])
+    except NameError:
+        if _missing is None:
+            raise
+    else:
+        return
+    plt.close()  # a figure that was begun
+    print(f"{NOT_HERE}{_missing}. The course's own run shows what you would see here.")
 
 
 def photograph():

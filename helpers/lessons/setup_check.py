@@ -9,6 +9,7 @@ import torch
 
 VERIFIED_WITH = "2.13.0"
 COMPILERS = ("c++", "g++", "clang++", "cl")
+FOR_COMPILERS = "chapters 07 to 09 can build C++, and run CUDA kernels on the CPU"
 
 
 def report():
@@ -42,12 +43,12 @@ def _cupy():
 def _compiler():
     for name in COMPILERS:
         if shutil.which(name):
-            return f"compiler {name}", "chapter 07 can run CUDA kernels on the CPU"
+            return f"compiler {name}", FOR_COMPILERS
     if importlib.util.find_spec("ziglang"):
-        return "compiler zig", "chapter 07 can run CUDA kernels on the CPU"
+        return "compiler zig", FOR_COMPILERS
     return (
         "no C++ compiler",
-        "chapter 07 needs one to run CUDA kernels on the CPU; pip install ziglang has one",
+        "chapters 07 to 09 say so where they need it; pip install ziglang has one",
     )
 
 

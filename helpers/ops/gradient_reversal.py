@@ -46,9 +46,10 @@ def gradient_reversal(input, scale=1.0):
     Returns a view of `input`. Autograd refuses to modify it in place (`relu_`, say): clone first.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it should.
-    Works under `torch.compile`, `torch.func.grad` and `vmap`, but not in
-    `torch.compile(torch.func.grad(f))`: torch 2.13.0 then drops `backward` without a word and
-    returns the derivative of the identity. Compile the call of `backward` instead.
+    Works under `torch.compile`, `torch.func.grad` and `vmap`. Not in
+    `torch.compile(torch.func.grad(f))`, nor when a model from `torch.export` is differentiated:
+    torch 2.13.0 then drops `backward` without a word and returns the derivative of the identity.
+    Compile the call of `backward`, and train before you export.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):

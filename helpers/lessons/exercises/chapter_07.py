@@ -1,12 +1,12 @@
 """Exercises of chapter 07: the involution operator in CUDA."""
 
 import itertools
-import os
 import re
 
 import torch
 import torch.nn.functional as F
 
+from helpers.lessons import native
 from helpers.lessons.checking import Exercise
 from helpers.ops.involution import host, involution2d
 
@@ -107,11 +107,9 @@ def _check_depthwise(source):
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         launch = (source, "depthwise", -(-x.numel() // 32) + 1, 32, arrays)
         try:
-            if not _survives(launch):
-                return (
-                    f"{where}: the kernel crashed the process that tried it. Does it overrun a "
-                    "local array, or call itself?"
-                )
+            crash = native.crash_of(lambda launch=launch: host.run(*launch))
+            if crash:
+                return f"{where}: {crash}"
             actions = host.run(*launch, watch=((0, 0, 0), (1, 0, 0)))
         except host.KernelError as error:
             return f"{where}: {_shortened(str(error))}"
@@ -127,21 +125,6 @@ def _check_depthwise(source):
         if not any(action == "write" for action, _, _ in actions):
             return f"{where}: the numbers are right, but thread 1 writes nothing."
     return None
-
-
-def _survives(launch):
-    """Does the kernel leave its process alive? Tried in a copy of this one."""
-    if not hasattr(os, "fork"):  # Windows, where nothing can be run anyway
-        return True
-    child = os.fork()
-    if child == 0:
-        try:
-            host.run(*launch)
-        except BaseException:
-            os._exit(0)  # a sentence will say it, in the parent
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFEXITED(status)
 
 
 def _shortened(text):

@@ -49,8 +49,8 @@ def available():
             if _library is None:
                 try:
                     _library, _reason = build()
-                except CompilerNotFoundError:
-                    _library, _reason = False, "no C++ compiler was found (g++, clang++)"
+                except CompilerNotFoundError as error:
+                    _library, _reason = False, str(error)
                 except (BuildError, OSError) as error:
                     _library, _reason = False, f"the C++ kernels were not built: {error}"
                     warnings.warn(
@@ -67,8 +67,6 @@ def reason():
 
 def build():
     """(the function `involution2d` of the library, a sentence on where it lies)"""
-    if sys.platform == "win32":
-        raise CompilerNotFoundError
     source = SOURCE.read_text(encoding="utf-8")
     for machine in MACHINES:
         command = [*find_compiler(), *FLAGS, *machine]

@@ -53,14 +53,15 @@ class KernelError(RuntimeError):
 @cache
 def find_compiler():
     """The command that runs a C++ compiler, as a list. Raises CompilerNotFoundError."""
+    if sys.platform == "win32":
+        raise CompilerNotFoundError("this needs Linux or macOS; on Windows, work in WSL")
     for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
         if name and shutil.which(name):
             return [shutil.which(name)]
     if find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "c++"]
     raise CompilerNotFoundError(
-        "running kernels on the CPU needs a C++ compiler, and none was found (g++, clang++);"
-        " `pip install ziglang` brings one"
+        "no C++ compiler was found (g++, clang++); `pip install ziglang` brings one"
     )
 
 
@@ -278,10 +279,6 @@ def _sentence(request, tensors):
 
 @cache
 def _compile(source, kernel):
-    if sys.platform == "win32":
-        raise CompilerNotFoundError(
-            "running kernels on the CPU needs Linux or macOS; on Windows, work in WSL"
-        )
     compiler = find_compiler()
     folder = _workplace()
     stem = hashlib.sha256(f"{kernel}\n{source}".encode()).hexdigest()[:16]
