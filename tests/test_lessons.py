@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import draw, kernels, native, timeline
+from helpers.lessons import complaints, draw, kernels, native, timeline
 from helpers.lessons.compare import finding
 from helpers.lessons.data import digits
 from tests.conftest import MISSING
@@ -132,6 +132,29 @@ def test_second_derivatives_count_only_where_they_are_asked_for():
     assert finding(forgets, reference, [X]) is None
     assert "silently wrong" in finding(forgets, reference, [X], order=2)
     assert finding(lambda x: x * x * x, reference, [X], order=2) is None
+
+
+def test_a_complaint_is_the_cause_in_few_sentences(capsys):
+    def fail(text):
+        raise RuntimeError(text)
+
+    def printed(call, **options):
+        complaints.complaint(call, **options)
+        return capsys.readouterr().out
+
+    assert printed(lambda: 3) == "no complaint: 3\n"
+    long = "It is so. It is such. It is more.\nA second line"
+    assert printed(lambda: fail(long)) == "RuntimeError: It is so. It is such. It is more.\n"
+    assert printed(lambda: fail(long), sentences=1) == "RuntimeError: It is so.\n"
+    nested = (
+        "fake tensors\n  Explanation: Failed to run: got ValueError('the cause. Really.')\n more"
+    )
+    assert printed(lambda: fail(nested)) == "RuntimeError: the cause. Really.\n"
+    explained = "Unsupported\n  Explanation: No print here.\n  Hint: remove it"
+    assert printed(lambda: fail(explained)) == "RuntimeError: Unsupported. No print here.\n"
+    wrapped = printed(lambda: fail("word " * 40)).splitlines()
+    assert len(wrapped) == 3
+    assert max(map(len, wrapped)) <= 96
 
 
 def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):

@@ -93,7 +93,7 @@ class Exercise:
 def exercise(number):
     """The `Exercise` with that number, such as "2.1". Raises ValueError if there is none."""
     if not isinstance(number, str):
-        raise ValueError(f'number must be a string such as "{number}", got {number!r}')
+        raise ValueError(f'number must be a string such as "2.1", got {number!r}')
     chapters = sorted((Path(__file__).parent / "exercises").glob("chapter_*.py"))
     wanted = number.strip().replace(",", ".")
     numbers = []
@@ -159,12 +159,14 @@ def _code_of(value):
     if inspect.isclass(value):
         methods = {n: _code_of(m) for n, m in vars(value).items() if not inspect.isclass(m)}
         return value.__name__, {name: code for name, code in methods.items() if code}
+    function = getattr(value, "__func__", value)
     code = value if inspect.iscode(value) else None
-    code = getattr(inspect.unwrap(getattr(value, "__func__", value)), "__code__", code)
+    code = getattr(inspect.unwrap(function), "__code__", code)
     if code is None:
         return None
     constants = [_code_of(c) if inspect.iscode(c) else c for c in code.co_consts]
-    return code.co_code, constants, code.co_names, code.co_varnames
+    is_wrapped = hasattr(function, "__wrapped__")  # torch.compile(stub) is an attempt
+    return is_wrapped, code.co_code, constants, code.co_names, code.co_varnames
 
 
 def _parents(value):

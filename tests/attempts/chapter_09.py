@@ -1,10 +1,12 @@
 """Wrong attempts at the exercises of chapter 09, each with words that the verdict must hold."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from helpers.lessons.exercises.chapter_09 import EXERCISES, fake_windows
+from helpers.lessons.exercises.chapter_09 import EXERCISES, fake_windows, make_soft_threshold
 
 # 9.1
 
@@ -67,6 +69,18 @@ def a_shape(x, size, step):
     return (x.shape[0] - size) // step + 1, size
 
 
+def always_meta(x, size, step):
+    return torch.empty((x.shape[0] - size) // step + 1, size, dtype=x.dtype, device="meta")
+
+
+def rounds_down(x, size, step):
+    return x.new_empty(math.floor((x.shape[0] - size) / step) + 1, size)
+
+
+def returns_nothing(x, size, step):
+    x.new_empty((x.shape[0] - size) // step + 1, size)
+
+
 # 9.2: the stub with some of its four defects repaired
 
 STUB = EXERCISES[1].stub
@@ -90,6 +104,10 @@ def repaired(*repairs):
     return names["make_soft_threshold"]
 
 
+IGNORES = "grad_output * (x.abs() > ctx.limit), None", "(x.abs() > ctx.limit).to(x.dtype), None"
+ON_CTX = "        ctx.save_for_backward(x)\n", "        ctx.x = x\n"
+FROM_CTX = "        (x,) = ctx.saved_tensors\n", "        x = ctx.x\n"
+FROM_NUMPY = "torch.as_tensor(sign", "torch.from_numpy(sign"
 MASK = "(x.abs() > ctx.limit), None", "torch.ones_like(x), None"
 STRIDES = "torch.empty_like(x)", "torch.empty(x.shape, dtype=x.dtype, device=x.device)"
 DECLARED = "mutates_args=()", 'mutates_args=("x",)'
@@ -135,6 +153,17 @@ def detaches_everything(x, limit):
     return (x * torch.where(norm > limit, limit / norm, 1.0)).detach()
 
 
+def keeps_the_item(x, limit):
+    norm = x.norm()
+    return x * torch.where(norm > limit, limit / norm.item(), 1.0)
+
+
+def changes_the_callers(x, limit):
+    with torch.no_grad():
+        x.mul_(limit / x.norm().clamp(min=limit))
+    return x * 1
+
+
 def hides_it(x, limit):
     return torch.compiler.disable(no_print)(x, limit)
 
@@ -154,7 +183,7 @@ ATTEMPTS = {
         (like_the_input, "it promises the shape (10,), but the kernel makes (8, 3)"),
         (always_the_first_sample, "for 11 numbers"),
         (default_dtype, "it promises torch.float32, but the kernel keeps the dtype"),
-        (default_device, 'but the result is on "cpu"'),
+        (default_device, 'but it promises "cpu"'),
         (one_too_few, "the shape (7, 3)"),
         (forgets_step, "size 4, step 2"),
         (computes_it, "given a tensor without data, it raises"),
@@ -164,20 +193,30 @@ ATTEMPTS = {
         (with_len, "3 graphs"),
         (with_int, "3 graphs"),
         (compares_sizes, "2 graphs"),
-        (a_shape, "it returns a tuple"),
+        (always_meta, 'x is on the device "cpu", but it promises "meta"'),
+        (rounds_down, "+, -, * and //"),
+        (returns_nothing, "it returns None"),
+        (a_shape, "it must return a tensor, got a value of type tuple"),
     ],
     "9.2": [
         (repaired(ALIAS, DTYPE, NUMPY), "Argument x is not defined as mutable but was mutated"),
         (repaired(MUTATION, DTYPE, NUMPY), "sample `limit 0`: soft_threshold: The output of this"),
-        (repaired(MUTATION, ALIAS, NUMPY), "Dtypes torch.float64 and torch.float32"),
+        (
+            repaired(MUTATION, ALIAS, NUMPY),
+            "torch.float64 of the kernel and torch.float32 of",
+        ),
         (repaired(MUTATION, ALIAS, DTYPE), ".numpy() is not supported for tensor subclasses"),
-        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, STRIDES), "sample `transposed`"),
-        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, MASK), "the gradient at x = -0.18, limit 0.5"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, STRIDES), "(1, 4) in the kernel's result and"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, MASK), "opcheck passes, but: The gradient"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, NO_AUTOGRAD), "no autograd formula"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, ONE_GRADIENT), "incorrect number of gradients"),
-        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, FORGETS_SIGN), "the numbers are wrong"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, FORGETS_SIGN), "opcheck passes, but: `forward`"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, PYTHON), "must return the operator"),
         (repaired(ALIAS, DTYPE, NUMPY, DECLARED), "Cannot register autograd formula"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, IGNORES), "does not depend on grad_output"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, ON_CTX, FROM_CTX), "ctx"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, FROM_NUMPY), "sample `one number`"),
+        (make_soft_threshold(), "not the operator that it made"),
         (3, "give check the function itself"),
     ],
     "9.3": [
@@ -185,9 +224,13 @@ ATTEMPTS = {
         (item_first, "there is still a break"),
         (differentiates_the_norm, "the norm in the denominator is a plain number"),
         (chooses_tensors, "x = 0: the gradient is nan"),
-        (always_scales, "a short x: the norm of the result"),
+        (always_scales, "x is shorter than limit: the norm of the result"),
         (detaches_everything, "no gradient any more"),
         (hides_it, "there is still a break"),
+        (torch.compiler.disable(no_print), "there is still a break"),
+        (keeps_the_item, "x = 0: it divides by 0"),
+        (changes_the_callers, "the x of the caller is changed"),
+        (lambda x, limit: 3, "got a value of type int"),
         (clamps_each_number, "the norm of the result is"),
         (keeps_the_print, "Failed to trace builtin operator"),
     ],

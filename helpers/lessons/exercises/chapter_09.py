@@ -7,9 +7,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.checking import Exercise, first_line
+from helpers.lessons.compare import finding
 
 
 def fake_windows(x, size, step):
@@ -21,7 +23,7 @@ def make_soft_threshold():
     @torch.library.custom_op("exercise_9_2::soft_threshold", mutates_args=())
     def soft_threshold(x: Tensor, limit: float) -> Tensor:
         array = x.numpy()
-        return torch.from_numpy(np.sign(array) * np.maximum(np.abs(array) - limit, 0))
+        return torch.as_tensor(np.sign(array) * np.maximum(np.abs(array) - limit, 0))
 
     @soft_threshold.register_fake
     def _(x, limit):
@@ -41,7 +43,7 @@ def make_soft_threshold():
 
 def clip_by_norm(x, limit):
     norm = x.detach().norm()
-    return x * torch.where(norm > limit, limit / norm, 1.0)
+    return x * (limit / norm.clamp(min=limit))
 
 
 def _check_fake_windows(attempt):
@@ -67,13 +69,13 @@ def _check_fake_windows(attempt):
 
 def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
-        return f"it returns a {type(given).__name__}, not a tensor."
+        return _no_tensor(given)
     if tuple(given.shape) != shape:
         return f"it promises the shape {tuple(given.shape)}, but the kernel makes {shape}."
     if given.dtype != dtype:
         return f"it promises {given.dtype}, but the kernel keeps the dtype of x, {dtype}."
     if given.device.type != "meta":
-        return f'x is on the device "meta", but the result is on "{given.device.type}".'
+        return f'x is on the device "meta", but it promises "{given.device.type}".'
     if given.stride() != (shape[1], 1):
         return (
             f"it promises the strides {given.stride()}, but the kernel's result is contiguous, "
@@ -82,13 +84,27 @@ def _wrong_promise(given, shape, dtype):
     return None
 
 
+def _no_tensor(given):
+    if given is None:
+        return "it returns None. Is a `return` missing?"
+    return f"it must return a tensor, got a value of type {type(given).__name__}."
+
+
 def _wrong_when_compiled(attempt):
     def windows(x: Tensor, size: int, step: int) -> Tensor:
         view = np.lib.stride_tricks.sliding_window_view(x.numpy(), size)
         return torch.from_numpy(view[::step].copy())
 
     op = torch.library.custom_op("exercise_9_1::windows", windows, mutates_args=())
-    op.register_fake(attempt)
+    elsewhere = []  # devices that a fake tensor on the CPU became
+
+    def watched(x, size, step):
+        promise = attempt(x, size, step)
+        if promise.device != x.device:
+            elsewhere.append(promise.device)
+        return promise
+
+    op.register_fake(watched)
     lengths, graphs = (10, 11, 13), []
 
     def backend(graph, inputs):
@@ -105,7 +121,14 @@ def _wrong_when_compiled(attempt):
         try:
             sums, count = compiled(x)
         except Exception as error:
-            return f"with a symbol for the length, PyTorch says: {_sentence(error)}"
+            if elsewhere:
+                return f'x is on the device "cpu", but it promises "{elsewhere[0]}".'
+            return (
+                f"with a symbol for the length, PyTorch says: {_sentence(error)} With a symbol you "
+                "may use +, -, * and //."
+            )
+        if elsewhere:
+            return f'x is on the device "cpu", but it promises "{elsewhere[0]}".'
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
             return f"compiled, and called with {n} numbers: {count} windows, but {right} is right."
@@ -119,13 +142,16 @@ def _wrong_when_compiled(attempt):
 
 
 def _check_soft_threshold(make):
+    if isinstance(make, CustomOpDef):
+        return "give check the function make_soft_threshold, not the operator that it made."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
         return _wrong_operator(make())
 
 
 def _wrong_operator(op):
-    if not isinstance(op, CustomOpDef):
+    op = op.default if isinstance(op, OpOverloadPacket) else op
+    if not isinstance(op, (CustomOpDef, OpOverload)):
         return f"it must return the operator, got a value of type {type(op).__name__}."
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     for name, x, limit in [
@@ -133,27 +159,17 @@ def _wrong_operator(op):
         ("float32", numbers.float(), 0.5),
         ("limit 0", numbers, 0.0),
         ("transposed", numbers.t(), 0.5),
+        ("one number", numbers[0, 0], 0.5),
     ]:
-        given, theirs = _leaf(x), _leaf(x)
+        leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         torch.compiler.reset()
-        results = opcheck(op, (given, limit), raise_exception=False)
-        for test, result in results.items():
+        for test, result in opcheck(op, (leaf, limit), raise_exception=False).items():
             if result != "SUCCESS":
                 return f"{test}, sample `{name}`: {_sentence(result)}"
-        output, expected = op(given, limit), F.softshrink(theirs, limit)
-        if not torch.allclose(output, expected):
-            return f"opcheck passes, but the numbers are wrong, sample `{name}`."
-        if not output.requires_grad:
+        if not op(leaf, limit).requires_grad:
             return "opcheck passes, but the result has no derivative any more."
-        (gradient,) = torch.autograd.grad(output.sum(), given)
-        (right,) = torch.autograd.grad(expected.sum(), theirs)
-        if not torch.allclose(gradient, right):
-            place = tuple(int(i) for i in (gradient != right).nonzero()[0])
-            return (
-                f"opcheck passes, but the gradient at x = {x[place]:.2f}, limit {limit}, is "
-                f"{gradient[place]:.4g}, and {right[place]:.4g} is right."
-            )
-    return None
+    wrong = finding(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
+    return wrong and f"opcheck passes, but: {wrong}"
 
 
 def _given_clip_by_norm(x, limit):
@@ -163,16 +179,23 @@ def _given_clip_by_norm(x, limit):
     return x
 
 
+def _through_the_norm(x, limit):
+    return x * (limit / x.norm()) if x.norm() > limit else x
+
+
 def _check_clip_by_norm(attempt):
     numbers = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
     samples = {
-        "a long x": numbers * 10,
-        "a short x": numbers / 10,
+        "x is longer than limit": numbers * 10,
+        "x is shorter than limit": numbers / 10,
         "x = 0": numbers * 0,
-        "float32": numbers.float() * 5,
+        "x is float32": numbers.float() * 5,
     }
     for name, x in samples.items():
-        wrong = _wrong_clip(attempt, x)
+        try:
+            wrong = _wrong_clip(attempt, x)
+        except ZeroDivisionError:
+            wrong = "it divides by 0. `.item()` makes a plain number, and both ways are computed."
         if wrong:
             return f"{name}: {wrong}"
     graphs = []
@@ -196,15 +219,18 @@ def _check_clip_by_norm(attempt):
 
 
 def _wrong_clip(clip, x):
-    given, theirs = _leaf(x), _leaf(x)
+    before = x.clone()
+    given, theirs, through = (x.clone().requires_grad_() for _ in range(3))
     output, expected = clip(given, 2.0), _given_clip_by_norm(theirs, 2.0)
     if not isinstance(output, Tensor):
-        return f"it returns a {type(output).__name__}, not a tensor."
+        return _no_tensor(output)
     if output.shape != expected.shape or output.dtype != expected.dtype:
         return (
             f"the result has shape {tuple(output.shape)} and {output.dtype}, but "
             f"{tuple(expected.shape)} and {expected.dtype} is right."
         )
+    if not torch.equal(given.detach(), before):
+        return "the x of the caller is changed."
     if not torch.allclose(output, expected):
         return f"the norm of the result is {output.norm():.4g}, {expected.norm():.4g} is right."
     if not output.requires_grad:
@@ -214,16 +240,13 @@ def _wrong_clip(clip, x):
     (right,) = torch.autograd.grad((expected * weights).sum(), theirs)
     if gradient.isnan().any():
         return "the gradient is nan. Something divides by the norm where it is not needed."
-    if not torch.allclose(gradient, right):
-        return (
-            f"the first gradient is {gradient[0, 0]:.4g}, but {right[0, 0]:.4g} is right. In the "
-            "given function the norm in the denominator is a plain number, and a constant."
-        )
-    return None
-
-
-def _leaf(x):
-    return x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    if torch.allclose(gradient, right):
+        return None
+    words = f"the first gradient is {gradient[0, 0]:.4g}, but {right[0, 0]:.4g} is right."
+    loss = (_through_the_norm(through, 2.0) * weights).sum()
+    if torch.allclose(gradient, torch.autograd.grad(loss, through)[0]):
+        words += " In the given function the norm in the denominator is a plain number."
+    return words
 
 
 def _sentence(error):
@@ -235,6 +258,16 @@ def _sentence(error):
     if explanation and not cause:
         line += f". {explanation[1]}"
     line = re.sub(r" \(with implementation in .*?>\)| in file `.*?`", "", line)
+    line = re.sub(
+        r"(Shapes|Dtypes|Strides|Devices|Layouts) (.*) and (.*) are not equal",
+        r"\1 \2 of the kernel and \3 of the promise are not equal",
+        line,
+    )
+    line = re.sub(
+        r"Stride mismatch! Strides are (\(.*?\)) and (\(.*?\)) \(.*\)",
+        r"Strides are \1 in the kernel's result and \2 in the promise",
+        line,
+    )
     return re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
 
 
@@ -249,7 +282,7 @@ EXERCISES = [
         "length.",
         hints=(
             "How many windows start before the end of x? Try it with 10 numbers, size 3, step 2.",
-            "The result has the dtype and the device of x; x.new_empty(...) takes both from it.",
+            "The result has the dtype and the device of x, and lies in memory row by row.",
             "x.shape[0] may be a symbol. Compute with it, with // and not with int() or len().",
         ),
         explanation="The last window starts at n - size, so there are (n - size) // step + 1 of "
@@ -266,7 +299,7 @@ EXERCISES = [
         array = x.numpy()
         sign = np.sign(array)
         np.abs(array, out=array)
-        return torch.from_numpy(sign * np.maximum(array - limit, 0))
+        return torch.as_tensor(sign * np.maximum(array - limit, 0))
 
     @soft_threshold.register_fake
     def _(x, limit):
@@ -289,8 +322,8 @@ EXERCISES = [
         "torch.nn.functional.softshrink.",
         hints=(
             "x.numpy() shares its memory with x. What does out=array do to x?",
-            "The result needs memory of its own in every case, and the fake kernel must promise "
-            "what x has.",
+            "The result needs memory of its own in every case. The fake kernel must promise what "
+            "the kernel makes: shape, dtype, strides.",
             "backward is traced with fake tensors, so it must not leave PyTorch.",
         ),
         explanation="Four defects: the input was overwritten, the input was returned for limit 0, "
@@ -310,11 +343,11 @@ EXERCISES = [
         success="one graph for long and short x, and the same numbers and gradients as before.",
         hints=(
             "Ask complaint(lambda: one_graph(clip_by_norm)(x, 2.0)) what is in the way.",
-            "torch.where chooses a factor: limit / norm, or 1.",
+            "Divide by the larger of norm and limit, and there is nothing to choose.",
             ".item() made a constant of the norm. detach() does the same to a tensor.",
         ),
-        explanation="The factor is chosen, not the branch. Choosing between two tensors x would "
-        "give nan at x = 0: the gradient of the branch not taken is 0 times infinity. The print "
-        "has no place in a graph.",
+        explanation="Where nothing is clipped, the larger of norm and limit is limit, and the "
+        "factor 1. torch.where between two tensors x would give nan at x = 0. The print has no "
+        "place in a graph.",
     ),
 ]
