@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import time
 
 import matplotlib.pyplot as plt
 import pytest
@@ -185,45 +186,57 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
 
 
 @needs_compiler
-def test_native_calls_give_views_their_strides_and_watch_the_margins():
+def test_native_calls_give_views_their_strides_and_watch_all_memory():
     library = native.compile_library(
         """
-void every(double *x, int64_t step, int64_t count, double *y) {
+void every(const double *x, int64_t step, int64_t count, double *y) {
     for (int64_t i = 0; i < count; ++i) y[i] = 2 * x[i * step];
 }
-void writes(double *x, int64_t where) { x[where] = 0; }
+void writes(double *x, double *y, int64_t where) { y[0] = x[0]; y[where] = 0; }
+void changes(double *x, double *y) { y[0] = x[0] = 1; }
 """,
         "c",
     )
-    x, y = torch.arange(10.0, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    native.call(library, "every", x[1::3], 3, 3, y)
-    assert y.tolist() == [2, 8, 14, 0]
-    version = x._version
-    native.call(library, "writes", x, 4)
-    assert x[4] == 0
-    assert x._version == version + 1
-    native.call(library, "every", x, 1, 4, y)
-    assert x._version == version + 1  # an input that is read is not touched
-    for where, words in ((-1, "before the start"), (10, "past the end")):
+    x, y = torch.arange(10.0, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    native.call(library, "every", {"x": x[1::3], "step": 3, "count": 3, "y": y}, "y")
+    assert y.tolist() == [2, 8, 14]
+    assert x._version == 0  # or autograd would take an input for changed
+    y = y[:1].clone()
+    for where, words in ((-1, "`writes` writes before the start of `y`"), (1, "past the end")):
         with pytest.raises(native.NativeError, match=words):
-            native.call(library, "writes", x, where)
+            native.call(library, "writes", {"x": x, "y": y, "where": where}, "y")
+    with pytest.raises(native.NativeError, match="`mine` changes `x`, which is an input"):
+        native.call(library, "changes", {"x": x, "y": y}, "y", says="mine")
+    assert x[0] == 0
+    with pytest.raises(native.NativeError, match="leaves elements of `y` without a value"):
+        native.call(library, "every", {"x": x, "step": 1, "count": 0, "y": y}, "y")
     with pytest.raises(native.NativeError, match="no function `absent`"):
-        native.call(library, "absent", x)
+        native.call(library, "absent", {"y": y}, "y")
 
 
 @needs_compiler
 def test_a_source_that_does_not_compile_is_answered_with_its_line():
-    with pytest.raises(native.NativeError, match="in line 2: .*nothing"):
+    with pytest.raises(native.NativeError, match="in line 3 of the cell: .*nothing"):
         native.compile_library("\nint f(void) {\n    return nothing; }", "c")
+    doors = "\nint g(void) { return f(1, 2); }"
+    with pytest.raises(native.NativeError, match=r"the check calls f\(a, b\)"):
+        native.compile_library("\nint f(int a) { return a; }", "c", doors, "f(a, b)")
+    with pytest.raises(native.NativeError, match="calls `absent`, which is defined nowhere"):
+        native.compile_library("int absent(void);\nint f(void) { return absent(); }", "c")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied on Windows")
-def test_a_crash_stays_in_the_copy():
+def test_a_crash_stays_in_the_copy(monkeypatch):
     def endless():
         while True:
             pass
 
     assert native.crash_of(lambda: None) is None
     assert native.crash_of(lambda: 1 / 0) is None  # the parent will meet that, too
-    assert "SIGSEGV" in native.crash_of(lambda: ctypes.string_at(8))
+    assert "SIGSEGV). Which index" in native.crash_of(lambda: ctypes.string_at(8))
+    assert "SIGABRT). Does an exception" in native.crash_of(os.abort)
+    assert "ends the process" in native.crash_of(lambda: os._exit(0))
+    monkeypatch.setattr(native, "PROCESSOR_SECONDS", 0.3)
     assert "does not end" in native.crash_of(endless)
+    monkeypatch.setattr(native, "SECONDS", 0.3)
+    assert "does not end" in native.crash_of(lambda: time.sleep(60))

@@ -13,66 +13,104 @@ import torch
 
 from helpers.ops.involution.host import find_compiler
 
-MARGIN = 64  # elements on both sides of an array, which nobody may write to
-SECONDS = 5  # of processor time
+MARGIN = 4096  # elements on both sides of an array, which nobody may write to
+PROCESSOR_SECONDS, SECONDS = 5, 30  # after which a trial is stopped
+SURVIVED = 77  # the exit status of a trial that came to its end
 
 
 class NativeError(Exception):
     """What is wrong with a source or a call, as a sentence for a learner."""
 
 
-def compile_library(source, language):
+def compile_library(source, language, doors="", calls=""):
     """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does not compile.
 
-    Raises CompilerNotFoundError where there is no compiler.
+    doors: our own text behind it, which calls functions of `source` in the way that `calls` shows.
+    Lines are counted as in a cell that begins with `NAME = \"""`. Raises CompilerNotFoundError
+    where there is no compiler.
     """
     # On Windows a library cannot be deleted while it is open.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         text, library = Path(folder, "source"), Path(folder, "library.so")
-        text.write_text("#include <stdint.h>\n#line 1\n" + source.strip("\n"), encoding="utf-8")
-        options = ["-O1", "-w", "-fPIC", "-shared", "-x", language]
+        text.write_text(
+            f'#include <stdint.h>\n#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}',
+            encoding="utf-8",
+        )
+        options = ["-O1", "-fPIC", "-shared", "-x", language]
         if language == "c++":
             options += ["-std=c++17"]
+        else:
+            options += ["-Werror=implicit-function-declaration"]
         command = [*find_compiler(), *options, str(text), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            found = re.search(r":(\d+):(?:\d+:)? (?:fatal )?error: (.*)", done.stderr)
-            where = f" in line {found[1]}: {found[2]}" if found else ": " + done.stderr[:200]
-            raise NativeError(f"it does not compile{where}")
-        return ctypes.CDLL(str(library))
+            raise NativeError(_first_error(done.stderr, calls))
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:
+            missing = re.search(r"undefined symbol: (\w+)", str(error))
+            if not missing:
+                raise
+            raise NativeError(f"it calls `{missing[1]}`, which is defined nowhere.") from None
 
 
-def call(library, name, *arguments):
+def _first_error(text, calls):
+    error = r":(\d+):(?:\d+:)? (?:fatal )?error: (.*)"
+    found = re.search("^(cell|doors)" + error, text, re.MULTILINE) or re.search(
+        r"(\w+)" + error, text
+    )
+    if not found:
+        return f"it does not compile: {text[:200]}"
+    file, line, message = found.groups()
+    if file == "doors":
+        return f"the check calls {calls}, and that does not fit. Look at name and parameters."
+    where = f" in line {line} of the cell" if file == "cell" else ""
+    return f"it does not compile{where}: {message}"
+
+
+def call(library, name, arguments, result, says=""):
     """Call a function of `library`. Tensors are passed by address, ints as int64_t.
 
-    Each tensor lies in a copy of its memory, with a margin on both sides; afterwards it gets what
-    the function wrote. Raises NativeError if there is no such function, or a margin was written to.
+    arguments: a dict in the order of the parameters. result: the name of the one that is written;
+    it starts as nan. says: the name that a learner knows the function by.
+    Each tensor lies in a copy of its memory, with a margin on both sides. Raises NativeError if
+    there is no such function, a margin or an input is written to, or the result is not.
     """
+    says = says or name
     if not hasattr(library, name):
-        raise NativeError(f"there is no function `{name}` in it. Look at the spelling.")
-    places, margins = {}, {}
-    for number, tensor in enumerate(arguments):
-        if isinstance(tensor, torch.Tensor):
-            count = tensor.untyped_storage().nbytes() // tensor.itemsize
-            memory = tensor.new_full((count + 2 * MARGIN,), 77)
-            memory[MARGIN:-MARGIN] = tensor.as_strided((count,), (1,), 0)
-            start = MARGIN + tensor.storage_offset()
-            places[number] = memory.as_strided(tensor.shape, tensor.stride(), start)
-            margins[number] = memory[:MARGIN], memory[-MARGIN:]
-    values = [
-        ctypes.c_void_p(places[n].data_ptr()) if n in places else ctypes.c_int64(value)
-        for n, value in enumerate(arguments)
-    ]
+        raise NativeError(f"there is no function `{says}` in it. Look at the spelling.")
+    places, margins, values = {}, {}, []
+    arguments[result].fill_(torch.nan)
+    for argument, value in arguments.items():
+        if not isinstance(value, torch.Tensor):
+            values.append(ctypes.c_int64(value))
+            continue
+        count = value.untyped_storage().nbytes() // value.itemsize
+        memory = value.new_full((count + 2 * MARGIN,), 77)
+        memory[MARGIN:-MARGIN] = value.as_strided((count,), (1,), 0)
+        places[argument] = memory.as_strided(
+            value.shape, value.stride(), MARGIN + value.storage_offset()
+        )
+        margins[argument] = memory[:MARGIN], memory[-MARGIN:]
+        values.append(ctypes.c_void_p(places[argument].data_ptr()))
     function = getattr(library, name)
     function.restype = None
     function(*values)
-    for number, place in places.items():
-        for side, margin in zip(("before the start", "past the end"), margins[number], strict=True):
+    for argument, place in places.items():
+        for side, margin in zip(
+            ("before the start", "past the end"), margins[argument], strict=True
+        ):
             if not (margin == 77).all():
-                raise NativeError(f"`{name}` writes {side} of an array.")
-        same = torch.allclose(place, arguments[number], rtol=0, atol=0, equal_nan=True)
-        if not same:  # otherwise autograd would take an input for changed
-            arguments[number].copy_(place)
+                raise NativeError(f"`{says}` writes {side} of `{argument}`.")
+        if argument != result and not torch.equal(place, arguments[argument]):
+            raise NativeError(f"`{says}` changes `{argument}`, which is an input.")
+    arguments[result].copy_(places[result])
+    finite = [v.isfinite().all() for k, v in arguments.items() if k in places and k != result]
+    if all(finite) and arguments[result].isnan().any():
+        raise NativeError(
+            f"`{says}` leaves elements of `{result}` without a value, or reads them before they "
+            "have one, as += does."
+        )
 
 
 def crash_of(function):
@@ -82,18 +120,32 @@ def crash_of(function):
     child = os.fork()
     if child == 0:
         faulthandler.disable()
-        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+        for number in (signal.SIGVTALRM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
         try:
             function()
         finally:
-            os._exit(0)  # what it raises will be said in the parent
-    _, status = os.waitpid(child, 0)
+            os._exit(SURVIVED)  # what it raises will be said in the parent
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:  # an interrupted cell
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     if os.WIFEXITED(status):
-        return None
-    if os.WTERMSIG(status) == signal.SIGVTALRM:
-        return f"it does not end: a copy of this process was stopped after {SECONDS} seconds."
-    return (
-        "it crashed the copy of this process that tried it "
-        f"({signal.Signals(os.WTERMSIG(status)).name}). Which index leaves its array?"
-    )
+        if os.WEXITSTATUS(status) == SURVIVED:
+            return None
+        return "it ends the process that calls it (exit)."
+    number = os.WTERMSIG(status)
+    if number in (signal.SIGVTALRM, signal.SIGALRM):
+        return "it does not end: the copy of this process that tried it was stopped."
+    why = {
+        signal.SIGSEGV: " Which index leaves its array?",
+        signal.SIGBUS: " Which index leaves its array?",
+        signal.SIGABRT: " Does an exception leave it, or does it call abort?",
+        signal.SIGFPE: " Does it divide by zero?",
+    }
+    name = signal.Signals(number).name
+    return f"it crashed the copy of this process that tried it ({name}).{why.get(number, '')}"

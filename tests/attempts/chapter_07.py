@@ -105,7 +105,7 @@ ATTEMPTS = {
         (NO_WIDTH, "K = 3"),
         (WRONG_ROW, "with x of shape (3, 5, 4)"),
         (FORGETS_CHANNEL, "y[2"),
-        (TYPO, "it does not compile in line 9"),
+        (TYPO, "it does not compile in line 10 of the cell"),
         (WRITES_NOTHING, "no thread writes y[0]"),
         (NOT_CENTRED, "K = 3"),
         (FORGETS_THE_SUM, "is right"),
@@ -114,6 +114,6 @@ ATTEMPTS = {
         (READS_Y, "has no value yet"),
         (NOT_GLOBAL, "must hold `__global__ void depthwise"),
         (ONE_FOR_ALL, "thread 1 writes nothing"),
-        (CRASHES, "with x of shape"),
+        (CRASHES, "Which index leaves its array?"),
     ],
 }
