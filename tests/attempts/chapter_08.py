@@ -69,7 +69,7 @@ ATTEMPTS = {
         (energy(("energy_backward", "energy")), "that does not fit. Look at name"),
         (energy(("const T* x", "T* x"), ("grad_input[r * columns + c] =", "x[r * columns + c] =")),
          "the check calls energy_backward"),
-        (energy(("grad_input[r * columns + c] =", "throw 1;")), "Does an exception leave it"),
+        (energy(("grad_input[r", "if (rows) throw 1; else grad_input[r")), "Does an exception"),
         ("", "that does not fit"),
     ],
     "8.3": [
