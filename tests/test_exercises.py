@@ -6,9 +6,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
-from helpers.lessons import exercise
+from helpers.lessons import exercise, native
 from helpers.lessons.checking import NOT_ATTEMPTED, RIGHT, WRONG
+from helpers.ops.involution import host
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "helpers" / "lessons" / "exercises").glob("chapter_*.py"))
@@ -85,6 +87,33 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
     assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
     exec("class Square(Function):\n    def forward(ctx, x): return x", names)
     assert given.judge(names["Square"]).mark == WRONG
+
+
+def test_a_wrapped_stub_is_an_attempt():
+    given, names = EXERCISES["9.3"], {}
+    exec(given.stub, names)
+    assert given.judge(names["clip_by_norm"]).mark == NOT_ATTEMPTED
+    assert given.judge(torch.compiler.disable(names["clip_by_norm"])).mark == WRONG
+
+
+def test_comments_and_layout_are_no_attempt_in_c():
+    given, names = EXERCISES["8.1"], {}
+    exec(given.stub, names)
+    source = names["EXP_IN_C"].replace("// yours: y = exp(x)", "/* hm */\n\n")
+    assert given.judge(source).mark == NOT_ATTEMPTED
+
+
+@pytest.mark.parametrize("number", ["7.3", "8.1", "8.3"])
+def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
+    def find():
+        raise host.CompilerNotFoundError("none found")
+
+    monkeypatch.setattr(native, "find_compiler", find)
+    monkeypatch.setattr(host, "find_compiler", find)
+    host._compile.cache_clear()
+    verdict = EXERCISES[number].judge(EXERCISES[number].reference)
+    assert verdict.mark == NOT_ATTEMPTED
+    assert verdict.message == "it cannot be checked here: none found"
 
 
 @pytest.mark.parametrize("body", ["...", "pass", "'''what it does'''"])
