@@ -37,6 +37,7 @@ Sources of the ideas
 import argparse
 import contextlib
 import copy
+import difflib
 import functools
 import html
 import importlib.util
@@ -44,10 +45,12 @@ import inspect
 import io
 import itertools
 import math
+import os
 import random
 import re
 import sys
 import textwrap
+import traceback
 import warnings
 from dataclasses import dataclass, field
 
@@ -196,7 +199,8 @@ FINDINGS = {
     "reversed": ("error", "The gradient of {x} is right, but reversed along dimension {d}.",
         "flips and index arithmetic"),
     "shifted": ("error", "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
-        "index arithmetic, and bounds that are off by one"),
+        "index arithmetic: bounds that are off by one, or the direction (backward shifts the other "
+        "way than forward)"),
     "inner-derivative-forgotten": ("error", "The gradient of {x} is grad_output itself; the "
         "derivative of {y} with respect to {x} is not multiplied in." + MEANT,
         "the chain rule: grad_output times a derivative"),
@@ -224,7 +228,7 @@ FINDINGS = {
         "{d}{times}, as when a sum or a mean over it is missing, or has a wrong factor.",
         "reductions in backward"),
     "gradient-wrong": ("error", "The gradient of {x} is wrong, in no way that has a name.",
-        "the formula, term by term, at the element below"),
+        "the formula, term by term, at the element shown"),
     "right-here-only": ("error", "The gradient of {x} is right at the given point but wrong at "
         "others.", "constants that belong to one input, and branches"),
     "unfaithful": ("note", "The gradient of {x} is not the derivative of forward, which "
@@ -266,7 +270,7 @@ FINDINGS = {
     "view-returned": ("note", "Forward returns a view of {x}: autograd refuses to change such an "
         "output in place (`y += 1` raises).", "a copy, if callers may do that"),
     "tensor-on-ctx": ("warning", "`{path}` holds {what} outside `save_for_backward`, so autograd "
-        "does not notice when it changes in place{also}.", "ctx.save_for_backward"),
+        "does not notice when it changes in place{also}.", "{instead}"),
     "reference-cycle": ("error", "`{path}` holds an output: output and ctx refer to each other, so "
         "their memory waits for Python's garbage collector.", "ctx.save_for_backward"),
     # what backward returns
@@ -282,7 +286,7 @@ FINDINGS = {
         "there.", "reductions and transposes, with the shapes written beside each step"),
     "gradient-device": ("error", "Backward returned a gradient on {1} for an input on {0}.",
         "tensors made inside backward"),
-    "gradient-type": ("error", "Backward returned a {0} where a tensor or None belongs.",
+    "gradient-type": ("error", "Backward returned {0} where a tensor or None belongs.",
         "the return statement of backward"),
     "gradient-dtype": ("warning", "Backward returns {dtype} for {x}, which is of higher precision.",
         "casts in backward, and tensors made with a fixed dtype"),
@@ -314,7 +318,8 @@ FINDINGS = {
     # the second derivative
     "double-backward-wrong": ("error", "The gradient of {x} is right, but its own derivative with "
         "respect to {by} is silently wrong.",
-        "what backward takes for a constant: an intermediate kept on ctx, .data, NumPy"),
+        "what backward takes for a constant: an intermediate kept on ctx, or saved and not "
+        "returned; .data, NumPy"),
     "double-backward-missing": ("warning", "There is no second derivative: it raises, or counts as "
         "zero without a word.",
         "NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly"),
@@ -330,8 +335,8 @@ FINDINGS = {
     "method-missing": ("error", "The Function lacks a method.",
         "the names of its methods, and their indentation"),
     "saved-no-tensor": ("error", "save_for_backward was handed something that is no tensor.",
-        "what could be an attribute of ctx instead"),
-    "attribute-missing": ("error", "ctx has no `{0}`: forward did not put it there.",
+        "its arguments: one tensor after the other, not in a list; what is no tensor goes on ctx"),
+    "attribute-missing": ("error", "ctx has no `{0}`: forward did not put it there.{close}",
         "what forward stores on ctx"),
     "saved-count": ("error", "{phase} unpacks another number of values than there is.",
         "save_for_backward against saved_tensors"),
@@ -345,7 +350,7 @@ FINDINGS = {
         "transposes and reductions, with the shapes written beside each step"),
     "layout": ("error", "{phase} failed: a contiguous tensor was expected.",
         ".view, data_ptr and kernels"),
-    "raised": ("error", "{phase} raised {error}.", "the line that raised"),
+    "raised": ("error", "{phase} raised {error}.", "{line}"),
     # how it was examined
     "double-copy": ("note", "Examined in float64, as differences need; the input is {dtype}.",
         ""),
@@ -375,6 +380,7 @@ EXCEPTIONS = {
         "shapes-do-not-fit",
     r"contiguous|view size is not compatible": "layout",
 }  # fmt: skip
+OF_CTX = ["saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty"]
 SHAPE = r"gradient at index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 REFUSED = r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
 
@@ -441,7 +447,12 @@ def _before(cls, name, note):
 
     def noted(*args):
         tell = note(*args)
-        result = method(*args)
+        try:
+            result = method(*args)
+        except Exception as error:
+            # The engine drops the frames of backward.
+            error.doctor_line = _line(error) or getattr(error, "doctor_line", None)
+            raise
         if callable(tell):
             tell(result)
         return result
@@ -451,6 +462,14 @@ def _before(cls, name, note):
         yield
     finally:
         setattr(cls, name, method)
+
+
+def _line(error):
+    """The last line of the user's own code on the way to `error`, or None."""
+    ours = (os.path.dirname(torch.__file__), __file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.line for f in frames if f.line and not f.filename.startswith(ours)]
+    return lines[-1] if lines else None
 
 
 def _map(obj, name, visit):
@@ -1262,10 +1281,13 @@ class _Examination:
         self.findings, self.dice = [], _Dice()
 
     def add(self, code, x=None, y=None, seen=None, severity=None, **words):
-        if any((f.code, f.input) == (code, x) for f in self.findings):
+        partial = bool(words.get("through"))  # the gradient is wrong through some outputs only
+        if any((f.code, f.input) == (code, x) and not partial for f in self.findings):
             return
         default, message, remedy = FINDINGS[code]
         words = {"x": f"`{x}`", "y": y, "meant": "", "precision": "", **words}
+        gradient = "gradient of {x}"
+        message = message.replace(gradient, gradient + words.pop("through", ""), 1)
         message = message.format(*words.pop("groups", ()), **words)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
         remedy = remedy.format(**words)
@@ -1277,6 +1299,8 @@ class _Examination:
         text = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
         text = text.splitlines()[0][:200]
         seen = {"message": f"{type(raised.error).__name__}: {text}"}
+        if "written-to tensor" in text:  # an expanded grad_output, which has one element
+            return self.add("grad-output-modified", seen=seen)
         if code:
             return self.add(code, x, seen=seen, fails="fails with", **words)
         if shape := re.search(SHAPE, text):
@@ -1284,8 +1308,17 @@ class _Examination:
         words = {"phase": raised.phase.capitalize(), "error": type(raised.error).__name__}
         for pattern, code in EXCEPTIONS.items():
             if found := re.search(pattern, text):
-                return self.add(code, seen=seen, groups=found.groups(), which="", **words)
-        return self.add("raised", seen=seen, **words)
+                groups, close = found.groups(), ""
+                if code == "attribute-missing":
+                    close = difflib.get_close_matches(groups[0], OF_CTX, 1)
+                    close = f" Did you mean `{close[0]}`?" if close else ""
+                if code == "gradient-type":
+                    article = "an" if groups[0][0] in "aeiou" else "a"
+                    groups = (f"{article} {groups[0]}",)
+                words |= {"which": "", "close": close}
+                return self.add(code, seen=seen, groups=groups, **words)
+        line = _line(raised.error) or getattr(raised.error, "doctor_line", None)
+        return self.add("raised", seen=seen, line=f"`{line}`" if line else "the call", **words)
 
     def wrong_shape(self, index, got, wanted, seen):
         own = self.subject.cls and int(index) < len(self.subject.names)
@@ -1403,11 +1436,17 @@ class _Examination:
                 seen = {"shape": list(t.shape)}
                 if t.grad_fn is node:
                     self.add("reference-cycle", path=path, seen=seen)
-                elif _differentiable(t):
-                    given = any(t is p for p in run.passed)
+                    continue
+                given = any(t is p for p in run.passed)
+                if given or _differentiable(t):
                     also = "" if given else ", and a second derivative takes it for a constant"
                     what = "an input" if given else "a tensor"
-                    self.add("tensor-on-ctx", path=path, what=what, also=also, seen=seen)
+                    instead = "ctx.save_for_backward"
+                    if not given:
+                        instead += " for the one; to compute it anew in backward, or to return it "
+                        instead += "from forward, for both"
+                    words = {"what": what, "also": also, "instead": instead}
+                    self.add("tensor-on-ctx", path=path, seen=seen, **words)
 
     # Backward, once and under other circumstances
 
@@ -1611,25 +1650,30 @@ class _Examination:
                         wrong.setdefault((i, o), {})[p] = case
             for i in doubts if p == 0 else ():
                 self.kink(point, i)
-        for cases in wrong.values():
-            self.diagnose(cases, len(points))
+        found = {io: self.diagnosis(cases, len(points)) for io, cases in wrong.items()}
+        graded = sum(o.requires_grad for o in self.run.outputs)
+        for (i, o), (code, x, seen, words) in found.items():
+            same = [other[0] == code for (j, _), other in found.items() if j == i]
+            y = self.run.names[o]
+            through = "" if len(same) == graded and all(same) else f" through {y}"
+            self.add(code, x, y, seen, through=through, **words)
 
-    def diagnose(self, cases, points):
+    def diagnosis(self, cases, points):
+        """(code, input, evidence, words) for a wrong gradient."""
         case = next(iter(cases.values()))
         if not self.faithful:
-            return self.add("unfaithful", case.input, case.output)
+            return "unfaithful", case.input, {}, {}
         if not case.wrong.any():
-            return self.add("gradient-wrong", case.input, case.output)
-        seen, words = case.evidence(), {}
+            return "gradient-wrong", case.input, {}, {}
+        seen = case.evidence()
         if self.stale:
             which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
-            return self.add("saved-modified", None, case.output, seen, which=which)
+            return "saved-modified", None, seen, {"which": which}
         if 0 not in cases and points > 1:
-            return self.add("right-here-only", case.input, case.output, seen)
+            return "right-here-only", case.input, seen, {}
         found = (hypothesis(list(cases.values())) for hypothesis in HYPOTHESES)
         code, words = next(answer for answer in found if answer)
-        words = {"meant": MEANT if case.identity else "", **words}
-        return self.add(code, case.input, case.output, seen, **words)
+        return code, case.input, seen, {"meant": MEANT if case.identity else "", **words}
 
     def kink(self, point, i):
         """Say where differences prove nothing: the one-sided slopes differ, or are lost."""

@@ -530,3 +530,100 @@ def test_the_same_findings_on_cuda():
         report = examine(fn, *inputs, **patient.options)
         assert report.findings[0].code == patient.code, str(report)
         assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def backward_of(backward, forward=lambda ctx, x: 2 * x):
+    """A Function with these two, named `Tried`."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("Tried", (torch.autograd.Function,), methods).apply
+
+
+def sole(fn, *inputs):
+    (found,) = examine(fn, *inputs).findings
+    return found
+
+
+def test_with_several_outputs_the_wrong_one_is_named():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    def of_cos_negated(ctx, grad_sin, grad_cos):
+        (x,) = ctx.saved_tensors
+        return grad_sin * x.cos() + grad_cos * x.sin()
+
+    x = torch.tensor([0.5, 1.0, -2.0], dtype=torch.float64)
+    found = sole(backward_of(of_cos_negated, forward), x)
+    assert found.message == "The gradient of `x` through `output[1]` is right, but negated."
+
+    def sin_negated_cos_doubled(ctx, grad_sin, grad_cos):
+        (x,) = ctx.saved_tensors
+        return -grad_sin * x.cos() - 2 * grad_cos * x.sin()
+
+    messages = [
+        f.message for f in examine(backward_of(sin_negated_cos_doubled, forward), x).findings
+    ]
+    assert messages == [
+        "The gradient of `x` through `output[0]` is right, but negated.",
+        "The gradient of `x` through `output[1]` is right, but multiplied by 2.",
+    ]
+
+    def negated(ctx, grad_sin, grad_cos):
+        (x,) = ctx.saved_tensors
+        return grad_cos * x.sin() - grad_sin * x.cos()
+
+    found = sole(backward_of(negated, forward), x)
+    assert found.message == "The gradient of `x` is right, but negated."
+
+
+def test_what_raises_is_quoted():
+    def raises_backward(ctx, grad_output):
+        return grad_output * undefined  # noqa: F821
+
+    def raises_forward(ctx, x):
+        return x * undefined  # noqa: F821
+
+    x = torch.ones(2, dtype=torch.float64)
+    found = sole(backward_of(raises_backward), x)
+    assert found.remedy == "`return grad_output * undefined  # noqa: F821`"
+    found = sole(backward_of(raises_backward, raises_forward), x)
+    assert found.remedy == "`return x * undefined  # noqa: F821`"
+
+
+def test_a_misspelled_attribute_is_recognised():
+    def backward(ctx, grad_output):
+        return 2 * grad_output + 0 * ctx.saved_tensor[0]
+
+    found = sole(backward_of(backward), torch.ones(2))
+    assert "Did you mean `saved_tensors`?" in found.message
+    found = sole(backward_of(lambda ctx, g: g * ctx.factor), torch.ones(2))
+    assert found.message == "ctx has no `factor`: forward did not put it there."
+
+
+def test_an_integer_input_on_ctx_is_found():
+    def forward(ctx, x, index):
+        ctx.index, ctx.size = index, len(x)
+        return x[index]
+
+    def backward(ctx, grad_output):
+        grad = torch.zeros(ctx.size, dtype=grad_output.dtype)
+        return grad.index_add_(0, ctx.index, grad_output), None
+
+    found = sole(backward_of(backward, forward), torch.rand(4).double(), torch.tensor([1, 1, 3]))
+    assert (found.code, found.severity) == ("tensor-on-ctx", "warning")
+    assert found.message.startswith("`ctx.index` holds an input outside `save_for_backward`")
+
+
+def test_a_change_that_an_expanded_grad_output_forbids_is_named():
+    def backward(ctx, grad_output):
+        grad_output += 0
+        return 2 * grad_output
+
+    codes = {f.code for f in examine(backward_of(backward), torch.ones(3)).findings}
+    assert codes >= {"grad-output-modified"}
+    assert "grad-output-layout" not in codes
+
+
+def test_a_wrong_type_has_the_right_article():
+    found = sole(backward_of(lambda ctx, g: 3), torch.ones(2))
+    assert found.message == "Backward returned an int where a tensor or None belongs."

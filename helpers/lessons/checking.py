@@ -129,8 +129,9 @@ def _misfit(attempts, reference):
         return f"check takes one answer, got {len(attempts)}."
     (attempt,), is_class = attempts, inspect.isclass(reference)
     if is_class and not inspect.isclass(attempt):
+        apply = ", its apply" if issubclass(reference, torch.autograd.Function) else ""
         return (
-            f"give check the class {reference.__name__} itself, not its instance, its apply or a "
+            f"give check the class {reference.__name__} itself, not its instance{apply} or a "
             f"result; got a value of type {type(attempt).__name__}."
         )
     if inspect.isfunction(reference) and not callable(attempt):

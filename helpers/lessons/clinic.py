@@ -15,6 +15,8 @@ TOO_LARGE = {"OneInAMillion"}  # for gradcheck, and for the time that a reader w
 
 def consult(name):
     """Print the code of a patient, what gradcheck says of it, and the doctor's first finding."""
+    if name not in PATIENTS:
+        raise ValueError(f"name must be one of {', '.join(sorted(PATIENTS))}; got {name!r}")
     patient = PATIENTS[name]
     source = inspect.getsource(patient.fn)
     print(source[source.index("class ") :].rstrip())  # without the decorator that registers it

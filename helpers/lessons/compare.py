@@ -11,7 +11,7 @@ import torch
 from helpers.doctor import examine
 from helpers.lessons.checking import first_line
 
-TOLERANCE = {"rtol": 1e-7, "atol": 1e-9}
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-11}  # in float64: what float32 touched is not right
 ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
@@ -63,7 +63,7 @@ def _wrong_outputs(outputs, expected):
             return f"{which} is {value.dtype}, but {right.dtype} is right."
         worst = _worst(value, right)
         if worst:
-            return f"`forward`: {which} is {worst[1]} {worst[0]}, but {worst[2]} is right."
+            return f"`forward`: {which} {worst}"
         if value.requires_grad and not right.requires_grad:
             return f"{which} has no derivative, yet autograd thinks that it has one."
     return None
@@ -79,12 +79,20 @@ def _examined(attempt, inputs, order, faithful):
         if counts:
             words = [re.sub(r" If that is meant.*", "", found.message)]
             if found.code == "gradient-none":
-                words.append("Is a `return` missing in `backward`?")
+                alone = len(inputs) == 1
+                words.append(
+                    "Is a `return` missing in `backward`?"
+                    if alone
+                    else "None stands in its place. Is the order of what backward returns right?"
+                )
             elif "given" in found.evidence and "expected" in found.evidence:
                 where = found.evidence.get("at")
                 place = f"At {where} it" if where else "It"
-                given, right = (_number(found.evidence[k]) for k in ("given", "expected"))
-                words.append(f"{place} is {given}, but {right} is right.")
+                words.append(
+                    f"{place} {_differ(found.evidence['given'], found.evidence['expected'])}"
+                )
+            if found.code == "double-backward-refused":
+                words.append("But a second derivative is asked for.")
             if "message" in found.evidence:
                 words.append(f"PyTorch says: {found.evidence['message'].rstrip('.')}.")
             if found.remedy and found.code != "gradient-none":
@@ -94,40 +102,61 @@ def _examined(attempt, inputs, order, faithful):
 
 
 def _wrong_gradients(attempt, expected, inputs, theirs):
-    """What the doctor has no eye for: a faithful gradient of a function with another derivative."""
+    """What the doctor has no eye for: a faithful gradient of a function with another derivative.
+
+    Compared for a grad_output of about 1, and for one of about 1000, which clipping would change.
+    """
     mine = _copies(inputs)
-    pairs = zip(_as_tuple(attempt(*mine)), _as_tuple(expected), strict=True)
-    pairs = [(o, e) for o, e in pairs if e.requires_grad]
-    generator = torch.Generator().manual_seed(0)
-    weights = [torch.randn(e.shape, dtype=e.dtype, generator=generator) for _, e in pairs]
+    pairs = list(zip(_as_tuple(attempt(*mine)), _as_tuple(expected), strict=True))
+    for index, (output, right) in enumerate(pairs):
+        if right.requires_grad and not output.requires_grad:
+            which = "the output" if len(pairs) == 1 else f"output {index}"
+            return f"{which} requires no gradient, as if it were marked as non-differentiable."
+    pairs = [(output, right) for output, right in pairs if right.requires_grad]
     leaves = [(m, t) for m, t in zip(mine, theirs, strict=True) if _is_leaf(m)]
-    right = torch.autograd.grad(
-        [e for _, e in pairs], [t for _, t in leaves], weights, allow_unused=True
-    )
-    given = torch.autograd.grad(
-        [o for o, _ in pairs], [m for m, _ in leaves], weights, allow_unused=True
-    )
-    for index, (one, other) in enumerate(zip(given, right, strict=True)):
-        worst = None if one is None or other is None else _worst(one, other)
-        if worst:
-            which = "the gradient" if len(leaves) == 1 else f"gradient {index}"
-            return f"{which} is {worst[1]} {worst[0]}, but {worst[2]} is right."
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 1000):
+        weights = [
+            size * torch.randn(right.shape, dtype=right.dtype, generator=generator)
+            for _, right in pairs
+        ]
+        given = _gradients([o for o, _ in pairs], [m for m, _ in leaves], weights)
+        right = _gradients([r for _, r in pairs], [t for _, t in leaves], weights)
+        for index, (one, other) in enumerate(zip(given, right, strict=True)):
+            worst = None if one is None or other is None else _worst(one, other)
+            if worst:
+                which = "the gradient" if len(leaves) == 1 else f"gradient {index}"
+                large = "with a grad_output of about 1000, " if size > 1 else ""
+                return f"{large}{which} {worst}"
     return None
 
 
+def _gradients(outputs, leaves, weights):
+    weights = [weight.clone() for weight in weights]
+    return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
+
+
 def _worst(value, right):
-    """Where two tensors differ most, and both numbers, as words; None if they agree."""
-    if torch.allclose(value, right, equal_nan=True, **TOLERANCE):
+    """Where two tensors differ most, and both numbers, in words; None if they agree."""
+    single = {"rtol": 1e-5, "atol": 1e-6}
+    tolerance = TOLERANCE if right.dtype in (torch.float64, torch.complex128) else single
+    if torch.allclose(value, right, equal_nan=True, **tolerance):
         return None
     distance = (value - right).abs().nan_to_num(nan=torch.inf)
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
-    place = f"at {where}" if where else "there"
-    return place, _number(value.flatten()[index].item()), _number(right.flatten()[index].item())
+    place = f" at {where}" if where else ""
+    return _differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
-def _number(value):
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _differ(given, right, place=""):
+    """ "is 2 at [0], but 3 is right.", with as many digits as it takes to see the difference."""
+    if not (isinstance(given, float) and isinstance(right, float)):
+        return f"is {given}{place}, but {right} is right."
+    digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
+    rounded = 0 < abs(given - right) < 1e-5 * abs(right)
+    hint = " Is something computed in float32?" if rounded else ""
+    return f"is {given:.{digits}g}{place}, but {right:.{digits}g} is right.{hint}"
 
 
 def _copies(inputs):

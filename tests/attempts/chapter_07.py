@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons.exercises.chapter_07 import DEPTHWISE, output_pixel
+from helpers.lessons.exercises.chapter_07 import DEPTHWISE, grad_weight_at, output_pixel
 
 
 def forgets_padding(y, x, i, j, out_height, out_width, stride, padding, dilation):
@@ -26,6 +26,16 @@ def the_published_slip(y, x, i, j, out_height, out_width, stride, padding, dilat
 
 def swaps_row_and_column(y, x, i, j, out_height, out_width, stride, padding, dilation):
     return output_pixel(x, y, j, i, out_width, out_height, stride, padding, dilation)
+
+
+def a_float(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    found = output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation)
+    return found and (found[0] / 1, found[1] / 1)
+
+
+def spoils_its_input(grad_output, x, n, g, h, w, groups, K):
+    x *= 2
+    return grad_weight_at(grad_output, x, n, g, h, w, groups, K)
 
 
 def one_channel(grad_output, x, n, g, h, w, groups, K):
@@ -72,6 +82,8 @@ ADDS_IN_MEMORY = changed("float sum = 0;", "y[element] = 0;").replace("sum +=", 
 ADDS_IN_MEMORY = ADDS_IN_MEMORY.replace("    y[element] = sum;\n", "")
 READS_Y = changed("y[element] = sum;", "y[element] += sum;")
 NOT_GLOBAL = changed("__global__ void", "void")
+NO_BRACE = DEPTHWISE.rstrip()[:-1]
+ENDLESS = changed("++i", "")
 ONE_FOR_ALL = """
 __global__ void depthwise(const float* x, const float* weight, float* y,
                           int channels, int height, int width, int K) {
@@ -91,12 +103,14 @@ ATTEMPTS = {
         (forgets_the_border, "but None is right"),
         (the_published_slip, "it says"),
         (swaps_row_and_column, "it says"),
+        (a_float, "an index is an integer"),
     ],
     "7.2": [
         (one_channel, "group 0 of 1"),
         (all_channels, "of 2"),
         (forgets_grad_output, "is right"),
         (unpadded, "is right"),
+        (spoils_its_input, "in place"),
         (a_number, "must be a tensor of shape (3, 3), got shape ()"),
     ],
     "7.3": [
@@ -114,6 +128,8 @@ ATTEMPTS = {
         (READS_Y, "has no value yet"),
         (NOT_GLOBAL, "must hold `__global__ void depthwise"),
         (ONE_FOR_ALL, "thread 1 writes nothing"),
+        (NO_BRACE, "Is a brace missing at the end?"),
+        (ENDLESS, "does not end"),
         (CRASHES, "Which index leaves its array?"),
     ],
 }

@@ -63,8 +63,11 @@ def _check_output_pixel(attempt):
             expected = divmod(places[0], out_width) if places else None
             given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
             if given != expected:
-                call = f"input ({y}, {x}), tap ({i}, {j}), stride {stride}, padding {padding}, "
-                return f"{call}dilation {dilation}: it says {given!r}, but {expected} is right."
+                sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
+                call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
+                return f"{call}: it says {given!r}, but {expected} is right."
+            if expected and not all(isinstance(index, int) for index in given):
+                return f"it says {given!r}, but an index is an integer. Use // for the division."
     return None
 
 
@@ -78,7 +81,10 @@ def _check_grad_weight_at(attempt):
         (expected,) = torch.autograd.grad(output, weight, grad_output)
         for n, g, h, w in [(0, 0, 2, 3), (1, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, 4, 5)]:
             where = f"for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
+            before = x.clone(), grad_output.clone()
             given = attempt(grad_output, x, n, g, h, w, groups, K)
+            if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
+                return f"{where}: it changes x or grad_output in place."
             right = expected[n, g, :, :, h, w]
             if not isinstance(given, torch.Tensor) or given.shape != right.shape:
                 got = f"a {type(given).__name__}"
@@ -96,7 +102,7 @@ def _check_grad_weight_at(attempt):
 def _check_depthwise(source):
     if not isinstance(source, str):
         return f"give check the source as a string, got a value of type {type(source).__name__}."
-    if not re.search(r"__global__\s+void\s+depthwise\s*\(", source):
+    if not re.search(r"__global__[\w\s(),]*\bvoid\s+depthwise\s*\(", source):
         return "the source must hold `__global__ void depthwise(...)`."
     for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
@@ -131,7 +137,8 @@ def _shortened(text):
     if errors:
         line = re.search(r"kernel\.cu:(\d+)", errors[0])
         place = f" in line {line[1]} of the cell" if line else ""
-        return f"it does not compile{place}: {errors[0].split('error:')[1].strip()}"
+        brace = "" if line else ". Is a brace missing at the end?"
+        return f"it does not compile{place}: {errors[0].split('error:')[1].strip()}{brace}"
     if "written before" in text:
         text += ". Sum in a variable of the thread, and write once"
     if "nothing was written to" in text:
@@ -162,9 +169,9 @@ EXERCISES = [
         stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
         reference=grad_weight_at,
         finding=_check_grad_weight_at,
-        success="the channels of a group share the kernel, so its gradient sums over them.",
+        success="the channels of a group share the filter, so its gradient sums over them.",
         hints=(
-            "One tap of the kernel multiplies one pixel of each channel of the group.",
+            "One tap of the filter multiplies one pixel of each channel of the group.",
             "Its gradient is the sum over these channels of grad_output times that pixel.",
             "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
         ),

@@ -5,18 +5,21 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>  // printf
 #include <cstring>
 
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __launch_bounds__(...)
 
 struct uint3 { unsigned int x, y, z; };
 using dim3 = uint3;
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
+template <typename T> T __ldg(const T* place) { return *place; }
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
 
