@@ -469,6 +469,8 @@ def _line(error):
     ours = (os.path.dirname(torch.__file__), __file__)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.line for f in frames if f.line and not f.filename.startswith(ours)]
+    while len(lines) > 1 and lines[-1].startswith("raise "):  # who called for it says more
+        lines.pop()
     return lines[-1] if lines else None
 
 

@@ -174,6 +174,12 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
             raise error
     with kernels.or_say_why():
         made_by_an_earlier_cell  # noqa: B018, F821
+    own = RuntimeError("Error building extension 'x': c++\nmain.cpp:7:3: error: expected ';'\n")
+    with (
+        pytest.raises(native.NativeError, match="line 7 of the text does not compile: expected"),
+        kernels.or_say_why(),
+    ):
+        raise own
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(kernels.NOT_HERE) for line in lines)
     assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == [

@@ -1,12 +1,14 @@
 """What chapters 07 to 09 need: a photograph, and a sentence where a compiler is missing."""
 
 import contextlib
+import re
 
 import cffi
 import matplotlib.pyplot as plt
 import torch
 from matplotlib import cbook
 
+from helpers.lessons.native import NativeError
 from helpers.ops.involution.host import CompilerNotFoundError
 
 NOT_HERE = "not on this machine: "
@@ -28,7 +30,11 @@ def or_say_why():
         if not str(error).startswith(("Ninja is required", "Error building extension")):
             raise
         lines = str(error).splitlines()
-        _missing = next((line for line in lines if "error:" in line), lines[0])
+        line = next((line for line in lines if "error:" in line), lines[0])
+        own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
+        if own:  # the reader's text, not the machine
+            raise NativeError(f"line {own[1]} of the text does not compile: {own[2]}") from None
+        _missing = line
     except NameError:
         if _missing is None:
             raise

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
+from math import nan
 from pathlib import Path
 
 import torch
@@ -78,7 +79,9 @@ def call(library, name, arguments, result, says=""):
     """
     says = says or name
     if not hasattr(library, name):
-        raise NativeError(f"there is no function `{says}` in it. Look at the spelling.")
+        raise NativeError(
+            f"there is no function `{says}` in it. Look at the spelling; static and inline hide it."
+        )
     places, margins, values = {}, {}, []
     arguments[result].fill_(torch.nan)
     for argument, value in arguments.items():
@@ -86,30 +89,31 @@ def call(library, name, arguments, result, says=""):
             values.append(ctypes.c_int64(value))
             continue
         count = value.untyped_storage().nbytes() // value.itemsize
-        memory = value.new_full((count + 2 * MARGIN,), 77)
+        # What is read past the end of an input shows in the result.
+        fill = nan if value.is_floating_point() and argument != result else 77
+        memory = value.new_full((count + 2 * MARGIN,), fill)
         memory[MARGIN:-MARGIN] = value.as_strided((count,), (1,), 0)
         places[argument] = memory.as_strided(
             value.shape, value.stride(), MARGIN + value.storage_offset()
         )
-        margins[argument] = memory[:MARGIN], memory[-MARGIN:]
+        margins[argument] = fill, memory[:MARGIN], memory[-MARGIN:]
         values.append(ctypes.c_void_p(places[argument].data_ptr()))
     function = getattr(library, name)
     function.restype = None
     function(*values)
     for argument, place in places.items():
-        for side, margin in zip(
-            ("before the start", "past the end"), margins[argument], strict=True
-        ):
-            if not (margin == 77).all():
-                raise NativeError(f"`{says}` writes {side} of `{argument}`.")
+        fill, *sides = margins[argument]
+        for where, margin in zip(("before the start", "past the end"), sides, strict=True):
+            if not (margin.isnan() if fill is nan else margin == fill).all():
+                raise NativeError(f"`{says}` writes {where} of `{argument}`.")
         if argument != result and not torch.equal(place, arguments[argument]):
             raise NativeError(f"`{says}` changes `{argument}`, which is an input.")
     arguments[result].copy_(places[result])
     finite = [v.isfinite().all() for k, v in arguments.items() if k in places and k != result]
     if all(finite) and arguments[result].isnan().any():
         raise NativeError(
-            f"`{says}` leaves elements of `{result}` without a value, or reads them before they "
-            "have one, as += does."
+            f"`{says}` leaves elements of `{result}` without a value, or reads what has none, as "
+            "+= does, or an index past the end, or a pointer of another type."
         )
 
 

@@ -125,20 +125,73 @@ class KeepsInADict(Tanh):
         return grad_output * (1 - ctx.kept["result"] ** 2)
 
 
+class IgnoresTheSign(Power):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.n * ctx.saved_tensors[0].abs() ** (ctx.n - 1), None
+
+
+class KeepsScaleOnTheClass(ScaleGradient):
+    @staticmethod
+    def forward(ctx, x, scale):
+        KeepsScaleOnTheClass.scale = scale
+        ctx.set_materialize_grads(False)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None if grad_output is None else grad_output * KeepsScaleOnTheClass.scale, None
+
+
+class ReturnsData(ScaleGradient):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ScaleGradient.forward(ctx, x, scale)
+        return x.data
+
+
+class ReturnsADetachedOne(ScaleGradient):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ScaleGradient.forward(ctx, x, scale)
+        return x.detach()
+
+
+class ReturnsTooLittleForNone(ScaleGradient):
+    @staticmethod
+    def backward(ctx, grad_output):
+        if grad_output is None:
+            return
+        return grad_output * ctx.scale, None
+
+
+class MarksTheOutput(Tanh):
+    @staticmethod
+    def forward(ctx, x):
+        result = Tanh.forward(ctx, x)
+        ctx.mark_non_differentiable(result)
+        return result
+
+
 ATTEMPTS = {
     "3.1": [
-        (ForgetsN, "lacks the factor `n` = 2"),
+        (ForgetsN, "lacks the factor `n` = 3"),
         (OneGradient, "Backward returned 1 gradient(s)"),
-        (OnlySquares, "with n = 1: The gradient of `x`"),
+        (OnlySquares, "with n = 3: The gradient of `x` lacks the factor `x`"),
         (KeepsXOnCtx, "`ctx.x` holds an input outside"),
         (KeepsNOnTheClass, "two calls with another n"),
         (DividesByX, "at x = 0"),
+        (IgnoresTheSign, "with n = 2: The gradient of `x`"),
     ],
     "3.2": [
         (ScalesTheValues, "`forward`: the output"),
         (DividesInstead, "with scale = 0.1: the gradient is"),
         (Materializes, "materialize_grads is still on"),
         (IgnoresNone, "None, which arrives"),
+        (KeepsScaleOnTheClass, "two calls with another scale disturb each other"),
+        (ReturnsData, "changing the output in place changes `x`"),
+        (ReturnsADetachedOne, "changing the output in place changes `x`"),
+        (ReturnsTooLittleForNone, "where grad_output is None, too"),
     ],
     "3.3": [
         (KeepsBothWays, "output and ctx refer to each other"),
@@ -146,5 +199,6 @@ ATTEMPTS = {
         (SavesX, "The gradient of `x`"),
         (KeepsInADict, "outside `save_for_backward`"),
         (ForgetsTheSquare, "The gradient of `x`"),
+        (MarksTheOutput, "the output requires no gradient"),
     ],
 }

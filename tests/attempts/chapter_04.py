@@ -44,9 +44,9 @@ class SignInside(Sigmoid):
 class Overflows(LogSumExp):
     @staticmethod
     def forward(ctx, x):
-        result = x.exp().sum(-1, keepdim=True).log()
+        result = x.exp().sum(-1).log()
         ctx.save_for_backward(x, result)
-        return result.squeeze(-1)
+        return result
 
 
 class OverflowsBackward(LogSumExp):
@@ -60,7 +60,7 @@ class GradOutputNotExpanded(LogSumExp):
     @staticmethod
     def backward(ctx, grad_output):
         x, result = ctx.saved_tensors
-        return grad_output * (x - result).exp()
+        return grad_output * (x - result.unsqueeze(-1)).exp()
 
 
 class SumsEverything(LogSumExp):
@@ -94,32 +94,32 @@ class SavesACopy(Sigmoid):
 class CallsTheRealOne(LogSumExp):
     @staticmethod
     def forward(ctx, x):
-        result = torch.logsumexp(x, -1, keepdim=True)
+        result = torch.logsumexp(x, -1)
         ctx.save_for_backward(x, result)
-        return result.squeeze(-1)
+        return result
 
 
 class SubtractsTheFirst(LogSumExp):
     @staticmethod
     def forward(ctx, x):
         first = x[..., :1]
-        result = first + (x - first).exp().sum(-1, keepdim=True).log()
+        result = first.squeeze(-1) + (x - first).exp().sum(-1).log()
         ctx.save_for_backward(x, result)
-        return result.squeeze(-1)
+        return result
 
 
 class OnlyMatrices(LogSumExp):
     @staticmethod
     def backward(ctx, grad_output):
         x, result = ctx.saved_tensors
-        return grad_output.view(-1, 1) * (x - result).exp()
+        return grad_output.view(-1, 1) * (x - result.unsqueeze(-1)).exp()
 
 
 class OverwritesX(LogSumExp):
     @staticmethod
     def backward(ctx, grad_output):
         x, result = ctx.saved_tensors
-        return grad_output.unsqueeze(-1) * x.sub_(result).exp()
+        return grad_output.unsqueeze(-1) * x.sub_(result.unsqueeze(-1)).exp()
 
 
 ATTEMPTS = {

@@ -83,6 +83,40 @@ def a_tuple(f, x, v):
     return grad((first * v).sum(), x)
 
 
+def flattens_x(f, x, v):
+    flat = x.detach().flatten().requires_grad_()
+    (first,) = grad(f(flat), flat, create_graph=True)
+    return grad(first @ v.flatten(), flat)[0].view(x.shape)
+
+
+def central_difference(f, x, v):
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return grad(f(x), x)[0]
+
+    return (gradient(x + 1e-5 * v) - gradient(x - 1e-5 * v)) / 2e-5
+
+
+def adds_to_the_first_gradient(f, x, v):
+    x = x.detach().requires_grad_()
+    f(x).backward(create_graph=True)
+    (x.grad * v).sum().backward()
+    return x.grad
+
+
+class SavesTheSigmoid(SiLU):
+    @staticmethod
+    def forward(ctx, x):
+        sigmoid = torch.sigmoid(x)
+        ctx.save_for_backward(x, sigmoid)
+        return x * sigmoid
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, sigmoid = ctx.saved_tensors
+        return grad_output * sigmoid * (1 + x * (1 - sigmoid))
+
+
 class StillOnCtx(SiLU):
     @staticmethod
     def forward(ctx, x):
@@ -166,9 +200,13 @@ ATTEMPTS = {
         (leaves_a_trace, "leaves a trace in x"),
         (overwrites_v, "changes v in place"),
         (a_tuple, "must be a tensor of that shape"),
+        (flattens_x, "f got a tensor of shape (6,)"),
+        (central_difference, "only nearly H·v"),
+        (adds_to_the_first_gradient, "the first gradient is still in x.grad"),
     ],
     "5.3": [
         (StillOnCtx, "silently wrong"),
+        (SavesTheSigmoid, "or saved and not returned"),
         (DetachesX, "silently wrong"),
         (ForgetsTheOuterTerm, "The gradient of `x`"),
         (DividesByX, "at x = 0"),

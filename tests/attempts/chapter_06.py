@@ -48,6 +48,38 @@ class StartsAtZero(Scale):
         nn.init.zeros_(self.scale)
 
 
+class ForgetsReturnInScale(Scale):
+    def forward(self, x):
+        super().forward(x)
+
+
+class ReturnsATuple(Scale):
+    def forward(self, x):
+        return super().forward(x), self.bias
+
+
+class ScaleByData(Scale):
+    def forward(self, x):
+        y = self.scale.data * x
+        return y if self.bias is None else y + self.bias
+
+
+class BiasDetached(Scale):
+    def forward(self, x):
+        y = self.scale * x
+        return y if self.bias is None else y + self.bias.detach()
+
+
+class CastsTheInput(Scale):
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+class CastsEverything(Scale):
+    def forward(self, x):
+        return super().forward(x).float()
+
+
 class PlainAttribute(Center):
     def __init__(self, features):
         nn.Module.__init__(self)
@@ -86,6 +118,24 @@ class MeanOfEverything(Center):
         if self.training:
             self.mean += 0.1 * (x.detach().mean() - self.mean)
         return x - self.mean
+
+
+class ReturnsOnlyInTraining(Center):
+    def forward(self, x):
+        if self.training:
+            return super().forward(x)
+
+
+class MeanInFloat32(Center):
+    def forward(self, x):
+        if self.training:
+            self.mean = self.mean.float() + 0.1 * (x.detach().float().mean(0) - self.mean.float())
+        return x - self.mean
+
+
+class OutputInFloat32(Center):
+    def forward(self, x):
+        return super().forward(x).float()
 
 
 class Untranslated(Dense):
@@ -170,6 +220,30 @@ class OnlyIfShapesDiffer(Dense):
             state_dict[prefix + "kernel"] = weight if same else weight.t()
 
 
+class KeepsTheOldOffset(Dense):
+    @staticmethod
+    def translate(module, state_dict, prefix, *_):
+        if prefix + "weight" in state_dict:
+            state_dict[prefix + "kernel"] = state_dict.pop(prefix + "weight").t()
+            bias = state_dict.pop(prefix + "bias", module.offset)
+            state_dict[prefix + "offset"] = bias
+
+
+class InventsAnOffset(Dense):
+    @staticmethod
+    def translate(module, state_dict, prefix, *_):
+        if prefix + "weight" in state_dict:
+            state_dict[prefix + "kernel"] = state_dict.pop(prefix + "weight").t()
+        if prefix + "bias" in state_dict:
+            state_dict[prefix + "offset"] = state_dict.pop(prefix + "bias")
+        state_dict.setdefault(prefix + "offset", torch.zeros_like(module.offset))
+
+
+class ForgetsStaticmethod(Dense):
+    def translate(module, state_dict, prefix, *_):  # noqa: N805
+        return Dense.translate(module, state_dict, prefix)
+
+
 ATTEMPTS = {
     "6.1": [
         (ForgetsSuper, "before Module.__init__() call"),
@@ -181,6 +255,12 @@ ATTEMPTS = {
         (Frozen, "trains the parameters ['bias']"),
         (OnlyMatrices, "for an input of shape (3,)"),
         (NotAModule, "must derive from nn.Module"),
+        (ForgetsReturnInScale, "returns None. Is a `return` missing?"),
+        (ReturnsATuple, "a tuple, not a tensor"),
+        (ScaleByData, "`scale` is cut off"),
+        (BiasDetached, "`bias` is cut off"),
+        (CastsTheInput, "in float32?"),
+        (CastsEverything, "the output is torch.float32, but torch.float64 is right"),
     ],
     "6.2": [
         (PlainAttribute, "the buffer `mean` alone is asked for"),
@@ -191,6 +271,9 @@ ATTEMPTS = {
         (KeepsTheDimension, "has shape (1, 3)"),
         (ForgetsReturn, "Is a `return` missing"),
         (MeanOfEverything, "after a batch in training"),
+        (ReturnsOnlyInTraining, "in evaluation: it returns None"),
+        (MeanInFloat32, "after a batch, `mean` is torch.float32"),
+        (OutputInFloat32, "the output is torch.float32"),
     ],
     "6.3": [
         (Untranslated, "Missing key(s) in state_dict"),
@@ -200,5 +283,8 @@ ATTEMPTS = {
         (TransposesInPlace, "changed the caller's state_dict"),
         (OnlyIfShapesDiffer, "square"),
         (RenamesItself, "no longer called kernel and offset"),
+        (KeepsTheOldOffset, "without a bias: it loads, but"),
+        (InventsAnOffset, "lacks `offset`"),
+        (ForgetsStaticmethod, "which arguments arrive"),
     ],
 }

@@ -52,6 +52,11 @@ def wrong_order_in_memory(x, size, step):
     return x.new_empty(size, (x.shape[0] - size) // step + 1).t()
 
 
+def special_for_short_ones(x, size, step):
+    count = (x.shape[0] - size) // step + 1
+    return x.new_empty(count, size) if x.shape[0] > 8 else x.new_empty(count, size)
+
+
 def with_len(x, size, step):
     return x.new_empty((len(x) - size) // step + 1, size)
 
@@ -108,6 +113,13 @@ IGNORES = "grad_output * (x.abs() > ctx.limit), None", "(x.abs() > ctx.limit).to
 ON_CTX = "        ctx.save_for_backward(x)\n", "        ctx.x = x\n"
 FROM_CTX = "        (x,) = ctx.saved_tensors\n", "        x = ctx.x\n"
 FROM_NUMPY = "torch.as_tensor(sign", "torch.from_numpy(sign"
+AT_THE_LIMIT = "x.abs() > ctx.limit", "x.abs() >= ctx.limit"
+MASKED_INDEX = (
+    "        return grad_output * (x.abs() > ctx.limit), None\n",
+    "        g = grad_output.clone()\n        g[x.abs() <= ctx.limit] = 0\n"
+    "        return g, None\n",
+)
+IN_PLACE = "grad_output * (x", "grad_output.mul_(x"
 MASK = "(x.abs() > ctx.limit), None", "torch.ones_like(x), None"
 STRIDES = "torch.empty_like(x)", "torch.empty(x.shape, dtype=x.dtype, device=x.device)"
 DECLARED = "mutates_args=()", 'mutates_args=("x",)'
@@ -190,9 +202,10 @@ ATTEMPTS = {
         (looks_at_the_data, "given a tensor without data, it raises"),
         (a_view, "it promises the strides (1, 1)"),
         (wrong_order_in_memory, "it promises the strides (1, 8)"),
-        (with_len, "3 graphs"),
-        (with_int, "3 graphs"),
+        (with_len, "4 graphs"),
+        (with_int, "4 graphs"),
         (compares_sizes, "2 graphs"),
+        (special_for_short_ones, "2 graphs"),
         (always_meta, 'x is on the device "cpu", but it promises "meta"'),
         (rounds_down, "+, -, * and //"),
         (returns_nothing, "it returns None"),
@@ -215,6 +228,9 @@ ATTEMPTS = {
         (repaired(ALIAS, DTYPE, NUMPY, DECLARED), "Cannot register autograd formula"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, IGNORES), "does not depend on grad_output"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, ON_CTX, FROM_CTX), "ctx"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, AT_THE_LIMIT), "at x = ±0.5 and limit 0.5"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, MASKED_INDEX), "test_aot_dispatch_dynamic"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, IN_PLACE), "Does backward change grad_output"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, FROM_NUMPY), "sample `one number`"),
         (make_soft_threshold(), "not the operator that it made"),
         (3, "give check the function itself"),

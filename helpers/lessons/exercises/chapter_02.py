@@ -1,7 +1,10 @@
 """Exercises of chapter 02: static Functions and ctx."""
 
+import inspect
+
 import torch
 from torch.autograd import Function
+from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.checking import Exercise
 from helpers.lessons.compare import finding
@@ -52,11 +55,29 @@ def _random(*shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
+def _wrong_signature(attempt, *names):
+    if attempt.setup_context is Function.setup_context:
+        names = ("ctx", *names)
+    try:
+        inspect.signature(attempt.forward).bind(*names)
+    except TypeError:
+        return f"`forward` must take ({', '.join(names)})."
+    return None
+
+
 def _check_square(attempt):
-    return finding(attempt.apply, lambda x: x**2, [_random(3, 4)])
+    if _wrong_signature(attempt, "x"):
+        return _wrong_signature(attempt, "x")
+    for shape in [(3, 4), (5,), ()]:
+        wrong = finding(attempt.apply, lambda x: x**2, [_random(*shape)])
+        if wrong:
+            return f"with an input of shape {shape}: {wrong}"
+    return None
 
 
 def _check_multiply(attempt):
+    if _wrong_signature(attempt, "a", "b"):
+        return _wrong_signature(attempt, "a", "b")
     for a_shape, b_shape in [((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ())]:
         a, b = _random(*a_shape), _random(*b_shape) + 1
         wrong = finding(attempt.apply, torch.mul, [a, b])
@@ -74,11 +95,30 @@ def _check_multiply(attempt):
 
 
 def _check_min_max(attempt):
+    if _wrong_signature(attempt, "x"):
+        return _wrong_signature(attempt, "x")
     reference = lambda x: (x.amin(1), x.amax(1))  # noqa: E731
     for shape in [(4, 5), (3, 1)]:
         wrong = finding(attempt.apply, reference, [_random(*shape)])
         if wrong:
             return f"with an input of shape {shape}: {wrong}"
+    x = _random(4, 5).requires_grad_()
+    outputs = attempt.apply(x)
+    for name, value in vars(outputs[0].grad_fn).items():
+        if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            return (
+                f"`ctx.{name}` holds a tensor outside `save_for_backward`, so autograd does not "
+                "notice when it changes in place."
+            )
+    attempt.apply(x.flip(1))  # the same numbers in other places
+    given, right = (
+        torch.autograd.grad(sum(y.sum() for y in ys), x)[0] for ys in (outputs, reference(x))
+    )
+    if not torch.allclose(given, right):
+        return (
+            "two calls with other inputs disturb each other: what backward needs must live on "
+            "ctx, call by call."
+        )
     return None
 
 

@@ -1,5 +1,6 @@
 """Exercises of chapter 03: arguments that are not tensors."""
 
+import contextlib
 import gc
 import weakref
 
@@ -65,7 +66,7 @@ def _sample():
 
 
 def _check_power(attempt):
-    for n in (1, 2, 5):
+    for n in (3, 2, 5, 1):  # 1 comes last: much that is wrong looks half right there
         wrong = finding(attempt.apply, lambda x, n: x**n, [_sample(), n])
         if wrong:
             return f"with n = {n}: {wrong}"
@@ -90,9 +91,22 @@ def _check_scale_gradient(attempt):
             [_sample(), scale],
             faithful=False,
         )
+        if wrong and "None, which arrives" in wrong and "number of gradients" in wrong:
+            return (
+                "where grad_output is None, too, `backward` must return one value for each "
+                "argument of `forward`."
+            )
         if wrong:
             return f"with scale = {scale}: {wrong}"
     x = _sample().requires_grad_()
+    first, _ = attempt.apply(x, 0.1), attempt.apply(x, 5.0)
+    if not torch.allclose(torch.autograd.grad(first.sum(), x)[0], torch.full_like(x, 0.1)):
+        return "two calls with another scale disturb each other: it must live on ctx, call by call."
+    h = x * 1
+    with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
+        attempt.apply(h, 0.1).zero_()
+    if not torch.equal(h, x):
+        return "changing the output in place changes `x`, too, and autograd does not notice."
     try:
         (gradient,) = torch.autograd.grad(
             _StopsHere.apply(attempt.apply(x, 0.1)).sum(), x, allow_unused=True

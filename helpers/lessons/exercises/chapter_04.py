@@ -25,14 +25,14 @@ class LogSumExp(Function):
     @staticmethod
     def forward(ctx, x):
         largest = x.amax(-1, keepdim=True)
-        result = largest + (x - largest).exp().sum(-1, keepdim=True).log()
+        result = largest.squeeze(-1) + (x - largest).exp().sum(-1).log()
         ctx.save_for_backward(x, result)
-        return result.squeeze(-1)
+        return result
 
     @staticmethod
     def backward(ctx, grad_output):
         x, result = ctx.saved_tensors
-        return grad_output.unsqueeze(-1) * (x - result).exp()
+        return grad_output.unsqueeze(-1) * (x - result.unsqueeze(-1)).exp()
 
 
 class _Suspect(Function):
@@ -169,14 +169,15 @@ EXERCISES = [
         stub="class LogSumExp(Function): ...",
         reference=LogSumExp,
         finding=_check_log_sum_exp,
-        success="no exponential in it ever exceeds 1, neither forward nor backward.",
+        success="nothing in it overflows, neither forward nor backward.",
         hints=(
             "e^1000 overflows. What changes if the largest number of a row is subtracted first?",
             "log Σ e^x = m + log Σ e^(x - m), for any m.",
             "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
         ),
         explanation="With m the largest number, every x - m is at most 0. In backward, x - y is "
-        "at most 0 as well, because y is at least as large as the largest x.",
+        "at most 0 as well, because y is at least as large as the largest x. What is saved is the "
+        "very tensor that is returned: it comes back with a history, for a second derivative.",
     ),
     Exercise(
         number="4.3",

@@ -73,8 +73,11 @@ class _Counted(Function):
 
 
 def _check_hvp(attempt):
+    shapes = set()
+
     def f(x):
-        return _Counted.apply(x.sin()).sum() ** 2
+        shapes.add(tuple(x.shape))
+        return (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
 
     for x in (_sample().flatten().requires_grad_(), _sample().requires_grad_(), _sample()):
         v = torch.linspace(-1, 2, 6, dtype=torch.float64).view(x.shape)
@@ -82,8 +85,11 @@ def _check_hvp(attempt):
         hessian = torch.autograd.functional.hessian(f, x.detach()).view(6, 6)
         expected = (hessian @ v.flatten()).view(x.shape)
         kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
+        leaf = x.detach().requires_grad_()
+        (gradient,) = grad(f(leaf), leaf)
         before = x.detach().clone()
         _Counted.backwards = 0
+        shapes.clear()
         try:
             given = attempt(f, x, v)
         except RuntimeError as error:
@@ -95,7 +101,15 @@ def _check_hvp(attempt):
             return f"for {kind}, the result must be a tensor of that shape, got {shape or given!r}."
         if given.dtype != expected.dtype:
             return f"for {kind}, the result must be {expected.dtype}, got {given.dtype}."
-        if not torch.allclose(given, expected, rtol=1e-9):
+        strange = shapes - {tuple(x.shape)}
+        if strange:
+            return f"for {kind}, f got a tensor of shape {strange.pop()}."
+        if torch.allclose(given - expected, gradient):
+            return f"for {kind}, it is H·v plus ∇f: the first gradient is still in x.grad."
+        if not torch.allclose(given, expected, rtol=1e-12, atol=1e-12):
+            if torch.allclose(given, expected, rtol=1e-4, atol=1e-4):
+                off = f"off by {(given - expected).abs().max():.0e}"
+                return f"for {kind}, it is only nearly H·v, {off}: from differences, or float32?"
             return f"for {kind}, the result is not H·v: {given.flatten()[0]:.4g} comes first, " + (
                 f"but {expected.flatten()[0]:.4g} is right."
             )

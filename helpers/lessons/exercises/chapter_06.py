@@ -1,6 +1,7 @@
 """Exercises of chapter 06: custom Modules."""
 
 import copy
+import re
 
 import torch
 from torch import nn
@@ -61,11 +62,20 @@ def _not_a_module(attempt):
     return None if issubclass(attempt, nn.Module) else "it must derive from nn.Module."
 
 
+def _no_tensor_of(dtype, output):
+    if output is None:
+        return "it returns None. Is a `return` missing?"
+    if not isinstance(output, torch.Tensor):
+        return f"it returns a {type(output).__name__}, not a tensor."
+    return None if output.dtype == dtype else f"the output is {output.dtype}, but {dtype} is right."
+
+
 def _check_scale(attempt):
     if _not_a_module(attempt):
         return _not_a_module(attempt)
-    if attempt(3)(torch.ones(2, 3)).dtype != torch.float32:
-        return "for a float32 input the output should be float32."
+    wrong = _no_tensor_of(torch.float32, attempt(3)(torch.ones(2, 3)))
+    if wrong:
+        return f"for a float32 input: {wrong}"
     for arguments, names in [
         ({}, ["scale", "bias"]),
         ({"bias": True}, ["scale", "bias"]),
@@ -84,14 +94,21 @@ def _check_scale(attempt):
             return f"`bias` of {call} must exist and be None."
         with torch.no_grad():
             for number, parameter in enumerate(module.parameters(), start=2):
-                parameter.copy_(number * torch.tensor([1.0, -2.0, 0.5]))
+                parameter.copy_(number * torch.tensor([1.0, -2.0, 0.5]).double() / 3)
 
         def reference(x, module=module):
             y = module.scale * x
             return y if module.bias is None else y + module.bias
 
-        for x in (_sample(), _sample()[0], torch.stack([_sample(), -_sample()])):
+        sample = _sample() / 3  # in thirds, so that float32 shows
+        for x in (sample, sample[0], torch.stack([sample, -sample])):
             wrong = finding(module, reference, [x])
+            cut = re.search(r"gradient of `(scale|bias)` is None", wrong or "")
+            if cut:
+                return (
+                    f"`{cut[1]}` is cut off, as by .data or detach: the output of {call} depends "
+                    "on it, but no gradient reaches it."
+                )
             if wrong:
                 return f"{call}, for an input of shape {tuple(x.shape)}: {wrong}"
     return None
@@ -114,12 +131,15 @@ def _check_center(attempt):
         before, old = x.detach().clone(), mean
         mean = mean + 0.1 * (before.mean(0) - mean)
         output = module(x)
-        if not isinstance(output, torch.Tensor):
-            return f"it returns a {type(output).__name__}, not a tensor. Is a `return` missing?"
+        wrong = _no_tensor_of(torch.float64, output)
+        if wrong:
+            return f"in training: {wrong}"
         if not torch.equal(x, before):
             return "it changes its input in place."
         if module.mean.shape != (3,):
             return f"after a batch, `mean` has shape {tuple(module.mean.shape)}; (3,) is right."
+        if module.mean.dtype != torch.float64:
+            return f"after a batch, `mean` is {module.mean.dtype}, but torch.float64 before."
         if not torch.allclose(module.mean, mean):
             return (
                 f"after a batch in training, `mean` is {_rounded(module.mean)}, but "
@@ -138,6 +158,9 @@ def _check_center(attempt):
             return "a gradient flows through the mean; that of x should be 1 everywhere."
     module.eval()
     output = module(_sample() + 5)
+    wrong = _no_tensor_of(torch.float64, output)
+    if wrong:
+        return f"in evaluation: {wrong}"
     if not torch.allclose(module.mean, mean):
         return "in evaluation the mean has changed. Ask self.training."
     if not torch.allclose(output, _sample() + 5 - mean):
@@ -163,13 +186,15 @@ def _check_dense(attempt):
         ((3, 5), False, lambda layer: layer, "without a bias"),
     ]:
         linear, dense = nn.Linear(*size, bias=bias), attempt(*size)
+        nn.init.ones_(dense.offset)  # loading has to overwrite it
         theirs, module, parameters = wrap(linear), wrap(dense), list(dense.parameters())
         state = theirs.state_dict()
         before = copy.deepcopy(state)
         try:
             module.load_state_dict(state)
         except Exception as error:
-            return f"{where}: a checkpoint of nn.Linear does not load: {_in_one_line(error)}"
+            hook = " Print which arguments arrive in the hook." * isinstance(error, TypeError)
+            return f"{where}: a checkpoint of nn.Linear does not load: {_in_one_line(error)}.{hook}"
         if list(state) != list(before) or any(
             state[k].shape != v.shape or not torch.equal(state[k], v) for k, v in before.items()
         ):
@@ -184,12 +209,16 @@ def _check_dense(attempt):
         try:
             copy.deepcopy(module).load_state_dict(module.state_dict())
         except Exception as error:
-            return f"{where}: its own checkpoint does not load any more: {_in_one_line(error)}"
-    return None
+            return f"{where}: its own checkpoint does not load any more: {_in_one_line(error)}."
+    try:
+        attempt(3, 5).load_state_dict({"kernel": torch.ones(3, 5)})
+    except Exception:
+        return None
+    return "its own checkpoint loads even if it lacks `offset`; that should still be refused."
 
 
 def _in_one_line(error):
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
 
 
 def _rounded(tensor):

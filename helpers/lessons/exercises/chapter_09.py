@@ -105,7 +105,7 @@ def _wrong_when_compiled(attempt):
         return promise
 
     op.register_fake(watched)
-    lengths, graphs = (10, 11, 13), []
+    lengths, graphs = (10, 5, 13, 100), []
 
     def backend(graph, inputs):
         graphs.append(graph)
@@ -169,7 +169,13 @@ def _wrong_operator(op):
         if not op(leaf, limit).requires_grad:
             return "opcheck passes, but the result has no derivative any more."
     wrong = finding(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
-    return wrong and f"opcheck passes, but: {wrong}"
+    if wrong:
+        return f"opcheck passes, but: {wrong}"
+    for limit in (0.5, 0.0):
+        x = torch.tensor([-limit, limit], dtype=torch.float64, requires_grad=True)
+        if torch.autograd.grad(op(x, limit).sum(), x)[0].any():
+            return f"opcheck passes, but at x = ±{limit} and limit {limit} the gradient is 0."
+    return None
 
 
 def _given_clip_by_norm(x, limit):
@@ -268,7 +274,20 @@ def _sentence(error):
         r"Strides are \1 in the kernel's result and \2 in the promise",
         line,
     )
-    return re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
+    line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
+    for words, hint in HINTS.items():
+        if words in line:
+            line += f" {hint}"
+    return line
+
+
+IN_BACKWARD = "Does backward change grad_output, or leave PyTorch?"
+HINTS = {
+    "incorrectly registered or not traceable": IN_BACKWARD,
+    "written-to tensor": IN_BACKWARD,
+    "Could not guard on": "A mask as an index makes a size that depends on numbers; torch.where "
+    "does not.",
+}
 
 
 EXERCISES = [
