@@ -104,6 +104,10 @@ def _check_depthwise(source):
         return f"give check the source as a string, got a value of type {type(source).__name__}."
     if not re.search(r"__global__[\w\s(),]*\bvoid\s+depthwise\s*\(", source):
         return "the source must hold `__global__ void depthwise(...)`."
+    try:
+        host._compile(source, "depthwise")  # once, and not again in every copy of this process
+    except host.KernelError as error:
+        return _shortened(str(error))
     for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
         weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
@@ -113,10 +117,10 @@ def _check_depthwise(source):
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         launch = (source, "depthwise", -(-x.numel() // 32) + 1, 32, arrays)
         try:
-            crash = native.crash_of(lambda launch=launch: host.run(*launch))
+            crash = native.crash_of(lambda launch=launch: host.run(*launch, seconds=2))
             if crash:
                 return f"{where}: {crash}"
-            actions = host.run(*launch, watch=((0, 0, 0), (1, 0, 0)))
+            actions = host.run(*launch, watch=((0, 0, 0), (1, 0, 0)), seconds=2)
         except host.KernelError as error:
             return f"{where}: {_shortened(str(error))}"
         expected = F.conv2d(x[None], weight[:, None], padding=K // 2, groups=channels)[0]
