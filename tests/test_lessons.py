@@ -168,6 +168,7 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
         kernels.CompilerNotFoundError("no C++ compiler"),
         ImportError("No module named 'cupy'"),
         RuntimeError("Ninja is required to load C++ extensions"),
+        RuntimeError("Error building extension 'x': [1/2] c++\n/bin/sh: 1: c++: not found\n"),
         RuntimeError("Error building extension 'x': [1/2] c++\nx.cpp:3: error: no Python.h\n"),
     ):
         with kernels.or_say_why():
@@ -187,8 +188,9 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
         "No module named 'cupy'",
         "Ninja is required to load C++ extensions",
     ]
-    assert lines[3] == lines[4]
-    assert "error: no Python.h" in lines[3]
+    assert "c++: not found" in lines[3]
+    assert lines[4] == lines[5]
+    assert "error: no Python.h" in lines[4]
 
 
 @needs_compiler

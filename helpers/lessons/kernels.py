@@ -30,7 +30,8 @@ def or_say_why():
         if not str(error).startswith(("Ninja is required", "Error building extension")):
             raise
         lines = str(error).splitlines()
-        line = next((line for line in lines if "error:" in line), lines[0])
+        said = [line for line in lines if "error:" in line or "not found" in line]
+        line = (said or lines)[0]
         own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
         if own:  # the reader's text, not the machine
             raise NativeError(f"line {own[1]} of the text does not compile: {own[2]}") from None
