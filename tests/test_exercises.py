@@ -5,12 +5,16 @@ import re
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
 from helpers.lessons import exercise, native
 from helpers.lessons.checking import NOT_ATTEMPTED, RIGHT, WRONG
 from helpers.ops.involution import host
+from tests.conftest import MISSING
+
+needs_compiler = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "helpers" / "lessons" / "exercises").glob("chapter_*.py"))
@@ -87,6 +91,66 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
     assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
     exec("class Square(Function):\n    def forward(ctx, x): return x", names)
     assert given.judge(names["Square"]).mark == WRONG
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new"),
+    [
+        ("7.3", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
+        ("7.3", "void depthwise", "void /* mine */ depthwise"),
+        ("7.3", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
+        ("8.1", "int64_t i", "size_t i"),
+        ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
+        ("8.3", "for (int64_t r", "for (ptrdiff_t r"),
+    ],
+)
+@needs_compiler
+def test_other_right_answers_in_c_are_accepted(number, old, new):
+    source = EXERCISES[number].reference
+    assert old in source
+    verdict = EXERCISES[number].judge(source.replace(old, new))
+    assert verdict.mark == RIGHT, verdict.message
+
+
+def test_other_right_answers_are_accepted():
+    def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
+        places = np.array([y, x]) + padding - np.array([i, j]) * dilation
+        places, rest = np.divmod(places, stride)
+        inside = (places >= 0) & (places < [out_height, out_width]) & (rest == 0)
+        return tuple(places) if inside.all() else None
+
+    def fake_windows(x, size, step):
+        starts = range(size)
+        columns = [x[i : x.shape[0] - size + 1 + i : step] for i in starts]
+        return torch.stack(columns).t().contiguous()
+
+    for number, answer in (("7.1", output_pixel), ("9.1", fake_windows)):
+        verdict = EXERCISES[number].judge(answer)
+        assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_subclass_of_an_answer_is_an_answer():
+    answer = EXERCISES["2.1"].reference
+    verdict = EXERCISES["2.1"].judge(type("Square", (answer,), {}))
+    assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_backward_that_works_at_first_order_only_is_accepted():
+    class Multiply(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return a * b
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            a, b = ctx.saved_tensors
+            to_a, to_b = ((grad_output * other).numpy() for other in (b, a))
+            sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
+            return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
+
+    verdict = EXERCISES["2.2"].judge(Multiply)
+    assert verdict.mark == RIGHT, verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():

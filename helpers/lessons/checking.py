@@ -157,7 +157,8 @@ def _same(attempt, stub):
         return attempt is stub
     if isinstance(stub, str):
         return isinstance(attempt, str) and _tokens(attempt) == _tokens(stub)
-    return type(attempt) is type(stub) and _code_of(attempt) == _code_of(stub)
+    same_kind = type(attempt) is type(stub) and _parents(attempt) == _parents(stub)
+    return same_kind and _code_of(attempt) == _code_of(stub)
 
 
 def _tokens(source):

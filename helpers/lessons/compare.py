@@ -138,6 +138,7 @@ def _gradients(outputs, leaves, weights):
 
 def _worst(value, right):
     """Where two tensors differ most, and both numbers, in words; None if they agree."""
+    value = value.to_dense() if value.is_sparse else value
     single = {"rtol": 1e-5, "atol": 1e-6}
     tolerance = TOLERANCE if right.dtype in (torch.float64, torch.complex128) else single
     if torch.allclose(value, right, equal_nan=True, **tolerance):

@@ -34,14 +34,15 @@ def compile_library(source, language, doors="", calls=""):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         text, library = Path(folder, "source"), Path(folder, "library.so")
         text.write_text(
-            f'#include <stdint.h>\n#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}',
+            "#include <stddef.h>\n#include <stdint.h>\n"
+            f'#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}',
             encoding="utf-8",
         )
         options = ["-O1", "-fPIC", "-shared", "-x", language]
         if language == "c++":
             options += ["-std=c++17"]
         else:
-            options += ["-Werror=implicit-function-declaration"]
+            options += ["-Werror=implicit-function-declaration", "-D_GNU_SOURCE"]
         command = [*find_compiler(), *options, str(text), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

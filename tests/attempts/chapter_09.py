@@ -228,7 +228,7 @@ ATTEMPTS = {
         (repaired(ALIAS, DTYPE, NUMPY, DECLARED), "Cannot register autograd formula"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, IGNORES), "does not depend on grad_output"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, ON_CTX, FROM_CTX), "ctx"),
-        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, AT_THE_LIMIT), "at x = ±0.5 and limit 0.5"),
+        (repaired(MUTATION, ALIAS, DTYPE, NUMPY, AT_THE_LIMIT), "at x = ±limit"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, MASKED_INDEX), "test_aot_dispatch_dynamic"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, IN_PLACE), "Does backward change grad_output"),
         (repaired(MUTATION, ALIAS, DTYPE, NUMPY, FROM_NUMPY), "sample `one number`"),

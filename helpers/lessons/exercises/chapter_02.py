@@ -84,7 +84,9 @@ def _check_multiply(attempt):
         if wrong:
             return f"with shapes {a_shape} and {b_shape}: {wrong}"
         output = attempt.apply(a.requires_grad_(), b.requires_grad_())
-        for name, tensor, given in zip("ab", (a, b), output.grad_fn.apply(output), strict=False):
+        with torch.no_grad():
+            gradients = output.grad_fn.apply(output.detach())
+        for name, tensor, given in zip("ab", (a, b), gradients, strict=False):
             if given.shape != tensor.shape:
                 return (
                     f"with shapes {a_shape} and {b_shape}: `backward` returns a gradient of shape "

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -66,7 +67,7 @@ def _check_output_pixel(attempt):
                 sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
                 call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
                 return f"{call}: it says {given!r}, but {expected} is right."
-            if expected and not all(isinstance(index, int) for index in given):
+            if expected and not all(isinstance(index, Integral) for index in given):
                 return f"it says {given!r}, but an index is an integer. Use // for the division."
     return None
 
@@ -102,7 +103,8 @@ def _check_grad_weight_at(attempt):
 def _check_depthwise(source):
     if not isinstance(source, str):
         return f"give check the source as a string, got a value of type {type(source).__name__}."
-    if not re.search(r"__global__[\w\s(),]*\bvoid\s+depthwise\s*\(", source):
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
         return "the source must hold `__global__ void depthwise(...)`."
     try:
         host._compile(source, "depthwise")  # once, and not again in every copy of this process
@@ -141,8 +143,9 @@ def _shortened(text):
     if errors:
         line = re.search(r"kernel\.cu:(\d+)", errors[0])
         place = f" in line {line[1]} of the cell" if line else ""
-        brace = "" if line else ". Is a brace missing at the end?"
-        return f"it does not compile{place}: {errors[0].split('error:')[1].strip()}{brace}"
+        said = errors[0].split("error:")[1].strip()
+        brace = ". Is a brace missing at the end?" if not line and "expected" in said else ""
+        return f"it does not compile{place}: {said}{brace}"
     if "written before" in text:
         text += ". Sum in a variable of the thread, and write once"
     if "nothing was written to" in text:

@@ -76,7 +76,7 @@ def _wrong_promise(given, shape, dtype):
         return f"it promises {given.dtype}, but the kernel keeps the dtype of x, {dtype}."
     if given.device.type != "meta":
         return f'x is on the device "meta", but it promises "{given.device.type}".'
-    if given.stride() != (shape[1], 1):
+    if not given.is_contiguous():
         return (
             f"it promises the strides {given.stride()}, but the kernel's result is contiguous, "
             f"with strides {(shape[1], 1)}."
@@ -171,10 +171,9 @@ def _wrong_operator(op):
     wrong = finding(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
     if wrong:
         return f"opcheck passes, but: {wrong}"
-    for limit in (0.5, 0.0):
-        x = torch.tensor([-limit, limit], dtype=torch.float64, requires_grad=True)
-        if torch.autograd.grad(op(x, limit).sum(), x)[0].any():
-            return f"opcheck passes, but at x = ±{limit} and limit {limit} the gradient is 0."
+    x = torch.tensor([-0.5, 0.5], dtype=torch.float64, requires_grad=True)
+    if torch.autograd.grad(op(x, 0.5).sum(), x)[0].any():
+        return "opcheck passes, but at x = ±limit the given gradient is 0, and yours is not."
     return None
 
 

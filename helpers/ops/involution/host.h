@@ -12,6 +12,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 
 struct uint3 { unsigned int x, y, z; };
@@ -19,6 +20,12 @@ using dim3 = uint3;
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
+struct int2 { int x, y; };
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int __mul24(int a, int b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 template <typename T> T __ldg(const T* place) { return *place; }
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
