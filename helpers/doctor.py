@@ -447,12 +447,7 @@ def _before(cls, name, note):
 
     def noted(*args):
         tell = note(*args)
-        try:
-            result = method(*args)
-        except Exception as error:
-            # The engine drops the frames of backward.
-            error.doctor_line = _line(error) or getattr(error, "doctor_line", None)
-            raise
+        result = method(*args)
         if callable(tell):
             tell(result)
         return result
@@ -466,9 +461,9 @@ def _before(cls, name, note):
 
 def _line(error):
     """The last line of the user's own code on the way to `error`, or None."""
-    ours = (os.path.dirname(torch.__file__), __file__)
+    libraries = os.path.dirname(os.path.dirname(torch.__file__))
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.line for f in frames if f.line and not f.filename.startswith(ours)]
+    lines = [f.line for f in frames if f.line and not f.filename.startswith((libraries, __file__))]
     while len(lines) > 1 and lines[-1].startswith("raise "):  # who called for it says more
         lines.pop()
     return lines[-1] if lines else None
@@ -1283,15 +1278,17 @@ class _Examination:
         self.findings, self.dice = [], _Dice()
 
     def add(self, code, x=None, y=None, seen=None, severity=None, **words):
-        partial = bool(words.get("through"))  # the gradient is wrong through some outputs only
-        if any((f.code, f.input) == (code, x) and not partial for f in self.findings):
-            return
         default, message, remedy = FINDINGS[code]
         words = {"x": f"`{x}`", "y": y, "meant": "", "precision": "", **words}
-        gradient = "gradient of {x}"
-        message = message.replace(gradient, gradient + words.pop("through", ""), 1)
+        through = words.pop("through", "")  # which output, if not all are concerned
+        message = message.replace("gradient of {x}", "gradient of {x}" + through, 1)
+        known = [f for f in self.findings if (f.code, f.input) == (code, x)]
+        if known and not through:
+            return
         message = message.format(*words.pop("groups", ()), **words)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
+        if any(f.message == message for f in known):
+            return
         remedy = remedy.format(**words)
         severity = severity or default
         self.findings.append(Finding(code, severity, message, remedy, x, y, seen or {}))
@@ -1319,7 +1316,7 @@ class _Examination:
                     groups = (f"{article} {groups[0]}",)
                 words |= {"which": "", "close": close}
                 return self.add(code, seen=seen, groups=groups, **words)
-        line = _line(raised.error) or getattr(raised.error, "doctor_line", None)
+        line = _line(raised.error)
         return self.add("raised", seen=seen, line=f"`{line}`" if line else "the call", **words)
 
     def wrong_shape(self, index, got, wanted, seen):

@@ -568,6 +568,19 @@ def test_with_several_outputs_the_wrong_one_is_named():
         "The gradient of `x` through `output[1]` is right, but multiplied by 2.",
     ]
 
+    def three(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos(), x**2
+
+    def two_negated(ctx, grad_sin, grad_cos, grad_square):
+        (x,) = ctx.saved_tensors
+        return grad_cos * x.sin() - grad_sin * x.cos() + grad_square * 2 * x
+
+    messages = [f.message for f in examine(backward_of(two_negated, three), x).findings]
+    assert messages == [
+        f"The gradient of `x` through `output[{k}]` is right, but negated." for k in (0, 1)
+    ]
+
     def negated(ctx, grad_sin, grad_cos):
         (x,) = ctx.saved_tensors
         return grad_cos * x.sin() - grad_sin * x.cos()
@@ -588,6 +601,12 @@ def test_what_raises_is_quoted():
     assert found.remedy == "`return grad_output * undefined  # noqa: F821`"
     found = sole(backward_of(raises_backward, raises_forward), x)
     assert found.remedy == "`return x * undefined  # noqa: F821`"
+
+    def raises_in_numpy(ctx, grad_output):
+        np.linalg.inv(np.zeros((2, 2)))
+
+    found = sole(backward_of(raises_in_numpy), x)
+    assert found.remedy == "`np.linalg.inv(np.zeros((2, 2)))`"
 
 
 def test_a_misspelled_attribute_is_recognised():
@@ -627,3 +646,18 @@ def test_a_change_that_an_expanded_grad_output_forbids_is_named():
 def test_a_wrong_type_has_the_right_article():
     found = sole(backward_of(lambda ctx, g: 3), torch.ones(2))
     assert found.message == "Backward returned an int where a tensor or None belongs."
+
+
+def test_one_cause_is_told_once_for_two_of_three_outputs():
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        y += 1  # before forward returns, which nothing guards against
+        return y, 2 * y, x * 1
+
+    def backward(ctx, grad_one, grad_two, grad_same):
+        (y,) = ctx.saved_tensors
+        return grad_one * y + 2 * grad_two * y + grad_same
+
+    findings = examine(backward_of(backward, forward), torch.rand(3).double()).findings
+    assert [f.code for f in findings].count("saved-modified") == 1

@@ -136,12 +136,7 @@ def test_a_subclass_of_an_answer_is_an_answer():
 
 
 def test_a_backward_that_works_at_first_order_only_is_accepted():
-    class Multiply(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, a, b):
-            ctx.save_for_backward(a, b)
-            return a * b
-
+    class Multiply(EXERCISES["2.2"].reference):
         @staticmethod
         def backward(ctx, grad_output):
             a, b = ctx.saved_tensors

@@ -488,6 +488,12 @@ def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch):
     assert host.find_compiler.__wrapped__()[1:] == ["-m", "ziglang", "c++"]
 
 
+def test_on_windows_the_sentence_names_a_way(monkeypatch):
+    monkeypatch.setattr(host.sys, "platform", "win32")
+    with pytest.raises(host.CompilerNotFoundError, match="on Windows, work in WSL"):
+        host.find_compiler.__wrapped__()
+
+
 # The launch through CuPy
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import complaints, draw, kernels, native, timeline
+from helpers.lessons import clinic, complaints, draw, kernels, native, timeline
 from helpers.lessons.compare import finding
 from helpers.lessons.data import digits
 from tests.conftest import MISSING
@@ -248,3 +248,8 @@ def test_a_crash_stays_in_the_copy(monkeypatch):
     assert "does not end" in native.crash_of(endless)
     monkeypatch.setattr(native, "SECONDS", 0.3)
     assert "does not end" in native.crash_of(lambda: time.sleep(60))
+
+
+def test_an_unknown_patient_gets_the_names():
+    with pytest.raises(ValueError, match=r"name must be one of .*, Sinc, .*; got 'nope'"):
+        clinic.consult("nope")

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
-from helpers.lessons.checking import Exercise, first_line
+from helpers.lessons.checking import Exercise
 from helpers.lessons.compare import finding
+from helpers.lessons.complaints import essence
 
 
 def fake_windows(x, size, step):
@@ -67,6 +68,18 @@ def _check_fake_windows(attempt):
     return _wrong_when_compiled(attempt)
 
 
+def _compiled(function, **options):
+    """`function`, compiled in one graph, and the list that its graphs go to."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    return torch.compile(function, backend=backend, fullgraph=True, **options), graphs
+
+
 def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
         return _no_tensor(given)
@@ -105,17 +118,12 @@ def _wrong_when_compiled(attempt):
         return promise
 
     op.register_fake(watched)
-    lengths, graphs = (10, 5, 13, 100), []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
+    lengths = 10, 5, 13, 100
 
     def rows(x):
         return op(x, 3, 2).sum(0), op(x, 3, 2).shape[0]
 
-    torch.compiler.reset()
-    compiled = torch.compile(rows, backend=backend, fullgraph=True, dynamic=True)
+    compiled, graphs = _compiled(rows, dynamic=True)
     for n in lengths:
         x = torch.arange(float(n))
         try:
@@ -203,14 +211,7 @@ def _check_clip_by_norm(attempt):
             wrong = "it divides by 0. `.item()` makes a plain number, and both ways are computed."
         if wrong:
             return f"{name}: {wrong}"
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
-    torch.compiler.reset()
-    compiled = torch.compile(attempt, backend=backend, fullgraph=True)
+    compiled, graphs = _compiled(attempt)
     for name, x in samples.items():
         try:
             wrong = _wrong_clip(compiled, x)
@@ -255,14 +256,8 @@ def _wrong_clip(clip, x):
 
 
 def _sentence(error):
-    """The sentence of PyTorch's message that says why."""
-    text = str(error).strip()
-    cause = re.search(r"got \w+\([\"'](.*?)[\"']\)\s*$", text, re.MULTILINE)
-    explanation = re.search(r"Explanation: (.*)", text)
-    line = cause[1] if cause else first_line(error)
-    if explanation and not cause:
-        line += f". {explanation[1]}"
-    line = re.sub(r" \(with implementation in .*?>\)| in file `.*?`", "", line)
+    """What PyTorch's message says, in one sentence, with a hint where it has no place to look."""
+    line = re.sub(r" in file `.*?`", "", essence(error))
     line = re.sub(
         r"(Shapes|Dtypes|Strides|Devices|Layouts) (.*) and (.*) are not equal",
         r"\1 \2 of the kernel and \3 of the promise are not equal",
