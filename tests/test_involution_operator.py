@@ -111,15 +111,12 @@ CHEAP = ("test_schema", "test_autograd_registration", "test_faketensor")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_opcheck(dtype):
     """Samples of test_involution.py. The last of the four checks takes half a second each."""
-    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
     for seed, geometry in enumerate(random_geometries(12, seed=str(dtype))):
         case = [t.requires_grad_() for t in random_tensors(geometry, dtype, seed)]
         for op, arguments in calls(geometry, *case).items():
             torch.library.opcheck(op, arguments, test_utils=CHEAP)
-            if seed == 0:
-                torch.library.opcheck(
-                    op, arguments, test_utils="test_aot_dispatch_dynamic", **tolerance
-                )
+            if seed == 0 and dtype == torch.float64:
+                torch.library.opcheck(op, arguments, test_utils="test_aot_dispatch_dynamic")
 
 
 @pytest.mark.parametrize("batch", [0, 2])
