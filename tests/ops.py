@@ -22,10 +22,9 @@ class Op(NamedTuple):
 
     function:  the one to call.
     reference: the same mathematics, in PyTorch's own operations.
-    samples:   dtype -> {name: arguments}, the tensors first. Where the sample that is named
-               first is changed as `bad` says, it is refused.
+    samples:   dtype -> {name: arguments}, the tensors first.
+    bad:       (what changes in the first sample, the exception, some of its words)
     small:     the samples that whole Jacobians, the doctor and the transforms are tried on.
-    bad:       (the arguments that change, the exception, some of its words)
     dtypes:    which are supported.
     remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
                gradient is not the derivative of the forward.
@@ -37,8 +36,8 @@ class Op(NamedTuple):
     function: Callable
     reference: Callable
     samples: Callable
-    small: tuple
     bad: list
+    small: tuple = ("contiguous",)
     dtypes: tuple = FLOATS
     remarks: tuple = ()
     raises: dict = {}
@@ -46,7 +45,7 @@ class Op(NamedTuple):
 
 
 NOT_IN_THE_TABLE = {"legacy.py": "classes of 2017, called through an adapter: test_legacy.py"}
-COMPLEX = (torch.complex128, torch.complex64)
+ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
 NO_FORWARD_MODE = dict.fromkeys(
     ("jvp", "jacfwd", "hessian", "linearize"), "You must implement the jvp function"
@@ -149,15 +148,7 @@ def weight(*sizes, dtype=torch.float64):
 
 
 OPS = {
-    "exp": Op(
-        exp,
-        torch.exp,
-        of_one_tensor,
-        small=("contiguous",),
-        bad=NOT_A_NUMBER,
-        dtypes=FLOATS + COMPLEX,
-        raises=NO_FORWARD_MODE,
-    ),
+    "exp": Op(exp, torch.exp, of_one_tensor, NOT_A_NUMBER, dtypes=ALL, raises=NO_FORWARD_MODE),
     "gradient_reversal": Op(
         gradient_reversal,
         reversed_slope,
@@ -171,7 +162,7 @@ OPS = {
             ({"scale": float("nan")}, ValueError, "not negative, got nan"),
             ({"scale": float("inf")}, ValueError, "not negative, got inf"),
         ],
-        dtypes=FLOATS + COMPLEX,
+        dtypes=ALL,
         remarks=("input-returned", "unfaithful"),
         raises=NO_FORWARD_MODE | {"compile, dynamic shapes": "isfinite"},  # a free scale, that is
         wrong=("compile(func.grad)", "export"),
@@ -239,23 +230,9 @@ OPS = {
             ({"constant": None}, TypeError, "got NoneType"),
             ({"constant": 1j}, TypeError, "so input must be complex too, got torch.float64"),
         ],
-        dtypes=FLOATS + COMPLEX,
+        dtypes=ALL,
         raises=NO_FORWARD_MODE,
     ),
-    "sinh": Op(
-        sinh,
-        torch.sinh,
-        of_one_tensor,
-        small=("contiguous",),
-        bad=NOT_REAL,
-        raises=NO_FORWARD_MODE,
-    ),
-    "softplus": Op(
-        softplus,
-        log_add_exp,
-        of_one_tensor,
-        small=("contiguous",),
-        bad=NOT_REAL,
-        raises=NO_FORWARD_MODE,
-    ),
+    "sinh": Op(sinh, torch.sinh, of_one_tensor, NOT_REAL, raises=NO_FORWARD_MODE),
+    "softplus": Op(softplus, log_add_exp, of_one_tensor, NOT_REAL, raises=NO_FORWARD_MODE),
 }

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.autograd import grad, gradcheck, gradgradcheck
 
 from helpers.ops.involution import benchmark, cpu, involution2d, plain
+from tests.common import assert_agree
 from tests.involution_reference import (
     TOLERANCE,
     assert_close,
@@ -13,6 +14,7 @@ from tests.involution_reference import (
     random_geometries,
     random_tensors,
 )
+from tests.ops import OPS
 
 DEVICES = [
     "cpu",
@@ -125,20 +127,11 @@ def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
 # Layouts, sizes, types
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_any_strides(device):
-    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 5, 6), dtype=torch.float64, device=device)
-    expected = involution2d(input, weight, padding=1)
-    expected_grads = grad(expected.sum(), (input, weight))  # an expanded grad_output
-    for strided in (
-        [t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in (input, weight)],
-        [torch.stack([t, t], -1)[..., 0] for t in (input, weight)],
-    ):
-        strided = [t.detach().requires_grad_() for t in strided]
-        output = involution2d(*strided, padding=1)
-        torch.testing.assert_close(output, expected)
-        for one, other in zip(grad(output.sum(), strided), expected_grads, strict=True):
-            torch.testing.assert_close(one, other)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_samples_of_the_table(dtype):
+    _, reference, samples, *_ = OPS["involution"]
+    for arguments in samples(dtype).values():
+        assert_agree(involution2d, reference, arguments, dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -152,15 +145,6 @@ def test_channels_last_in_channels_last_out(device):
     one, other = grad(output.pow(2).sum(), last)[0], grad(expected.pow(2).sum(), input)[0]
     assert one.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_empty_batch(device):
-    input, weight = tensors((0, 4, 5, 6), (0, 2, 3, 3, 5, 6), device=device)
-    output = involution2d(input, weight, padding=1)
-    assert output.shape == (0, 4, 5, 6)
-    output.sum().backward()
-    assert input.grad.shape == input.shape and weight.grad.shape == weight.shape
 
 
 def test_many_chunks_are_as_one(monkeypatch):

@@ -132,108 +132,65 @@ def test_unknown_depth():
         RedNet(34)
 
 
-def published_layout(blocks):
-    """The names and sizes in the authors' checkpoints, from cls/mmcls/models/backbones/rednet.py
+def published_network(blocks, x, state):
+    """The published network, in PyTorch's functions. It draws its parameters, into `state`.
 
-    and from mmcv's ConvModule (conv, bn) and mmcls' LinearClsHead (fc).
+    Names and sizes are those in the authors' checkpoints: cls/mmcls/models/backbones/rednet.py,
+    with mmcv's ConvModule (conv, bn) and mmcls' LinearClsHead (fc).
     """
-    sizes = {}
 
-    def conv(name, out_channels, in_channels, kernel=1, bias=False):
-        sizes[f"{name}.weight"] = (out_channels, in_channels, kernel, kernel)
-        if bias:
-            sizes[f"{name}.bias"] = (out_channels,)
+    def parameter(name, *size):
+        value = torch.randn(size, dtype=torch.float64)
+        several = len(size) > 1
+        state[name] = value / math.prod(size[1:]) ** 0.5 if several else value.abs() / 4 + 0.5
+        return state[name]
 
-    def norm(name, channels):
-        for part in ("weight", "bias", "running_mean", "running_var"):
-            sizes[f"{name}.{part}"] = (channels,)
-        sizes[f"{name}.num_batches_tracked"] = ()
-
-    def involution(name, channels, kernel):
-        conv(f"{name}.conv1.conv", channels // 4, channels)
-        norm(f"{name}.conv1.bn", channels // 4)
-        conv(f"{name}.conv2.conv", kernel**2 * channels // 16, channels // 4, bias=True)
-
-    conv("backbone.stem.0.conv", 32, 3, 3)
-    norm("backbone.stem.0.bn", 32)
-    involution("backbone.stem.1", 32, 3)
-    norm("backbone.stem.2", 32)
-    conv("backbone.stem.4.conv", 64, 32, 3)
-    norm("backbone.stem.4.bn", 64)
-    in_channels = 64
-    for stage, count in enumerate(blocks):
-        middle = 64 * 2**stage
-        for index in range(count):
-            name = f"backbone.layer{stage + 1}.{index}"
-            conv(f"{name}.conv1", middle, in_channels)
-            norm(f"{name}.bn1", middle)
-            involution(f"{name}.conv2", middle, 7)
-            norm(f"{name}.bn2", middle)
-            conv(f"{name}.conv3", 4 * middle, middle)
-            norm(f"{name}.bn3", 4 * middle)
-            if index == 0:
-                conv(f"{name}.downsample.0", 4 * middle, in_channels)
-                norm(f"{name}.downsample.1", 4 * middle)
-            in_channels = 4 * middle
-    sizes["head.fc.weight"], sizes["head.fc.bias"] = (1000, in_channels), (1000,)
-    return sizes
-
-
-def published_forward(state, blocks, x):
-    """The published network, with PyTorch's functions, on such a state dict."""
-
-    def conv(x, name, stride=1, padding=0):
-        return F.conv2d(x, state[f"{name}.weight"], state.get(f"{name}.bias"), stride, padding)
+    def conv(x, name, channels, kernel=1, stride=1, bias=False):
+        weight = parameter(f"{name}.weight", channels, x.shape[1], kernel, kernel)
+        bias = parameter(f"{name}.bias", channels) if bias else None
+        return F.conv2d(x, weight, bias, stride, kernel // 2)
 
     def norm(x, name):
+        parameter(f"{name}.num_batches_tracked")
         parts = ("running_mean", "running_var", "weight", "bias")
-        return F.batch_norm(x, *[state[f"{name}.{part}"] for part in parts])
+        return F.batch_norm(x, *[parameter(f"{name}.{part}", x.shape[1]) for part in parts])
 
     def involution(x, name, kernel, stride=1):
-        pooled = F.avg_pool2d(x, stride, stride) if stride > 1 else x
-        weight = conv(pooled, f"{name}.conv1.conv")
-        weight = conv(norm(weight, f"{name}.conv1.bn").relu(), f"{name}.conv2.conv")
-        weight = weight.unflatten(1, (-1, kernel, kernel))
-        return unfolded(x, weight, stride, kernel // 2)
+        channels = x.shape[1]
+        pooled = F.avg_pool2d(x, stride) if stride > 1 else x
+        hidden = norm(conv(pooled, f"{name}.conv1.conv", channels // 4), f"{name}.conv1.bn").relu()
+        weight = conv(hidden, f"{name}.conv2.conv", kernel**2 * channels // 16, bias=True)
+        return unfolded(x, weight.unflatten(1, (-1, kernel, kernel)), stride, kernel // 2)
 
-    x = norm(conv(x, "backbone.stem.0.conv", 2, 1), "backbone.stem.0.bn").relu()
+    x = norm(conv(x, "backbone.stem.0.conv", 32, 3, 2), "backbone.stem.0.bn").relu()
     x = norm(involution(x, "backbone.stem.1", 3), "backbone.stem.2").relu()
-    x = norm(conv(x, "backbone.stem.4.conv", 1, 1), "backbone.stem.4.bn").relu()
+    x = norm(conv(x, "backbone.stem.4.conv", 64, 3), "backbone.stem.4.bn").relu()
     x = F.max_pool2d(x, 3, 2, 1)
     for stage, count in enumerate(blocks):
+        middle = 64 * 2**stage
         for index in range(count):
             name = f"backbone.layer{stage + 1}.{index}"
             stride = 2 if stage > 0 and index == 0 else 1
             shortcut = x
             if index == 0:
-                shortcut = conv(x, f"{name}.downsample.0", stride)
+                shortcut = conv(x, f"{name}.downsample.0", 4 * middle, stride=stride)
                 shortcut = norm(shortcut, f"{name}.downsample.1")
-            x = norm(conv(x, f"{name}.conv1"), f"{name}.bn1").relu()
+            x = norm(conv(x, f"{name}.conv1", middle), f"{name}.bn1").relu()
             x = norm(involution(x, f"{name}.conv2", 7, stride), f"{name}.bn2").relu()
-            x = norm(conv(x, f"{name}.conv3"), f"{name}.bn3")
+            x = norm(conv(x, f"{name}.conv3", 4 * middle), f"{name}.bn3")
             x = (x + shortcut).relu()
-    return F.linear(x.mean((2, 3)), state["head.fc.weight"], state["head.fc.bias"])
+    weight = parameter("head.fc.weight", 1000, x.shape[1])
+    return F.linear(x.mean((2, 3)), weight, parameter("head.fc.bias", 1000))
 
 
 def test_published_checkpoints_load():
     torch.manual_seed(0)
-    blocks = RedNet.BLOCKS[26]
-    state = {}
-    for name, size in published_layout(blocks).items():
-        if name.endswith("num_batches_tracked"):
-            state[name] = torch.tensor(5)
-        elif name.endswith("running_var"):
-            state[name] = torch.rand(size) + 0.5
-        elif len(size) > 1:
-            state[name] = torch.randn(size) / math.prod(size[1:]) ** 0.5
-        else:
-            state[name] = torch.randn(size) / 4 + 0.5
-    state = {name: value.double() for name, value in state.items()}
+    images, state = torch.randn(2, 3, 64, 96, dtype=torch.float64), {}
     model = RedNet(26).double().eval()
-    model.load_state_dict(convert_checkpoint({"meta": {}, "state_dict": state}))
-    images = torch.randn(2, 3, 64, 96, dtype=torch.float64)
     with torch.no_grad():
-        torch.testing.assert_close(model(images), published_forward(state, blocks, images))
+        expected = published_network(RedNet.BLOCKS[26], images, state)
+        model.load_state_dict(convert_checkpoint({"meta": {}, "state_dict": state}))
+        torch.testing.assert_close(model(images), expected)
     prefixed = {f"module.{name}": value for name, value in state.items()}
     assert convert_checkpoint(prefixed).keys() == model.state_dict().keys()
     with pytest.raises(ValueError, match="got the keys layer.weight"):
