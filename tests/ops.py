@@ -29,8 +29,7 @@ class Op(NamedTuple):
     remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
                gradient is not the derivative of the forward.
     raises:    what of test_ops.USES raises, with some of the words.
-    wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch, as the
-               docstring of the function says.
+    wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch.
     """
 
     function: Callable
@@ -216,6 +215,7 @@ OPS = {
             ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
         ],
         raises=NO_FORWARD_MODE,
+        # Of a tensor that reaches the Function as it came, beside one that was reshaped: zeros.
         wrong=("compile(func.grad)",),
     ),
     "mul_constant": Op(
