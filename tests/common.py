@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # How far a result may be off: a few units in the last place of the dtype.
 TOLERANCE = {
     torch.float64: {"rtol": 1e-12, "atol": 1e-12},
@@ -12,11 +12,14 @@ TOLERANCE = {
     torch.bfloat16: {"rtol": 2e-2, "atol": 2e-2},
     torch.float16: {"rtol": 3e-3, "atol": 3e-3},
 }
+TOLERANCE[torch.complex128] = TOLERANCE[torch.float64]
+TOLERANCE[torch.complex64] = TOLERANCE[torch.float32]
 
 
 def random(*shape, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype).requires_grad_()
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, dtype=wide, generator=generator).to(dtype).requires_grad_()
 
 
 def layouts(dtype=torch.float64):

@@ -1,8 +1,10 @@
-"""Involution as seven nested loops over Python floats, and random cases to compare with."""
+"""Involution as seven nested loops over Python floats and by unfold, and random cases."""
 
+import math
 import random
 
 import torch
+import torch.nn.functional as F
 
 from helpers.ops.involution.functional import Geometry
 
@@ -76,6 +78,16 @@ def by_loops(geometry, input, weight, grad_output):
                                 grad_input[n][c][y][x] += grad_output[n][c][h][w] * factor
                                 grad_weight[n][g][kh][kw][h][w] += grad_output[n][c][h][w] * value
     return [torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)]
+
+
+def unfolded(input, weight, stride=1, padding=0, dilation=1):
+    """The usual formulation, with PyTorch's own unfold and autograd."""
+    batch, groups, *kernel, height, width = weight.shape
+    columns = F.unfold(input, kernel, dilation, padding, stride)
+    pixels = math.prod(kernel), height, width
+    columns = columns.reshape(batch, groups, input.shape[1] // groups, *pixels)
+    product = columns * weight.reshape(batch, groups, 1, *pixels)
+    return product.sum(3).flatten(1, 2)
 
 
 def assert_close(actual, expected, dtype):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.autograd import grad, gradcheck, gradgradcheck
 
-from helpers.ops.involution import Involution2d, RedNet, cpu, host, involution2d, operator
+from helpers.ops.involution import Involution2d, RedNet, cpu, involution2d, operator
 from helpers.ops.involution.benchmark import unfold_involution
 from tests.involution_reference import TOLERANCE, make_geometry, random_geometries, random_tensors
 
@@ -21,8 +21,8 @@ FOLDER = Path(operator.__file__).parent
 
 def why_no_aot_inductor():
     try:
-        host.find_compiler()
-    except host.CompilerNotFoundError as error:
+        cpu.find_compiler()
+    except cpu.CompilerNotFoundError as error:
         return str(error)
     return None if sys.platform == "linux" else "tried on Linux only"
 
@@ -110,16 +110,13 @@ CHEAP = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_opcheck(dtype):
-    """Every sample of test_involution.py. The last of the four checks takes half a second each."""
-    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
-    for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
+    """Samples of test_involution.py. The last of the four checks takes half a second each."""
+    for seed, geometry in enumerate(random_geometries(12, seed=str(dtype))):
         case = [t.requires_grad_() for t in random_tensors(geometry, dtype, seed)]
         for op, arguments in calls(geometry, *case).items():
             torch.library.opcheck(op, arguments, test_utils=CHEAP)
-            if seed == 0:
-                torch.library.opcheck(
-                    op, arguments, test_utils="test_aot_dispatch_dynamic", **tolerance
-                )
+            if seed == 0 and dtype == torch.float64:
+                torch.library.opcheck(op, arguments, test_utils="test_aot_dispatch_dynamic")
 
 
 @pytest.mark.parametrize("batch", [0, 2])
@@ -220,26 +217,6 @@ def test_nested_transforms_agree_with_autograd():
         torch.testing.assert_close(thrice(function)(input, weight), third)
 
 
-@pytest.mark.parametrize("in_dims", [(0, 0), (1, 5), (0, None), (None, 2)], ids=str)
-def test_vmap_over_either_or_both(in_dims):
-    sizes = [(2, 2, 4, 5), (2, 1, 3, 3, 4, 5)]
-    for size, dim in zip((0, 1), in_dims, strict=True):
-        if dim is not None:
-            sizes[size] = (*sizes[size][:dim], 3, *sizes[size][dim:])
-    input, weight = (t.detach() for t in tensors(*sizes))
-    one_of = [
-        lambda i, t=t, dim=dim: t if dim is None else t.select(dim, i)
-        for t, dim in zip((input, weight), in_dims, strict=True)
-    ]
-    cases = [[pick(i) for pick in one_of] for i in range(3)]
-    actual = torch.func.vmap(function, in_dims)(input, weight)
-    torch.testing.assert_close(actual, torch.stack([function(*case) for case in cases]))
-    gradients = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims)(input, weight)
-    expected = [torch.func.grad(reference_loss, (0, 1))(*case) for case in cases]
-    for one, others in zip(gradients, zip(*expected, strict=True), strict=True):
-        torch.testing.assert_close(one, torch.stack(others))
-
-
 def test_autocast_is_the_operators_own():
     input, weight = tensors(*SIZES, dtype=torch.float32)
     arguments = (1, 1), (1, 1), (1, 1)
@@ -282,9 +259,7 @@ def test_compile(backend, dynamic):
 
 def test_compiled_transforms_keep_the_gradient():
     case = [t.detach() for t in tensors(*SIZES)]
-    expected = torch.func.grad(reference_loss, (0, 1))(*case)
     compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
-    assert_all_close(compiled(torch.func.grad(loss, (0, 1)))(*case), expected)
     batch = [torch.stack([t, 2 * t]) for t in case]
     expected = [torch.func.vmap(f)(*batch) for f in (function, torch.func.grad(loss))]
     for f, other in zip((function, torch.func.grad(loss)), expected, strict=True):
@@ -300,7 +275,8 @@ def test_compile_names_a_bad_argument():
         compiled(input, weight)
 
 
-def test_rednet_is_exported_saved_and_loaded(tmp_path):
+def test_rednet_is_exported_saved_and_loaded(tmp_path, monkeypatch):
+    monkeypatch.setitem(RedNet.BLOCKS, 26, (1, 1, 1, 1))
     torch.manual_seed(0)
     model = RedNet(26, num_classes=3).eval()
     batch = torch.export.Dim("batch", min=2)
@@ -328,34 +304,50 @@ def test_aot_inductor(tmp_path):
     torch.testing.assert_close(output, unfold_involution(2 * case[0], case[1]))
 
 
-# Two copies of the folder
+# Copies of the folder, where there is nothing but torch
 
-
-def test_two_copies_in_one_process(tmp_path):
-    for name in ("one", "other"):
-        shutil.copytree(FOLDER, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    script = """
+COPIES = """
 import gc, sys
-sys.modules["helpers"] = None
+sys.modules.update(helpers=None, cupy=None)  # importing them raises ImportError
 import torch, one, other
 x = torch.ones(1, 1, 2, 2, requires_grad=True)
 w = torch.ones(1, 1, 1, 1, 2, 2)
 for copy in (one, other):
     print(torch.autograd.grad(copy.involution2d(x, w).sum(), x)[0].sum().item())
+one.Involution2d(16, 3).train()(torch.randn(1, 16, 4, 4)).sum().backward()
+print(one.backend())
+
+from one import benchmark, cuda
+compiler = sys.modules[one.cpu.find_compiler.__module__]
+compiler.find_spec = lambda name: None  # no ziglang either
+compiler.find_compiler.cache_clear()
+for failing in (cuda._cupy, compiler.find_compiler):
+    try:
+        failing()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+
 for name in [n for n in sys.modules if n.split(".")[0] == "one"]:
     del sys.modules[name]
-del one, copy
+del one, copy, benchmark, cuda, compiler
 gc.collect()
 print(torch.func.grad(lambda x: other.involution2d(x, w).sum())(x.detach()).sum().item())
 """
+
+
+def test_two_copies_in_one_process(tmp_path):
+    for name in ("one", "other"):
+        shutil.copytree(FOLDER, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {"PATH": "", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+    environment |= {k: v for k, v in os.environ.items() if k.startswith(("OMP", "MKL"))}
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", COPIES], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["4.0"] * 3
+    one, other, backend, cupy, compiler, after = done.stdout.splitlines()
+    assert (one, other, after) == ("4.0", "4.0", "4.0")
+    assert cupy.startswith("ImportError: involution2d of CUDA tensors needs CuPy: pip install")
+    assert compiler.startswith("CompilerNotFoundError: ") and "`pip install ziglang`" in compiler
 
 
 @pytest.mark.skipif(not cpu.available(), reason=cpu.reason())

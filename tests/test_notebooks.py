@@ -1,9 +1,6 @@
 """The rules of a notebook. That every stored output is true is checked by nbval itself."""
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -13,11 +10,6 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_OUTPUTS_LIMIT = 4  # in the whole course
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-OPS = sorted(
-    path
-    for path in (ROOT / "helpers" / "ops").iterdir()
-    if path.name not in ("__init__.py", "__pycache__")
-)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -130,30 +122,3 @@ def test_figures_come_with_numbers(path):
         if "image/png" in kinds:
             said = [o for o in cell.outputs if "text" in o or "image/png" not in o.get("data", {})]
             assert said, f"In [{cell.execution_count}] draws a figure without a number to compare"
-
-
-def test_each_op_stands_alone(tmp_path):
-    """Copied into an empty folder of its own, each op imports with `helpers` out of reach."""
-    program = "import sys; sys.modules['helpers'] = None\n"
-    for path in OPS:
-        folder = tmp_path / path.stem
-        folder.mkdir()
-        if path.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(path, folder / path.name, ignore=ignore)
-        else:
-            shutil.copy(path, folder)
-        program += f"sys.path[0] = {str(folder)!r}; import {path.stem}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("path", OPS, ids=lambda path: path.name)
-def test_op_is_in_the_readme_and_documented(path):
-    assert f"helpers/ops/{path.name}" in README
-    source = path / "__init__.py" if path.is_dir() else path
-    docstring = source.read_text(encoding="utf-8").split('"""')[1]
-    assert ">>> " in docstring, "no usage example"
-    assert "https://" in docstring, "no source"

@@ -2,30 +2,10 @@ import pytest
 import torch
 
 from helpers.ops.softplus import softplus
-from tests.common import (
-    FLOATS,
-    assert_agree,
-    assert_gradients,
-    assert_raises,
-    assert_works_compiled,
-    layouts,
-    random,
-)
+from tests.common import FLOATS, assert_gradients, random
 
 
-def log_add_exp(x):
-    """log(exp(x) + exp(0)) by PyTorch's own stable operation."""
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("layout", layouts())
-def test_agrees_with_torch(layout, dtype):
-    assert_agree(softplus, log_add_exp, [layouts(dtype)[layout]], dtype)
-
-
-def test_gradients():
-    assert_gradients(softplus, random(2, 3))
+def test_gradients_where_the_pieces_meet():
     assert_gradients(softplus, torch.zeros(2, dtype=torch.float64, requires_grad=True))
 
 
@@ -63,20 +43,3 @@ def test_infinities_and_nan():
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(y.detach(), torch.tensor([0, torch.inf, torch.nan]), equal_nan=True)
     torch.testing.assert_close(gradient, torch.tensor([0, 1, torch.nan]), equal_nan=True)
-
-
-def test_function_transforms():
-    x = random(4, 3).detach()
-    assert torch.allclose(torch.func.vmap(softplus)(x), log_add_exp(x))
-    per_sample = torch.func.vmap(torch.func.grad(lambda row: softplus(row).sum()))(x)
-    assert torch.allclose(per_sample, torch.sigmoid(x))
-
-
-def test_compiles():
-    assert_works_compiled(softplus, random(2, 3))
-
-
-def test_bad_input():
-    assert_raises(TypeError, "input must be a torch.Tensor, got int", softplus, 1)
-    assert_raises(TypeError, "got torch.int64", softplus, torch.arange(3))
-    assert_raises(TypeError, "got torch.complex64", softplus, torch.zeros(1, dtype=torch.cfloat))

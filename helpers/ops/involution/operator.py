@@ -244,7 +244,7 @@ class _Operator(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
-        ctx.modes, ctx.name, ctx.arguments = modes, name, arguments
+        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments  # ctx.name() is taken
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record, too.
@@ -258,7 +258,7 @@ class _Operator(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         needed = ctx.needs_input_grad[2:4]
-        first, second = OPERATORS[ctx.name].backward(
+        first, second = OPERATORS[ctx.operator].backward(
             needed, grad, *ctx.saved_tensors, *ctx.arguments
         )
         return None, None, first, second, *[None] * len(ctx.arguments)
@@ -267,7 +267,7 @@ class _Operator(torch.autograd.Function):
     def jvp(ctx, _, __, first_tangent, second_tangent, *others):
         # Here, too, the levels below may want to record, but this one is done.
         with _set_fwd_grad_enabled(ctx.modes[1]):
-            op = getattr(_ops(), ctx.name)
+            op = getattr(_ops(), ctx.operator)
             first, second = (unpack_dual(t, level=0).primal for t in ctx.saved_tensors)
             parts = []
             if first_tangent is not None:

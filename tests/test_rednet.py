@@ -1,0 +1,197 @@
+"""The layer `Involution2d` and the network `RedNet` of the paper, and its published checkpoints."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.ops.involution import Bottleneck, Involution2d, RedNet, convert_checkpoint, cpu
+from tests.involution_reference import unfolded
+
+
+@pytest.fixture(autouse=True)
+def plain_path(monkeypatch):
+    """The operation has tests of its own; here one second for a first build would be wasted."""
+    monkeypatch.setattr(cpu, "available", lambda: False)
+
+
+def test_layer_is_the_one_of_the_paper():
+    torch.manual_seed(0)
+    for stride, size in ((1, (9, 8)), (2, (8, 10))):
+        layer = Involution2d(32, 5, stride, group_channels=8, reduction_ratio=2).double()
+        input = torch.randn(2, 32, *size, dtype=torch.float64)
+        reduce, norm, span = layer.reduce[0], layer.reduce[1], layer.span
+        pooled = F.avg_pool2d(input, stride) if stride > 1 else input
+        hidden = F.conv2d(pooled, reduce.weight, reduce.bias)
+        hidden = F.batch_norm(hidden, None, None, norm.weight, norm.bias, training=True).relu()
+        kernels = F.conv2d(hidden, span.weight, span.bias)
+        kernels = kernels.view(2, 4, 5, 5, *kernels.shape[2:])
+        assert kernels.shape[1] == layer.groups
+        torch.testing.assert_close(layer(input), unfolded(input, kernels, stride, padding=2))
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 10, 11])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_layer_takes_any_size(size, stride):
+    layer = Involution2d(16, 3, stride, dilation=2)
+    assert layer(torch.randn(2, 16, size, 7)).shape == (2, 16, -(-size // stride), -(-7 // stride))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"channels": 24}, ValueError, "divisible by group_channels .* 24, 16 and 4"),
+        ({"channels": 16, "reduction_ratio": 3}, ValueError, "reduction_ratio"),
+        ({"channels": 16, "kernel_size": 4}, ValueError, "kernel_size must be odd, got 4"),
+        ({"channels": 16, "stride": 0}, ValueError, "stride must be 1 or more, got 0"),
+        ({"channels": 16, "dilation": 1.0}, TypeError, "dilation must be an int, got 1.0"),
+    ],
+)
+def test_layer_names_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        Involution2d(**options)
+
+
+def test_layer_trains_in_every_mode():
+    layer = Involution2d(16)
+    input = torch.randn(2, 16, 7, 7)
+    assert "kernel_size=7" in repr(layer)
+    expected = layer(input)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(input)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.1)
+    last = layer.to(memory_format=torch.channels_last)(input.to(memory_format=torch.channels_last))
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(last, expected)
+    last.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+# From the paper: millions of parameters, and 10^9 multiply-adds at 224 x 224.
+PAPER = {
+    26: (9.23, 1.73),
+    38: (12.39, 2.22),
+    50: (15.54, 2.71),
+    101: (25.65, 4.74),
+    152: (33.99, 6.79),
+}
+
+
+@pytest.mark.parametrize("depth", PAPER)
+def test_rednet_has_as_many_parameters_as_in_the_paper(depth):
+    with torch.device("meta"):
+        model = RedNet(depth)
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    assert f"{millions:.2f}" == f"{PAPER[depth][0]:.2f}"
+
+
+@pytest.mark.parametrize("depth", [26, 50])
+def test_rednet_needs_as_many_operations_as_in_the_paper(depth):
+    with torch.device("meta"):
+        model = RedNet(depth).eval()
+    involutions = []
+    for module in model.modules():
+        if isinstance(module, Involution2d):
+            module.register_forward_hook(
+                lambda module, _, output: involutions.append(output.numel() * module.kernel_size**2)
+            )
+    with FlopCounterMode(display=False) as counter:  # convolutions and the last layer, times 2
+        output = model(torch.empty(1, 3, 224, 224, device="meta"))
+    assert output.shape == (1, 1000)
+    counted = (counter.get_total_flops() / 2 + sum(involutions)) / 1e9
+    # The paper's figures are a little higher. It does not say what else they count.
+    assert 0.97 * PAPER[depth][1] < counted < PAPER[depth][1]
+
+
+def test_rednet_learns():
+    torch.manual_seed(0)
+    model = RedNet(26, num_classes=3)
+    images, labels = torch.randn(6, 3, 33, 41), torch.tensor([0, 1, 2, 0, 1, 2])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(3):
+        loss = F.cross_entropy(model(images), labels)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
+
+
+def test_a_block_starts_as_the_identity():
+    block = RedNet(26).layer3[1].eval()
+    input = torch.rand(2, 1024, 5, 5)
+    assert isinstance(block, Bottleneck) and block(input).equal(input)
+
+
+def test_unknown_depth():
+    with pytest.raises(ValueError, match="26, 38, 50, 101, 152, got 34"):
+        RedNet(34)
+
+
+def published_network(blocks, x, state):
+    """The published network, in PyTorch's functions. It draws its parameters, into `state`.
+
+    Names and sizes are those in the authors' checkpoints: cls/mmcls/models/backbones/rednet.py,
+    with mmcv's ConvModule (conv, bn) and mmcls' LinearClsHead (fc).
+    """
+
+    def parameter(name, *size):
+        value = torch.randn(size, dtype=torch.float64)
+        several = len(size) > 1
+        state[name] = value / math.prod(size[1:]) ** 0.5 if several else value.abs() / 4 + 0.5
+        return state[name]
+
+    def conv(x, name, channels, kernel=1, stride=1, bias=False):
+        weight = parameter(f"{name}.weight", channels, x.shape[1], kernel, kernel)
+        bias = parameter(f"{name}.bias", channels) if bias else None
+        return F.conv2d(x, weight, bias, stride, kernel // 2)
+
+    def norm(x, name):
+        parameter(f"{name}.num_batches_tracked")
+        parts = ("running_mean", "running_var", "weight", "bias")
+        return F.batch_norm(x, *[parameter(f"{name}.{part}", x.shape[1]) for part in parts])
+
+    def involution(x, name, kernel, stride=1):
+        channels = x.shape[1]
+        pooled = F.avg_pool2d(x, stride) if stride > 1 else x
+        hidden = norm(conv(pooled, f"{name}.conv1.conv", channels // 4), f"{name}.conv1.bn").relu()
+        weight = conv(hidden, f"{name}.conv2.conv", kernel**2 * channels // 16, bias=True)
+        return unfolded(x, weight.unflatten(1, (-1, kernel, kernel)), stride, kernel // 2)
+
+    x = norm(conv(x, "backbone.stem.0.conv", 32, 3, 2), "backbone.stem.0.bn").relu()
+    x = norm(involution(x, "backbone.stem.1", 3), "backbone.stem.2").relu()
+    x = norm(conv(x, "backbone.stem.4.conv", 64, 3), "backbone.stem.4.bn").relu()
+    x = F.max_pool2d(x, 3, 2, 1)
+    for stage, count in enumerate(blocks):
+        middle = 64 * 2**stage
+        for index in range(count):
+            name = f"backbone.layer{stage + 1}.{index}"
+            stride = 2 if stage > 0 and index == 0 else 1
+            shortcut = x
+            if index == 0:
+                shortcut = conv(x, f"{name}.downsample.0", 4 * middle, stride=stride)
+                shortcut = norm(shortcut, f"{name}.downsample.1")
+            x = norm(conv(x, f"{name}.conv1", middle), f"{name}.bn1").relu()
+            x = norm(involution(x, f"{name}.conv2", 7, stride), f"{name}.bn2").relu()
+            x = norm(conv(x, f"{name}.conv3", 4 * middle), f"{name}.bn3")
+            x = (x + shortcut).relu()
+    weight = parameter("head.fc.weight", 1000, x.shape[1])
+    return F.linear(x.mean((2, 3)), weight, parameter("head.fc.bias", 1000))
+
+
+def test_published_checkpoints_load():
+    torch.manual_seed(0)
+    images, state = torch.randn(2, 3, 64, 96, dtype=torch.float64), {}
+    model = RedNet(26).double().eval()
+    with torch.no_grad():
+        expected = published_network(RedNet.BLOCKS[26], images, state)
+        model.load_state_dict(convert_checkpoint({"meta": {}, "state_dict": state}))
+        torch.testing.assert_close(model(images), expected)
+    prefixed = {f"module.{name}": value for name, value in state.items()}
+    assert convert_checkpoint(prefixed).keys() == model.state_dict().keys()
+    with pytest.raises(ValueError, match="got the keys layer.weight"):
+        convert_checkpoint({"layer.weight": torch.zeros(1)})
