@@ -215,8 +215,6 @@ OPS = {
             ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
         ],
         raises=NO_FORWARD_MODE,
-        # Of a tensor that reaches the Function as it came, beside one that was reshaped: zeros.
-        wrong=("compile(func.grad)",),
     ),
     "mul_constant": Op(
         mul_constant,

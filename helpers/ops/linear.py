@@ -100,7 +100,12 @@ def linear(input, weight, bias=None):
             raise TypeError(f"{name} is {tensor.dtype}, but input is {tensors['input'].dtype}")
     # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input features.
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
-    output = LinearFunction.apply(rows, tensors["weight"], tensors.get("bias"))
+    weight, bias = tensors["weight"], tensors.get("bias")
+    # As views: torch.compile(torch.func.grad(...)) of several arguments returns zeros, without a
+    # word, for a parameter that reaches the Function as it came (torch 2.13.0).
+    output = LinearFunction.apply(
+        rows, weight.view_as(weight), None if bias is None else bias.view_as(bias)
+    )
     return output.reshape(*input.shape[:-1], out_features)
 
 
