@@ -1,9 +1,10 @@
 """Run autograd code written for PyTorch 0.1.12 to 0.3 on today's PyTorch.
 
-Change the imports to `from helpers.ops.legacy import Function, Variable`; the rest stays. In those
-versions an operation was an *instance*: `__init__` took the arguments that are no tensors, a call
-ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward had left there.
-Both worked on plain tensors, whose use is not recorded.
+Change the imports to `from helpers.ops.legacy import Function, Variable`; the rest stays, but where
+the code says `torch.autograd.Function` or `autograd.Variable` in full, write `Function` and
+`Variable`. In those versions an operation was an *instance*: `__init__` took the arguments that are
+no tensors, a call ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward
+had left there. Both worked on plain tensors, whose use is not recorded.
 
 >>> import torch
 >>> class Power(Function):
@@ -24,11 +25,12 @@ tensor([ 3., 12., 27.])
 
 A Variable is an ordinary tensor, so both generations mix: modern tensors, `nn.Parameter` and
 `nn.Module` on either side of a legacy Function, and `torch.autograd.gradcheck` on a wrapper or on
-an instance. Only a volatile Variable has a type of its own.
+an instance. Only a volatile Variable has a type of its own. `type(x) == Variable` is True for both.
 
 Stricter than it was: an instance that was called again with other inputs raises when the earlier
-call is differentiated (the old gradient was silently wrong), and a second derivative raises, since
-there is none through a backward on plain tensors.
+call is differentiated (the old gradient was silently wrong); a second derivative raises, since
+there is none through a backward on plain tensors; and so does changing in place, with a volatile
+Variable, one that has a history. Threads that share an instance wait for each other.
 
 Not provided:
 
@@ -36,9 +38,12 @@ Not provided:
   `retain_graph`, and `sum(1)` drops the dimension, since 0.2. `y.creator` was the instance; it is
   `y.grad_fn.function`. `volatile` is fixed when a Variable is made, and asking another Variable
   for it gives False with a warning from PyTorch.
+- Telling a Variable from a plain tensor: `isinstance(x, Variable)` is True for every tensor, inside
+  forward as well, and so is `torch.is_tensor(x)`. `type(x) is Variable` is False.
+- Instances of 0.4 to 1.4: there, forward ran without recording; begin it with `torch.no_grad()`.
 - `NestedIOFunction`, `StochasticFunction`, hooks on the instance (`y.grad_fn` takes them).
-- Forward-mode derivatives and `torch.func`: they raise. `torch.compile` runs the call uncompiled
-  between two graphs; `fullgraph=True` raises. Autocast does not reach backward.
+- Forward-mode derivatives and `torch.func`: they raise. `torch.compile` runs a call, and what makes
+  a volatile Variable, between two graphs; `fullgraph=True` raises. Autocast misses backward.
 - A `torch.autograd.Function` of today records even when one of its inputs is volatile.
 
 Semantics: `torch/csrc/autograd/python_function.cpp` and `torch/autograd/function.py` in
@@ -77,12 +82,12 @@ def _forward(ctx, holder, forward, inputs):
     outputs = (outputs,) if single else outputs
     for i, tensor in enumerate(outputs):
         if not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
-            name, got, hint = type(holder).__name__, type(tensor).__name__, ""
+            got, hint = type(tensor).__name__, ""
             if isinstance(tensor, torch.Tensor):
                 got = "Variable"
                 hint = "; code of 0.4 to 1.4 needs `with torch.no_grad():` inside forward"
             raise TypeError(
-                f"{name}.forward: expected a tensor or a tuple of "
+                f"{ctx.name().removesuffix('Backward')}.forward: expected a tensor or a tuple of "
                 f"tensors without history, but got {got} for output {i}{hint}"
             )
         # Another object gets the history, so that self.output = output makes no cycle. A view of
@@ -97,16 +102,27 @@ def _forward(ctx, holder, forward, inputs):
 
 
 def _dense(grad):
-    """A gradient that may be changed in place: that of a sum is one number, expanded."""
-    expanded = any(n > 1 and step == 0 for n, step in zip(grad.shape, grad.stride(), strict=True))
-    return grad.contiguous() if expanded else grad
+    """A gradient that backward may change in place: that of a sum is one number, expanded."""
+    if grad.requires_grad or (grad.layout == torch.strided and 0 in grad.stride()):
+        return grad.detach().clone()
+    return grad
+
+
+def _of_shape(grad, shape):
+    """A gradient without history, and with the dimensions of size 1 that the input has."""
+    if not isinstance(grad, torch.Tensor) or shape is None:
+        return grad
+    if grad.requires_grad:  # a copy, or x.grad would take over what the instance may keep
+        grad = grad.detach().clone()
+    only_ones = [n for n in grad.shape if n != 1] == [n for n in shape if n != 1]
+    return grad.reshape(shape) if only_ones and grad.shape != shape else grad
 
 
 def _backward(call, grad_outputs):
     """Run the legacy backward of a call, and check what it returns."""
     function = call.function
     name = type(function).__name__
-    with function._call_lock:
+    with function._lock:
         if call.inputs is not function._call_inputs:
             raise RuntimeError(
                 f"Legacy autograd function object was called twice: this {name} has been called "
@@ -129,17 +145,6 @@ def _backward(call, grad_outputs):
     return tuple(map(_of_shape, grads, call.shapes))
 
 
-def _of_shape(grad, shape):
-    """The gradient without history, and with the dimensions of size 1 that the input has."""
-    if not isinstance(grad, torch.Tensor) or shape is None:
-        return grad
-    if grad.requires_grad:
-        # No alias: x.grad would take over the memory of what the instance keeps.
-        grad = grad.detach().clone()
-    same = [n for n in grad.shape if n != 1] == [n for n in shape if n != 1]
-    return grad.reshape(shape) if same and grad.shape != shape else grad
-
-
 class _Backward(torch.autograd.Function):
     """A legacy backward under `create_graph=True`: recorded, but it cannot be passed.
 
@@ -151,7 +156,7 @@ class _Backward(torch.autograd.Function):
     def forward(ctx, call, edge, *grad_outputs):
         ctx.function = call.function
         # Bare, or a tensor that the instance keeps would get this node as its history.
-        return tuple(_bare(_backward(call, _bare(grad_outputs))))
+        return tuple(_bare(_backward(call, grad_outputs)))
 
     @staticmethod
     def backward(ctx, *grad_outputs):
@@ -205,11 +210,6 @@ class Function:
         super().__init_subclass__(**kwargs)
         cls._call_node = type(cls.__name__, (_Call,), {})  # so that grad_fn is a LinearBackward
 
-    def __new__(cls, *args, **kwargs):
-        self = super().__new__(cls)
-        self._call_lock = threading.RLock()  # one call at a time: its state is in the instance
-        return self
-
     def __call__(self, *inputs):
         if torch.compiler.is_dynamo_compiling():
             return torch.compiler.disable(self.__call__)(*inputs)
@@ -219,7 +219,7 @@ class Function:
                     f"{type(self).__name__}: expected a Variable argument, but got "
                     f"{type(x).__name__} at position {i}; what is no tensor goes to __init__"
                 )
-        with self._call_lock:
+        with self._lock:
             # This tuple identifies the call. A repetition, as in gradcheck, is no other call.
             if len(self._call_inputs) != len(inputs) or not all(
                 ref is None if x is None else ref is not None and ref() is x
@@ -231,6 +231,8 @@ class Function:
     @classmethod
     def apply(cls, *args):
         """Apply a Function with static methods, the style that 0.2 introduced."""
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(cls.apply)(*args)
         if "_call_static" not in vars(cls):
 
             def forward(ctx, *args):
@@ -242,6 +244,12 @@ class Function:
 
     def __getstate__(self):
         return {key: value for key, value in vars(self).items() if not key.startswith("_call")}
+
+    @property
+    def _lock(self):
+        # One call at a time: its state is in the instance. Made when it is first needed, because
+        # a subclass may leave out super().__init__().
+        return vars(self).setdefault("_call_lock", threading.RLock())
 
     def _call_ctx(self):
         return None  # each call puts a weak reference to its ctx in this place
@@ -309,13 +317,16 @@ class VolatileVariable(torch.Tensor):
 
 
 def _volatile(tensor):
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.disable(_volatile)(tensor)
     return tensor.as_subclass(VolatileVariable)
 
 
 def _unrecorded(values, call, *args):
     """Call without recording. What has a history may not change: the history would be wrong."""
-    watched = [x for x in values if isinstance(x, torch.Tensor) and type(x) != VolatileVariable]
-    watched = [x for x in watched if torch.is_grad_enabled() and x.grad_fn is not None]
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    others = [x for x in tensors if not isinstance(x, VolatileVariable)]
+    watched = [x for x in others if torch.is_grad_enabled() and x.grad_fn is not None]
     versions = [x._version for x in watched]
     with torch.no_grad():
         result = call(*args)
@@ -337,7 +348,7 @@ def _unless_volatile(apply, *args):
 
 
 class _VariableType(type):
-    """Says that each tensor is a Variable; `type(x) == Variable` tells it from a Parameter."""
+    """Takes each tensor for a Variable. `type(x) == Variable`, which was often asked, is True."""
 
     def __instancecheck__(cls, instance):
         return isinstance(instance, torch.Tensor)
@@ -377,9 +388,11 @@ class Variable(metaclass=_VariableType):
             raise ValueError("Variable can't be volatile and require_grad at the same time!")
         # .data, not .detach(): each Variable counts its own in-place changes, so the tensor that
         # was wrapped can be filled again.
+        data = data.data
         if not volatile:
             differentiable = data.is_floating_point() or data.is_complex()
-            return data.data.requires_grad_(requires_grad and differentiable)
-        if torch.compiler.is_dynamo_compiling():
-            return torch.compiler.disable(_volatile)(data.data)
-        return _volatile(data.data)
+            return data.requires_grad_(requires_grad and differentiable)
+        if type(data) is not torch.Tensor:  # torch.compile breaks its graph at a wrong argument
+            name = type(data).__name__
+            raise TypeError(f"a volatile Variable needs a plain tensor as argument, but got {name}")
+        return _volatile(data)
