@@ -269,15 +269,24 @@ def test_compile(f):
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x * 3, lambda x: x.data])
 def test_compile_what_makes_a_variable(change):
-    torch._dynamo.reset()
+    def compiled(f, backend="eager", **kwargs):
+        torch._dynamo.reset()
+        return torch.compile(f, backend=backend, **kwargs)
+
     x = torch.ones(2)
-    y = torch.compile(lambda x: Variable(change(x), volatile=True) * 2, backend="eager")(x)
+    y = compiled(lambda x: Variable(change(x), volatile=True) * 2)(x)
     assert y.volatile and torch.equal(y.data, 2 * change(x))
-    y = torch.compile(lambda x: StaticSquare.apply(Variable(x, volatile=True), 2), backend="eager")(
-        x
-    )
+    y = compiled(lambda x: StaticSquare.apply(Variable(x, volatile=True), 2))(x)
     assert y.volatile and torch.equal(y.data, torch.full((2,), 2.0))
-    f = torch.compile(lambda x: Variable(change(x)) * 2, backend="eager", fullgraph=True)
-    assert torch.equal(f(x), 2 * change(x))
-    f = torch.compile(lambda x: type(x) == Variable and x * 2, backend="eager")  # noqa: E721
-    assert torch.equal(f(x), 2 * x)
+
+    def f(x):
+        leaf = Variable(change(x), requires_grad=True)
+        return leaf, (leaf * 2).sum()
+
+    leaf, loss = compiled(f, "aot_eager")(x)
+    loss.backward()
+    assert torch.equal(leaf.grad, torch.full((2,), 2.0))
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(f, fullgraph=True)(x)
+    y = compiled(lambda x: type(x) == Variable and isinstance(x, Variable) and x * 2)(x)  # noqa: E721
+    assert torch.equal(y, 2 * x)

@@ -43,7 +43,8 @@ Not provided:
 - Instances of 0.4 to 1.4: there, forward ran without recording; begin it with `torch.no_grad()`.
 - `NestedIOFunction`, `StochasticFunction`, hooks on the instance (`y.grad_fn` takes them).
 - Forward-mode derivatives and `torch.func`: they raise. `torch.compile` runs a call, and what makes
-  a volatile Variable, between two graphs; `fullgraph=True` raises. Autocast misses backward.
+  a Variable, between two graphs: `fullgraph=True` raises, and so do most backends for a volatile
+  Variable inside a graph. Autocast does not reach backward.
 - A `torch.autograd.Function` of today records even when one of its inputs is volatile.
 
 Semantics: `torch/csrc/autograd/python_function.cpp` and `torch/autograd/function.py` in
@@ -380,6 +381,10 @@ class Variable(metaclass=_VariableType):
     """
 
     def __new__(cls, data, requires_grad=False, volatile=False):
+        if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
+            # torch.compile takes this class for torch.Tensor, to which it is equal, and tries the
+            # call as a part of its graph. At a wrong argument it ends the graph before the call.
+            raise TypeError("a Variable needs a tensor as argument, not what stands for one")
         is_tensor = isinstance(data, torch.Tensor)
         if not is_tensor or data.requires_grad or isinstance(data, VolatileVariable):
             got = "Variable" if is_tensor else type(data).__name__
@@ -388,11 +393,7 @@ class Variable(metaclass=_VariableType):
             raise ValueError("Variable can't be volatile and require_grad at the same time!")
         # .data, not .detach(): each Variable counts its own in-place changes, so the tensor that
         # was wrapped can be filled again.
-        data = data.data
-        if not volatile:
-            differentiable = data.is_floating_point() or data.is_complex()
-            return data.requires_grad_(requires_grad and differentiable)
-        if type(data) is not torch.Tensor:  # torch.compile breaks its graph at a wrong argument
-            name = type(data).__name__
-            raise TypeError(f"a volatile Variable needs a plain tensor as argument, but got {name}")
-        return _volatile(data)
+        if volatile:
+            return _volatile(data.data)
+        differentiable = data.is_floating_point() or data.is_complex()
+        return data.data.requires_grad_(requires_grad and differentiable)
