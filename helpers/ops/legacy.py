@@ -82,29 +82,32 @@ def _forward(ctx, holder, forward, inputs):
     single = not isinstance(outputs, tuple)
     outputs = (outputs,) if single else outputs
     for i, tensor in enumerate(outputs):
-        if not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
-            got, hint = type(tensor).__name__, ""
-            if isinstance(tensor, torch.Tensor):
-                got = "Variable"
-                hint = "; code of 0.4 to 1.4 needs `with torch.no_grad():` inside forward"
+        is_tensor = isinstance(tensor, torch.Tensor)
+        if not is_tensor or tensor.requires_grad:
+            got = "Variable" if is_tensor else type(tensor).__name__
+            hint = "; code of 0.4 to 1.4 needs `with torch.no_grad():` inside forward"
             raise TypeError(
                 f"{ctx.name().removesuffix('Backward')}.forward: expected a tensor or a tuple of "
-                f"tensors without history, but got {got} for output {i}{hint}"
+                f"tensors without history, but got {got} for output {i}{hint * is_tensor}"
             )
         # Another object gets the history, so that self.output = output makes no cycle. A view of
         # an input has to stay one, or in-place changes of it would go unseen.
         of_input = tensor._is_view() and any(tensor._base is x for x in bare)
         variable.setdefault(id(tensor), tensor if of_input else tensor.detach())
-    for name in ("to_save", "dirty_tensors", "non_differentiable"):
+    for mark, name in (
+        (ctx.save_for_backward, "to_save"),
+        (ctx.mark_dirty, "dirty_tensors"),
+        (ctx.mark_non_differentiable, "non_differentiable"),
+    ):
         tensors = getattr(holder, name) or ()
-        setattr(ctx, name, tuple(variable.get(id(tensor), tensor) for tensor in tensors))
+        mark(*[variable.get(id(tensor), tensor) for tensor in tensors])
     outputs = tuple(variable[id(tensor)] for tensor in outputs)
     return outputs[0] if single else outputs
 
 
 def _dense(grad):
     """A gradient that backward may change in place: that of a sum is one number, expanded."""
-    if grad.requires_grad or (grad.layout == torch.strided and 0 in grad.stride()):
+    if grad.requires_grad or 0 in grad.stride():
         return grad.detach().clone()
     return grad
 
@@ -171,8 +174,7 @@ class _Call(torch.autograd.Function):
     def forward(ctx, function, *inputs):
         ctx.function, ctx.inputs = function, function._call_inputs
         ctx.shapes = [None if x is None else x.shape for x in inputs]
-        # Weak, because ctx owns the instance: a cycle would keep what is saved until Python's
-        # garbage collector runs.
+        # Weak, because ctx owns the instance: a cycle would wait for Python's garbage collector.
         function._call_ctx = weakref.ref(ctx)
         function.needs_input_grad = ctx.needs_input_grad[1:]
         with torch.enable_grad():
@@ -248,8 +250,7 @@ class Function:
 
     @property
     def _lock(self):
-        # One call at a time: its state is in the instance. Made when it is first needed, because
-        # a subclass may leave out super().__init__().
+        # Made when it is first needed: a subclass may leave out super().__init__().
         return vars(self).setdefault("_call_lock", threading.RLock())
 
     def _call_ctx(self):
@@ -366,8 +367,6 @@ class _VariableType(type):
 
 class Variable(metaclass=_VariableType):
     """Make a tensor that takes part in differentiation and shares its memory with `data`.
-
-    Every tensor counts as an instance, `nn.Parameter` too, and the plain tensors inside forward.
 
     Args:
         data: tensor of any shape and dtype.
