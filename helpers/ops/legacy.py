@@ -1,9 +1,10 @@
 """Run autograd code written for PyTorch 0.1.12 to 0.3 on today's PyTorch.
 
-Change the imports to `from helpers.ops.legacy import Function, Variable`; the rest stays. In those
-versions an operation was an *instance*: `__init__` took the arguments that are no tensors, a call
-ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward had left there.
-Both worked on plain tensors, whose use is not recorded.
+Change the imports to `from helpers.ops.legacy import Function, Variable`; the rest stays, but where
+the code says `torch.autograd.Function` or `autograd.Variable` in full, write `Function` and
+`Variable`. In those versions an operation was an *instance*: `__init__` took the arguments that are
+no tensors, a call ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward
+had left there. Both worked on plain tensors, whose use is not recorded.
 
 >>> import torch
 >>> class Power(Function):
@@ -24,11 +25,12 @@ tensor([ 3., 12., 27.])
 
 A Variable is an ordinary tensor, so both generations mix: modern tensors, `nn.Parameter` and
 `nn.Module` on either side of a legacy Function, and `torch.autograd.gradcheck` on a wrapper or on
-an instance. Only a volatile Variable has a type of its own.
+an instance. Only a volatile Variable has a type of its own. `type(x) == Variable` is True for both.
 
 Stricter than it was: an instance that was called again with other inputs raises when the earlier
-call is differentiated (the old gradient was silently wrong), and a second derivative raises, since
-there is none through a backward on plain tensors.
+call is differentiated (the old gradient was silently wrong); a second derivative raises, since
+there is none through a backward on plain tensors; and so does changing in place, with a volatile
+Variable, one that has a history. Threads that share an instance wait for each other.
 
 Not provided:
 
@@ -36,16 +38,23 @@ Not provided:
   `retain_graph`, and `sum(1)` drops the dimension, since 0.2. `y.creator` was the instance; it is
   `y.grad_fn.function`. `volatile` is fixed when a Variable is made, and asking another Variable
   for it gives False with a warning from PyTorch.
+- Telling a Variable from a plain tensor: `isinstance(x, Variable)` is True for every tensor, inside
+  forward as well, and so is `torch.is_tensor(x)`. `type(x) is Variable` is False.
+- Instances of 0.4 to 1.4: there, forward ran without recording; begin it with `torch.no_grad()`.
 - `NestedIOFunction`, `StochasticFunction`, hooks on the instance (`y.grad_fn` takes them).
-- Forward-mode derivatives and `torch.func`: they raise. `torch.compile` runs the call uncompiled
-  between two graphs; `fullgraph=True` raises. Autocast does not reach backward.
+- Forward-mode derivatives and `torch.func`: they raise. `torch.compile` runs a call, and what makes
+  a Variable, between two graphs: `fullgraph=True` raises, and so do most backends for a volatile
+  Variable inside a graph. Autocast does not reach backward.
 - A `torch.autograd.Function` of today records even when one of its inputs is volatile.
 
 Semantics: `torch/csrc/autograd/python_function.cpp` and `torch/autograd/function.py` in
 https://github.com/pytorch/pytorch/tree/v0.3.0.
 """
 
+import copy
+import threading
 import weakref
+from functools import partial
 
 import torch
 
@@ -63,17 +72,61 @@ class _Edge(torch.autograd.Function):
         return torch.empty(0)
 
 
-class _Backward(torch.autograd.Function):
-    """Run a legacy backward. Under `create_graph=True` this is recorded, but cannot be passed.
+def _forward(ctx, holder, forward, inputs):
+    """Run forward on plain tensors. What it left in holder goes to ctx, as the Variables."""
+    bare = _bare(inputs)
+    variable = {id(tensor): x for tensor, x in zip(bare, inputs, strict=True)}
+    # Grad mode was not known yet: a Variable made inside forward or backward recorded.
+    with torch.enable_grad():
+        outputs = forward(*bare)
+    single = not isinstance(outputs, tuple)
+    outputs = (outputs,) if single else outputs
+    for i, tensor in enumerate(outputs):
+        is_tensor = isinstance(tensor, torch.Tensor)
+        if not is_tensor or tensor.requires_grad:
+            got = "Variable" if is_tensor else type(tensor).__name__
+            hint = "; code of 0.4 to 1.4 needs `with torch.no_grad():` inside forward"
+            raise TypeError(
+                f"{ctx.name().removesuffix('Backward')}.forward: expected a tensor or a tuple of "
+                f"tensors without history, but got {got} for output {i}{hint * is_tensor}"
+            )
+        # Another object gets the history, so that self.output = output makes no cycle. A view of
+        # an input has to stay one, or in-place changes of it would go unseen.
+        of_input = tensor._is_view() and any(tensor._base is x for x in bare)
+        variable.setdefault(id(tensor), tensor if of_input else tensor.detach())
+    for mark, name in (
+        (ctx.save_for_backward, "to_save"),
+        (ctx.mark_dirty, "dirty_tensors"),
+        (ctx.mark_non_differentiable, "non_differentiable"),
+    ):
+        tensors = getattr(holder, name) or ()
+        mark(*[variable.get(id(tensor), tensor) for tensor in tensors])
+    outputs = tuple(variable[id(tensor)] for tensor in outputs)
+    return outputs[0] if single else outputs
 
-    The edge makes each gradient depend on each input of the call. Without it, as with
-    `once_differentiable`, a second derivative could leave this term out without a word.
-    """
 
-    @staticmethod
-    def forward(ctx, call, edge, *grad_outputs):
-        function = ctx.function = call.function
-        name = type(function).__name__
+def _dense(grad):
+    """A gradient that backward may change in place: that of a sum is one number, expanded."""
+    if grad.requires_grad or 0 in grad.stride():
+        return grad.detach().clone()
+    return grad
+
+
+def _of_shape(grad, shape):
+    """A gradient without history, and with the dimensions of size 1 that the input has."""
+    if not isinstance(grad, torch.Tensor) or shape is None:
+        return grad
+    if grad.requires_grad:  # a copy, or x.grad would take over what the instance may keep
+        grad = grad.detach().clone()
+    only_ones = [n for n in grad.shape if n != 1] == [n for n in shape if n != 1]
+    return grad.reshape(shape) if only_ones and grad.shape != shape else grad
+
+
+def _backward(call, grad_outputs):
+    """Run the legacy backward of a call, and check what it returns."""
+    function = call.function
+    name = type(function).__name__
+    with function._lock:
         if call.inputs is not function._call_inputs:
             raise RuntimeError(
                 f"Legacy autograd function object was called twice: this {name} has been called "
@@ -83,17 +136,31 @@ class _Backward(torch.autograd.Function):
         function._call_ctx = weakref.ref(call)
         function.needs_input_grad = call.needs_input_grad[1:]
         with torch.enable_grad():
-            grads = function.backward(*_bare(grad_outputs))
-        grads = grads if isinstance(grads, tuple) else (grads,)
-        expected = len(call.inputs)
-        if all(grad is None for grad in grads[expected:]):
-            grads = grads[:expected]
-        if len(grads) != expected:
-            raise RuntimeError(
-                f"{name} returned an invalid number of gradient tensors "
-                f"(expected {expected}, but got {len(grads)})"
-            )
-        return grads
+            grads = function.backward(*map(_dense, grad_outputs))
+    grads = grads if isinstance(grads, tuple) else (grads,)
+    expected = len(call.shapes)
+    if all(grad is None for grad in grads[expected:]):
+        grads = grads[:expected]
+    if len(grads) != expected:
+        raise RuntimeError(
+            f"{name} returned an invalid number of gradient tensors "
+            f"(expected {expected}, but got {len(grads)})"
+        )
+    return tuple(map(_of_shape, grads, call.shapes))
+
+
+class _Backward(torch.autograd.Function):
+    """A legacy backward under `create_graph=True`: recorded, but it cannot be passed.
+
+    The edge makes each gradient depend on each input of the call. Without it, as with
+    `once_differentiable`, a second derivative could leave this term out without a word.
+    """
+
+    @staticmethod
+    def forward(ctx, call, edge, *grad_outputs):
+        ctx.function = call.function
+        # Bare, or a tensor that the instance keeps would get this node as its history.
+        return tuple(_bare(_backward(call, grad_outputs)))
 
     @staticmethod
     def backward(ctx, *grad_outputs):
@@ -106,43 +173,22 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, *inputs):
         ctx.function, ctx.inputs = function, function._call_inputs
-        # Weak, because ctx owns the instance: a cycle would keep what is saved until Python's
-        # garbage collector runs.
+        ctx.shapes = [None if x is None else x.shape for x in inputs]
+        # Weak, because ctx owns the instance: a cycle would wait for Python's garbage collector.
         function._call_ctx = weakref.ref(ctx)
         function.needs_input_grad = ctx.needs_input_grad[1:]
-        bare = _bare(inputs)
-        variable = {id(tensor): x for tensor, x in zip(bare, inputs, strict=True)}
+        with torch.enable_grad():
+            ctx.edge = _Edge.apply(*inputs)
         try:
-            # Grad mode was not known yet: a Variable made inside forward or backward recorded.
-            with torch.enable_grad():
-                ctx.edge = _Edge.apply(*inputs)
-                outputs = function.forward(*bare)
-            single = not isinstance(outputs, tuple)
-            outputs = (outputs,) if single else outputs
-            for i, tensor in enumerate(outputs):
-                if not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
-                    got = "Variable" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-                    raise TypeError(
-                        f"{type(function).__name__}.forward: expected a tensor or a tuple of "
-                        f"tensors without history, but got {got} for output {i}"
-                    )
-                # Another object gets the history, so that self.output = output makes no cycle. A
-                # view has to stay one, or in-place changes of it would go unseen.
-                variable.setdefault(id(tensor), tensor if tensor._is_view() else tensor.detach())
-            for mark, tensors in (
-                (ctx.save_for_backward, function.to_save),
-                (ctx.mark_dirty, function.dirty_tensors),
-                (ctx.mark_non_differentiable, function.non_differentiable),
-            ):
-                mark(*[variable.get(id(tensor), tensor) for tensor in tensors])
+            return _forward(ctx, function, function.forward, inputs)
         finally:
             function.to_save = function.dirty_tensors = function.non_differentiable = ()
-        outputs = tuple(variable[id(tensor)] for tensor in outputs)
-        return outputs[0] if single else outputs
 
     @staticmethod
     def backward(ctx, *grad_outputs):
-        return None, *_Backward.apply(ctx, ctx.edge, *grad_outputs)
+        if torch.is_grad_enabled():
+            return None, *_Backward.apply(ctx, ctx.edge, *grad_outputs)
+        return None, *_backward(ctx, grad_outputs)
 
 
 class Function:
@@ -163,7 +209,8 @@ class Function:
     _call_node = _Call
     _call_inputs = to_save = dirty_tensors = non_differentiable = needs_input_grad = ()
 
-    def __init_subclass__(cls):
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
         cls._call_node = type(cls.__name__, (_Call,), {})  # so that grad_fn is a LinearBackward
 
     def __call__(self, *inputs):
@@ -175,24 +222,36 @@ class Function:
                     f"{type(self).__name__}: expected a Variable argument, but got "
                     f"{type(x).__name__} at position {i}; what is no tensor goes to __init__"
                 )
-        # This tuple identifies the call. A repetition, as in gradcheck, is no other call.
-        if len(self._call_inputs) != len(inputs) or not all(
-            ref is None if x is None else ref is not None and ref() is x
-            for ref, x in zip(self._call_inputs, inputs, strict=True)
-        ):
-            self._call_inputs = tuple(None if x is None else weakref.ref(x) for x in inputs)
-        return _unless_volatile(self._call_node.apply, self, *inputs)
+        with self._lock:
+            # This tuple identifies the call. A repetition, as in gradcheck, is no other call.
+            if len(self._call_inputs) != len(inputs) or not all(
+                ref is None if x is None else ref is not None and ref() is x
+                for ref, x in zip(self._call_inputs, inputs, strict=True)
+            ):
+                self._call_inputs = tuple(None if x is None else weakref.ref(x) for x in inputs)
+            return _unless_volatile(self._call_node.apply, self, *inputs)
 
     @classmethod
     def apply(cls, *args):
         """Apply a Function with static methods, the style that 0.2 introduced."""
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(cls.apply)(*args)
         if "_call_static" not in vars(cls):
-            methods = {name: staticmethod(getattr(cls, name)) for name in ("forward", "backward")}
+
+            def forward(ctx, *args):
+                return _forward(ctx, ctx, partial(cls.forward, ctx), args)
+
+            methods = {"forward": staticmethod(forward), "backward": staticmethod(cls.backward)}
             cls._call_static = type(cls.__name__, (torch.autograd.Function,), methods)
         return _unless_volatile(cls._call_static.apply, *args)
 
     def __getstate__(self):
         return {key: value for key, value in vars(self).items() if not key.startswith("_call")}
+
+    @property
+    def _lock(self):
+        # Made when it is first needed: a subclass may leave out super().__init__().
+        return vars(self).setdefault("_call_lock", threading.RLock())
 
     def _call_ctx(self):
         return None  # each call puts a weak reference to its ctx in this place
@@ -249,37 +308,69 @@ class VolatileVariable(torch.Tensor):
         if func == torch.Tensor.data.__get__:  # the plain tensor inside is not volatile
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args)
-        with torch.no_grad():
-            return super().__torch_function__(func, types, args, kwargs)
+        values = [*args, *(kwargs or {}).values()]
+        return _unrecorded(values, super().__torch_function__, func, types, args, kwargs)
+
+    def __deepcopy__(self, memo):
+        return memo.setdefault(id(self), _volatile(copy.deepcopy(self.data, memo)))
 
     def backward(self, *args, **kwargs):
         raise RuntimeError("calling backward on a volatile variable")
+
+
+def _volatile(tensor):
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.disable(_volatile)(tensor)
+    return tensor.as_subclass(VolatileVariable)
+
+
+def _unrecorded(values, call, *args):
+    """Call without recording. What has a history may not change: the history would be wrong."""
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    others = [x for x in tensors if not isinstance(x, VolatileVariable)]
+    watched = [x for x in others if torch.is_grad_enabled() and x.grad_fn is not None]
+    versions = [x._version for x in watched]
+    with torch.no_grad():
+        result = call(*args)
+    if versions != [x._version for x in watched]:
+        raise RuntimeError(
+            "a volatile Variable has changed one that has a history in place, and the history "
+            "does not say so: write y = y * volatile, not y.mul_(volatile)"
+        )
+    return result
 
 
 def _unless_volatile(apply, *args):
     """Apply a Function; if an argument is volatile, unrecorded, and the outputs are volatile."""
     if not any(isinstance(x, VolatileVariable) for x in args):
         return apply(*args)
-    with torch.no_grad():
-        outputs = apply(*[x.data if isinstance(x, VolatileVariable) else x for x in args])
-    if not isinstance(outputs, tuple):
-        return outputs.as_subclass(VolatileVariable)
-    return tuple(output.as_subclass(VolatileVariable) for output in outputs)
+    plain = [x.data if isinstance(x, VolatileVariable) else x for x in args]
+    outputs = _unrecorded(plain, apply, *plain)
+    return tuple(map(_volatile, outputs)) if isinstance(outputs, tuple) else _volatile(outputs)
 
 
 class _VariableType(type):
+    """Takes each tensor for a Variable. `type(x) == Variable`, which was often asked, is True."""
+
     def __instancecheck__(cls, instance):
         return isinstance(instance, torch.Tensor)
+
+    def __subclasscheck__(cls, subclass):
+        return subclass is cls or issubclass(subclass, torch.Tensor)
+
+    def __eq__(cls, other):
+        return other is cls or other is torch.Tensor or other is VolatileVariable
+
+    def __hash__(cls):
+        return hash(torch.Tensor)
 
 
 class Variable(metaclass=_VariableType):
     """Make a tensor that takes part in differentiation and shares its memory with `data`.
 
-    Every tensor counts as an instance, `nn.Parameter` too.
-
     Args:
         data: tensor of any shape and dtype.
-        requires_grad: whether to compute its gradient.
+        requires_grad: whether to compute its gradient. Integers and booleans have none.
         volatile: for inference. One volatile input makes the result of an operation volatile,
             whatever the other inputs are.
 
@@ -289,6 +380,10 @@ class Variable(metaclass=_VariableType):
     """
 
     def __new__(cls, data, requires_grad=False, volatile=False):
+        if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
+            # torch.compile takes this class for torch.Tensor, to which it is equal, and tries the
+            # call as a part of its graph. At a wrong argument it ends the graph before the call.
+            raise TypeError("a Variable needs a tensor as argument, not what stands for one")
         is_tensor = isinstance(data, torch.Tensor)
         if not is_tensor or data.requires_grad or isinstance(data, VolatileVariable):
             got = "Variable" if is_tensor else type(data).__name__
@@ -298,5 +393,6 @@ class Variable(metaclass=_VariableType):
         # .data, not .detach(): each Variable counts its own in-place changes, so the tensor that
         # was wrapped can be filled again.
         if volatile:
-            return data.data.as_subclass(VolatileVariable)
-        return data.data.requires_grad_(requires_grad)
+            return _volatile(data.data)
+        differentiable = data.is_floating_point() or data.is_complex()
+        return data.data.requires_grad_(requires_grad and differentiable)
