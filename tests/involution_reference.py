@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from helpers.ops.involution.functional import Geometry
+from helpers.ops.involution.geometry import Geometry
 
 # What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
 TOLERANCE = {

@@ -10,8 +10,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from .launch import INDEXES, KERNELS, SOURCE, TYPES, kernel_name
-
 
 class NvrtcError(RuntimeError):
     """What NVRTC says about a source that it cannot compile."""
@@ -25,26 +23,20 @@ class Resources(NamedTuple):
     spilled_bytes: int
 
 
-def all_names(index=INDEXES, types=tuple(TYPES)):
-    """The names of the kernels of `kernels.cu`, for the given index and tensor types."""
-    return [kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index]
-
-
 def architectures():
     """The numbers that NVRTC accepts, [75, 80, ...]. Raises ImportError without CuPy or NVRTC."""
     return sorted(_nvrtc().getSupportedArchs())
 
 
-def compile_for(architecture, source=SOURCE, names=None):
+def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
-    names: the kernels to compile, template arguments included; those of `kernels.cu` by default.
+    names: the kernels to compile, template arguments included.
     Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
     without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
-    names = all_names() if names is None else names
-    program = nvrtc.createProgram(source, "kernels.cu", (), ())
+    program = nvrtc.createProgram(source, "kernel.cu", (), ())
     try:
         for name in names:
             nvrtc.addNameExpression(program, name)
@@ -88,11 +80,7 @@ def _header_folders():
 
 def _resources(log, mangled):
     section = log.split(f"Function properties for {mangled}\n")[1]
-    stack, stores, loads = map(
-        int,
-        re.search(
-            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section
-        ).groups(),
-    )
+    sizes = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section)
+    stack, stores, loads = map(int, sizes.groups())
     registers = int(re.search(r"Used (\d+) registers", section).group(1))
     return Resources(registers, stack, stores + loads)

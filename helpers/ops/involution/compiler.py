@@ -1,0 +1,73 @@
+"""The C++ compiler of this machine, and a folder that keeps what it built."""
+
+import atexit
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+
+class CompilerNotFoundError(RuntimeError):
+    """There is no C++ compiler on this machine."""
+
+
+@cache
+def find_compiler():
+    """The command that runs a C++ compiler, as a list. Raises CompilerNotFoundError."""
+    if sys.platform == "win32":
+        raise CompilerNotFoundError("this needs Linux or macOS; on Windows, work in WSL")
+    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        if name and shutil.which(name):
+            return [shutil.which(name)]
+    if find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise CompilerNotFoundError(
+        "no C++ compiler was found (g++, clang++); `pip install ziglang` brings one"
+    )
+
+
+def cached_library(stem, key, build):
+    """The path of a library in the user's cache folder; if it is not there, `build(path)` makes it.
+
+    key: the texts that it is made of, the source and the command among them. They give its name.
+    Several processes may build at once, each into a file of its own, renamed when it is whole.
+    """
+    name = hashlib.sha256("\n".join([platform.machine(), *key]).encode()).hexdigest()[:24]
+    path = cache_folder() / f"{stem}_{name}.so"
+    if not path.exists():
+        handle, unfinished = tempfile.mkstemp(suffix=".unfinished", dir=path.parent)
+        os.close(handle)
+        try:
+            build(unfinished)
+            os.replace(unfinished, path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+    return path
+
+
+def cache_folder():
+    """A folder that only this user writes to, or a temporary one where there is none."""
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "extending_pytorch"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+            return folder
+    except OSError:
+        pass
+    return _temporary_folder()
+
+
+@cache
+def _temporary_folder():
+    folder = Path(tempfile.mkdtemp(prefix="extending_pytorch_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
