@@ -218,7 +218,6 @@ def test_a_library_is_built_once_and_found_by_other_processes(empty_cache, monke
         (empty_cache / name / name).write_text("// another")
         built(FOLDER=empty_cache / name)
     assert built() == (6, 6)
-    assert built(TWICE + "//", KEPT=2) == (7, 2)
 
 
 @needs_compiler
@@ -257,6 +256,25 @@ def test_nvrtc_sees_a_syntax_error_and_a_spill():
     }"""
     compiled = every_architecture.compile_for(oldest, greedy, ["greedy"])
     assert compiled["greedy"].spilled_bytes > 0
+
+
+@needs_nvrtc
+def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
+    oldest, *_, newest = every_architecture.architectures()
+    source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
+    calls = [
+        (oldest, source, ["fill<int>"]),
+        (newest, source, ["fill<int>"]),
+        (oldest, source, ["fill<int>", "fill<float>"]),
+        (oldest, source.replace("T(1)", "T(2)"), ["fill<int>"]),
+    ]
+    compiled = [every_architecture.compile_for(*call) for call in calls]
+    assert len(list(empty_cache.glob("nvrtc_*.json"))) == len(calls)
+    monkeypatch.setattr(every_architecture, "_compile", lambda *arguments: 1 / 0)
+    assert [every_architecture.compile_for(*call) for call in calls] == compiled
+    monkeypatch.setattr(every_architecture, "_nvrtc", lambda: SimpleNamespace(getVersion=int))
+    with pytest.raises(ZeroDivisionError):  # another version
+        every_architecture.compile_for(*calls[0])
 
 
 def test_without_cupy_one_sentence_says_what_compiles(monkeypatch):

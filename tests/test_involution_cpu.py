@@ -4,7 +4,10 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -304,23 +307,28 @@ def test_the_cache_knows_the_source_and_the_flags(unbuilt, monkeypatch):
     assert len(names) == 4 and len(list(unbuilt.glob("*.so"))) == 4
 
 
-@needs_kernel
-def test_processes_build_at_once(tmp_path):
-    script = """
-import torch
-from helpers.ops.involution import backend, cpu, involution2d
-cpu.FLAGS.remove("-O3")  # builds sooner
-print(involution2d(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1, 2, 2)).sum().item())
-print(backend().name)
-"""
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    assert {p.communicate()[0] for p in processes} == {b"4.0\ncpu kernel\n"}
-    names = [p.name for p in tmp_path.rglob("*") if p.is_file()]
-    assert len(names) == 1 and names[0].endswith(".so")
+def test_two_build_at_once_and_the_oldest_are_forgotten(unbuilt, monkeypatch):
+    both_build = threading.Barrier(2, timeout=60)
+
+    def build(path):
+        assert Path(path).stat().st_size == 0 and Path(path).parent == unbuilt
+        both_build.wait()
+        Path(path).write_text("whole")
+
+    def cached(key, build=build):
+        return compiler.cached_file("some_*.txt", ["key", key], build)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(cached, "aa")
+    assert one == other == cached("a") and one.read_text() == "whole"
+    assert list(unbuilt.iterdir()) == [one]
+    monkeypatch.setattr(compiler, "KEPT", 2)
+    os.utime(one, (1, 1))
+    others = {cached(key, lambda path: None) for key in "bc"}
+    assert set(unbuilt.iterdir()) == others and len(others) == 2
+    with pytest.raises(ZeroDivisionError):
+        cached("d", lambda path: 1 / 0)
+    assert set(unbuilt.iterdir()) == others
 
 
 def test_a_cache_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):

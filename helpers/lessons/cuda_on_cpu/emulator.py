@@ -21,10 +21,8 @@ Traceback (most recent call last):
 KernelError: thread (2, 0, 0) of block (1, 0, 0) reads x[10], but x has 10 elements
 """
 
-import contextlib
 import ctypes
 import mmap
-import os
 import subprocess
 import tempfile
 from functools import cache
@@ -32,14 +30,13 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.compiler import cached_library, find_compiler
+from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
 HEADERS = "vocabulary.h", "watch.h"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", HEADERS[0]]
 # Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed overflow.
 CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
-KEPT = 500  # libraries in the cache folder, of 30 kB each
 
 
 class KernelError(RuntimeError):
@@ -277,16 +274,8 @@ def _compile(source, kernel):
                 done = subprocess.run(step, capture_output=True, text=True)
                 if done.returncode:
                     raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
-        _forget_the_oldest(Path(library).parent)
 
-    return ctypes.CDLL(str(cached_library("kernel", [unit, *headers, *command, version], build)))
-
-
-def _forget_the_oldest(folder):
-    with contextlib.suppress(FileNotFoundError):  # another process forgets them, too
-        libraries = sorted(folder.glob("kernel_*.so"), key=os.path.getmtime)
-        for library in libraries[: 1 - KEPT]:  # a new one is about to come
-            library.unlink()
+    return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))
 
 
 @cache

@@ -5,10 +5,14 @@
 0
 """
 
+import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from helpers.ops.involution.compiler import cached_file
 
 
 class NvrtcError(RuntimeError):
@@ -32,23 +36,31 @@ def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
     names: the kernels to compile, template arguments included.
-    Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
+    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
     without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
+    # ptxas reports registers and spills in the log; split-compile uses the idle cores
+    options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+    options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
+    key = [source, *names, *options, str(nvrtc.getVersion())]
+    report = cached_file("nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options))
+    log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
+    return {name: _resources(log, mangled[name]) for name in names}
+
+
+def _compile(nvrtc, source, names, options, report):
     program = nvrtc.createProgram(source, "kernel.cu", (), ())
     try:
         for name in names:
             nvrtc.addNameExpression(program, name)
-        # ptxas reports registers and spills in the log; split-compile uses the idle cores
-        options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-        options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
         try:
             nvrtc.compileProgram(program, tuple(options))
         except nvrtc.NVRTCError as error:
             raise NvrtcError(nvrtc.getProgramLog(program).strip()) from error
-        log = nvrtc.getProgramLog(program)
-        return {name: _resources(log, nvrtc.getLoweredName(program, name)) for name in names}
+        mangled = {name: nvrtc.getLoweredName(program, name) for name in names}
+        said = json.dumps([nvrtc.getProgramLog(program), mangled])
+        Path(report).write_text(said, encoding="utf-8")
     finally:
         nvrtc.destroyProgram(program)
 

@@ -1,6 +1,7 @@
 """The C++ compiler of this machine, and a folder that keeps what it built."""
 
 import atexit
+import contextlib
 import hashlib
 import os
 import platform
@@ -10,6 +11,8 @@ import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+KEPT = 500  # files of one pattern in the cache folder
 
 
 class CompilerNotFoundError(RuntimeError):
@@ -31,22 +34,27 @@ def find_compiler():
     )
 
 
-def cached_library(stem, key, build):
-    """The path of a library in the user's cache folder; if it is not there, `build(path)` makes it.
+def cached_file(pattern, key, build):
+    """The path of a file in the user's cache folder; if it is not there, `build(path)` writes it.
 
-    key: the texts that it is made of, the source and the command among them. They give its name.
-    Several processes may build at once, each into a file of its own, renamed when it is whole.
+    pattern: of its name, such as "kernel_*.so". key: the texts that it is made of, the source and
+    the command among them; they stand for the star. Several processes may build at once, each into
+    a file of its own, renamed when it is whole. The oldest files of a pattern are forgotten.
     """
-    name = hashlib.sha256("\n".join([platform.machine(), *key]).encode()).hexdigest()[:24]
-    path = cache_folder() / f"{stem}_{name}.so"
+    digest = hashlib.sha256("\n".join([platform.machine(), *key]).encode()).hexdigest()[:24]
+    folder = cache_folder()
+    path = folder / pattern.replace("*", digest)
     if not path.exists():
-        handle, unfinished = tempfile.mkstemp(suffix=".unfinished", dir=path.parent)
+        handle, unfinished = tempfile.mkstemp(suffix=".unfinished", dir=folder)
         os.close(handle)
         try:
             build(unfinished)
             os.replace(unfinished, path)
         finally:
             Path(unfinished).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process forgets them, too
+            for old in sorted(folder.glob(pattern), key=os.path.getmtime)[:-KEPT]:
+                old.unlink()
     return path
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from .compiler import CompilerNotFoundError, cached_library, find_compiler
+from .compiler import CompilerNotFoundError, cached_file, find_compiler
 from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
@@ -68,7 +68,7 @@ def build():
         try:
             # What the compiler defines before the first line: its version, and the machine's skills
             defined = _compile(*command, "-dM", "-E", "-x", "c++", os.devnull)
-            path = cached_library("involution2d", [source, *command, defined], compile_to)
+            path = cached_file("involution2d_*.so", [source, *command, defined], compile_to)
         except BuildError as error:
             failure = error
         else:
