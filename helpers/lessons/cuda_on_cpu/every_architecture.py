@@ -36,8 +36,8 @@ def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
     names: the kernels to compile, template arguments included.
-    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
-    without CuPy or NVRTC.
+    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if
+    the source does not compile, ImportError without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
     # ptxas reports registers and spills in the log; split-compile uses the idle cores
