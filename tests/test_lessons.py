@@ -3,15 +3,19 @@
 import ctypes
 import os
 import time
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import torch
+from nbval.plugin import NbCellError
 from torch.autograd import Function
 
 from helpers.lessons import clinic, complaints, draw, missing, native, timeline
 from helpers.lessons.compare import finding
 from helpers.lessons.data import digits
+from tests import conftest
 from tests.conftest import needs_compiler
 
 
@@ -189,6 +193,38 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
     assert "c++: not found" in lines[3]
     assert lines[4] == lines[5]
     assert "error: no Python.h" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said", "kind", "is_skipped"),
+    [
+        ("NO_COMPILER", "no compiler", "stream", True),
+        ("NO_NVRTC", "no NVRTC", "stream", True),
+        ("TORCH_BUILDS", "c++: not found", "stream", True),
+        ("NO_NVRTC", "no compiler", "stream", False),  # there is one
+        ("NO_NVRTC", "no NVRTC", "error", False),
+        (None, "no NVRTC", "stream", False),
+    ],
+)
+def test_a_cell_is_skipped_for_what_is_missing_only(
+    lacking, said, kind, is_skipped, monkeypatch, capsys
+):
+    here = {"NO_COMPILER": None, "NO_NVRTC": None, "TORCH_BUILDS": "/bin/c++"}
+    lacks = {"NO_COMPILER": "no compiler", "NO_NVRTC": "no NVRTC", "TORCH_BUILDS": None}
+    for name in here:
+        monkeypatch.setattr(conftest, name, (lacks if name == lacking else here)[name])
+    monkeypatch.setattr(missing, "_missing", None)
+    with missing.or_say_why():
+        raise ImportError(said)
+    output = nbformat.v4.new_output(kind)
+    output.text = capsys.readouterr().out
+
+    def differ():
+        raise NbCellError(1, "the cell differs", "")
+
+    with pytest.raises((pytest.skip.Exception, NbCellError)) as caught:
+        conftest.run_or_let_it_say_why(SimpleNamespace(test_outputs=[output]), differ)
+    assert str(caught.value) == (said if is_skipped else "the cell differs")
 
 
 @needs_compiler
