@@ -67,7 +67,8 @@ def cache_folder():
     folder = base / "extending_pytorch"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+        is_ours = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()  # Windows has none
+        if is_ours and os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
