@@ -67,7 +67,7 @@ def cache_folder():
     folder = base / "extending_pytorch"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        is_ours = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()  # Windows has none
+        is_ours = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()  # Windows
         if is_ours and os.access(folder, os.W_OK):
             return folder
     except OSError:
