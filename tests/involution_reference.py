@@ -6,7 +6,7 @@ import random
 import torch
 import torch.nn.functional as F
 
-from helpers.ops.involution.functional import Geometry
+from helpers.ops.involution.geometry import Geometry
 
 # What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
 TOLERANCE = {

@@ -1,18 +1,19 @@
 """The CUDA source without a GPU: compiled by NVRTC, and executed on the CPU thread by thread."""
 
 import contextlib
-import ctypes
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from helpers.ops.involution import cuda, host, launch, nvrtc, plain
-from helpers.ops.involution.functional import involution2d
+from helpers.lessons.cuda_on_cpu import emulator, involution
+from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
+from helpers.ops.involution import cuda, involution2d, launch, plain
+from helpers.ops.involution.geometry import KERNELS, operands
+from tests.conftest import NO_NVRTC, needs_compiler, needs_nvrtc
 from tests.involution_reference import (
     TOLERANCE,
     assert_close,
@@ -22,37 +23,9 @@ from tests.involution_reference import (
     random_tensors,
 )
 
-
-def why_no_nvrtc():
-    try:
-        nvrtc.architectures()
-    except ImportError as error:
-        return str(error)
-
-
-def why_no_compiler():
-    try:
-        host.run("__global__ void nothing(int x) {}", "nothing", 1, 1, {"x": 1})
-    except host.CompilerNotFoundError as error:
-        return str(error)
-
-
-NO_NVRTC, NO_COMPILER = why_no_nvrtc(), why_no_compiler()
-needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
-needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
-ARCHITECTURES = [] if NO_NVRTC else nvrtc.architectures()
-
-
-def order(case, kernel):
-    """The two arguments of a kernel."""
-    input, weight, grad_output = case
-    return {
-        "forward": (input, weight),
-        "grad_input": (grad_output, weight),
-        "grad_weight": (grad_output, input),
-    }[kernel]
+each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+ARCHITECTURES = [] if NO_NVRTC else architectures()
 
 
 # Compiled by NVRTC for every architecture
@@ -62,62 +35,38 @@ def order(case, kernel):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_and_spills_nothing(architecture):
     # Every type for every architecture; 64-bit indices for the oldest and the newest.
-    indexes = (
-        ["int", "long long"] if architecture in (ARCHITECTURES[0], ARCHITECTURES[-1]) else ["int"]
-    )
-    names = nvrtc.all_names(index=indexes)
-    kernels = nvrtc.compile_for(architecture, names=names)
-    assert len(kernels) == len(names) == 3 * len(TOLERANCE) * len(indexes)
+    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
+    names = involution.all_names(index=launch.INDEXES if is_last else ["int"])
+    kernels = compile_for(architecture, launch.SOURCE, names)
+    assert len(kernels) == len(names) == 3 * len(TOLERANCE) * (2 if is_last else 1)
     for name, resources in kernels.items():
         assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
         assert 0 < resources.registers <= 128, name  # two blocks of 256 threads fit, at least
-
-
-@needs_nvrtc
-def test_nvrtc_sees_a_syntax_error_and_a_spill():
-    names = nvrtc.all_names(["int"], [torch.float32])
-    broken = launch.SOURCE.replace("sum +=", "sum + +=", 1)
-    with pytest.raises(nvrtc.NvrtcError, match=r"kernels.cu\(\d+\): error"):
-        nvrtc.compile_for(ARCHITECTURES[0], broken, names)
-    # A launch bound that leaves 32 registers, and 64 sums that are alive at once
-    greedy = """
-    __global__ void __launch_bounds__(1024, 2) greedy(const float* x, float* y) {
-        float sums[64];
-        #pragma unroll
-        for (int i = 0; i < 64; ++i) sums[i] = x[i * 1024 + threadIdx.x];
-        for (int j = 0; j < 100; ++j) {
-            #pragma unroll
-            for (int i = 0; i < 64; ++i) sums[i] = sums[i] * sums[(i + 1) % 64] + x[j];
-        }
-        #pragma unroll
-        for (int i = 0; i < 64; ++i) y[i * 1024 + threadIdx.x] = sums[i];
-    }"""
-    assert nvrtc.compile_for(ARCHITECTURES[0], greedy, ["greedy"])["greedy"].spilled_bytes > 0
 
 
 # Executed on the CPU
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", launch.KERNELS)
+@each_kernel
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel):
-    function = getattr(host, kernel)
+    function = getattr(involution, kernel)
     for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
         case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)[launch.KERNELS.index(kernel)]
-        actual = function(*order(case, kernel), geometry)
+        expected = by_loops(geometry, *case)[KERNELS.index(kernel)]
+        actual = function(*operands(kernel, *case), geometry)
         assert_close(actual, expected, dtype)
-        in_pytorch = getattr(plain, kernel)(*order(case, kernel), geometry)
+        in_pytorch = getattr(plain, kernel)(*operands(kernel, *case), geometry)
         assert_close(actual, in_pytorch.double(), dtype)
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", launch.KERNELS)
+@each_kernel
 def test_64_bit_indices_and_other_blocks_give_the_same(kernel):
     for seed, geometry in enumerate(random_geometries(10, seed=64)):
-        arguments = order(random_tensors(geometry, torch.float32, seed), kernel)
-        expected = getattr(host, kernel)(*arguments, geometry)
+        arguments = operands(kernel, *random_tensors(geometry, torch.float32, seed))
+        expected = getattr(involution, kernel)(*arguments, geometry)
         for options in (
             {"index": "long long"},
             {"block": (256, 1), "index": "long long"},  # the naive launch of the benchmark
@@ -126,25 +75,25 @@ def test_64_bit_indices_and_other_blocks_give_the_same(kernel):
         ):
             if options.get("block") == (1, 1) and expected.numel() > 500:
                 continue
-            assert getattr(host, kernel)(*arguments, geometry, **options).equal(expected)
+            assert getattr(involution, kernel)(*arguments, geometry, **options).equal(expected)
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", launch.KERNELS)
+@each_kernel
 def test_strided_tensors_are_copied(kernel):
-    arguments = order(random_tensors(JUDGES[0], torch.float32, 0), kernel)
+    arguments = operands(kernel, *random_tensors(JUDGES[0], torch.float32, 0))
     strided = [t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in arguments]
     assert not strided[0].is_contiguous()
-    expected = getattr(host, kernel)(*arguments, JUDGES[0])
-    assert getattr(host, kernel)(*strided, JUDGES[0]).equal(expected)
+    expected = getattr(involution, kernel)(*arguments, JUDGES[0])
+    assert getattr(involution, kernel)(*strided, JUDGES[0]).equal(expected)
 
 
 @needs_compiler
 def test_an_empty_batch_launches_nothing():
     geometry = make_geometry(0, 2, 1, (3, 3), (3, 3), (1, 1), (1, 1), (1, 1))
     case = [torch.zeros(0, 2, 3, 3), torch.zeros(0, 1, 3, 3, 3, 3), torch.zeros(0, 2, 3, 3)]
-    for kernel in launch.KERNELS:
-        result = launch.launch(kernel, *order(case, kernel), geometry, run=None)
+    for kernel in KERNELS:
+        result = launch.launch(kernel, *operands(kernel, *case), geometry, run=None)
         assert result.shape[0] == 0
 
 
@@ -164,7 +113,7 @@ def test_more_than_two_to_the_31_elements(kernel, index):
     geometry = HUGE[kernel]
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
     case = [torch.empty(size, dtype=torch.float16) for size in sizes]
-    arguments = order(case, kernel)
+    arguments = operands(kernel, *case)
     for argument in arguments:
         argument.view(-1)[-40000:] = 2
     arguments[1].view(-1)[:40000] = 2  # the one weight
@@ -173,7 +122,7 @@ def test_more_than_two_to_the_31_elements(kernel, index):
     def run_the_last_blocks(name, grid, block, arguments, index):
         chosen.append(index)
         blocks = range(grid[0] - 2, grid[0])
-        host.run(launch.SOURCE, name, grid, block, arguments, blocks=blocks)
+        emulator.run(launch.SOURCE, name, grid, block, arguments, blocks=blocks)
 
     run = partial(launch.launch, kernel, *arguments, geometry, run_the_last_blocks)
     if index == "long long":
@@ -181,7 +130,7 @@ def test_more_than_two_to_the_31_elements(kernel, index):
         assert chosen == ["long long"] and result.numel() > 2**31
         assert result.view(-1)[-64:].eq(4).all()
     else:
-        with pytest.raises(host.KernelError):
+        with pytest.raises(emulator.KernelError):
             run(index="int")
 
 
@@ -245,9 +194,9 @@ MUTATIONS = [
 
 def section(source, kernel):
     """Where the text of one kernel, or of find_my_element, begins and ends."""
-    names = ["find_my_element", *(f"involution2d_{k}" for k in launch.KERNELS)]
+    names = ["find_my_element", *(f"involution2d_{k}" for k in KERNELS)]
     starts = [re.search(rf"\b{name}\(", source).start() for name in names] + [len(source)]
-    index = 0 if kernel == "find" else 1 + launch.KERNELS.index(kernel)
+    index = 0 if kernel == "find" else 1 + KERNELS.index(kernel)
     return starts[index], starts[index + 1]
 
 
@@ -271,11 +220,11 @@ def judge(source, kernel, dtype=torch.float32):
     """What is wrong with a source, in words, or None."""
     for seed, geometry in enumerate(JUDGES):
         case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)[launch.KERNELS.index(kernel)]
+        expected = by_loops(geometry, *case)[KERNELS.index(kernel)]
         try:
-            run = host.runner(source)
-            actual = launch.launch(kernel, *order(case, kernel), geometry, run)
-        except host.KernelError as error:
+            run = involution.runner(source)
+            actual = launch.launch(kernel, *operands(kernel, *case), geometry, run)
+        except emulator.KernelError as error:
             assert "compile" not in str(error)  # a mutation has to be found by running it
             return str(error)
         try:
@@ -286,7 +235,7 @@ def judge(source, kernel, dtype=torch.float32):
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", launch.KERNELS)
+@each_kernel
 def test_the_judges_acquit_the_source(kernel):
     assert judge(launch.SOURCE, kernel) is None
 
@@ -311,187 +260,8 @@ def test_the_wrong_type_of_a_sum_is_caught():
         for size in (geometry.input_size, geometry.weight_size)
     ]
     for source, expected in ((launch.SOURCE, 1024), (in_half, 256)):
-        run = host.runner(source)
+        run = involution.runner(source)
         assert launch.launch("forward", *ones, geometry, run).item() == expected
-
-
-# The instrument itself
-
-TWICE = """
-__global__ void twice(const float* x, float* y, int count) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) y[i] = 2 * x[i];
-}"""
-
-
-def run_twice(old="", new="", **options):
-    assert old in TWICE
-    x, y = torch.arange(10.0), torch.zeros(10)
-    accesses = host.run(
-        TWICE.replace(old, new), "twice", 2, 8, {"x": x, "y": y, "count": 10}, **options
-    )
-    return accesses, y
-
-
-@needs_compiler
-def test_one_thread_can_be_watched():
-    accesses, y = run_twice(watch=(1, 1))
-    assert y.equal(2 * torch.arange(10.0))
-    assert accesses == [("read", "x", 9), ("write", "y", 9)]
-    assert run_twice(watch=((1, 0, 0), (2, 0, 0)))[0] == []  # a thread to spare
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "old, new, sentence",
-    [
-        (
-            "if (i < count) ",
-            "",
-            r"thread \(2, 0, 0\) of block \(1, 0, 0\) reads x\[10\], but x has 10",
-        ),
-        ("x[i]", "x[i - 1]", r"thread \(0, 0, 0\) .* reads x\[-1\], but x has 10 elements"),
-        ("y[i]", "y[i + 1]", r"thread \(1, 0, 0\) of block \(1, 0, 0\) writes y\[10\]"),
-        ("x[i]", "x[i + 16]", r"reads x\[16\]"),  # not whatever lies behind x
-        ("x[i]", "x[1000000 * i]", r"thread \(1, 0, 0\) .* reads x\[1000000\]"),
-        ("y[i]", "y[i / 2]", r"writes y\[0\], which was written before"),
-        ("if (i < count)", "if (i < count && i != 7)", r"^no thread writes y\[7\]$"),
-        ("2 * x[i]", "2 * y[i]", r"reads y\[0\], which nothing was written to"),
-        ("y[i] = 2", "((float*)x)[i] = 2", r"writes x\[0\], but x is const"),
-        ("y[i] = 2", "((float*)8)[i] = 2", "touches memory that belongs to no array"),
-        ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
-        ("if", "volatile int j = 1; while (j) j = x[0] == 0; if", "does not end"),
-        ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
-        ("i < count", "i / (count - 10) < 1", "divides by zero|no thread writes"),  # no trap on ARM
-        ("2 *", "2 * factor *", "(?s)does not compile:.*factor"),
-    ],
-)
-def test_faults_are_named(old, new, sentence):
-    with pytest.raises(host.KernelError, match=sentence):
-        run_twice(old, new, seconds=0.3)
-
-
-@needs_compiler
-def test_an_endless_kernel_ends_in_any_thread():
-    with ThreadPoolExecutor(1) as pool:  # the timer's signal reaches the main thread first
-        future = pool.submit(run_twice, "if", "volatile int j = 1; while (j) {} if", seconds=0.2)
-        assert "does not end" in str(future.exception(timeout=60))
-
-
-@needs_compiler
-def test_a_failed_run_leaves_the_tensors_alone():
-    x, y = torch.arange(10.0), torch.arange(10.0)
-    with pytest.raises(host.KernelError):
-        host.run(TWICE, "twice", 1, 8, {"x": x, "y": y, "count": 10})
-    assert x.equal(torch.arange(10.0)) and y.equal(torch.arange(10.0))
-
-
-@needs_compiler
-@pytest.mark.parametrize("name, dtype", [("float", torch.float32), ("__half", torch.float16)])
-def test_results_start_as_nan(name, dtype):
-    source = TWICE.replace("float", name).replace("i < count", "i < 1")
-    x, y = torch.ones(10, dtype=dtype), torch.zeros(10, dtype=dtype)
-    with pytest.raises(host.KernelError, match=r"no thread writes y\[1\]") as caught:
-        host.run(source, "twice", 2, 8, {"x": x, "y": y, "count": 10})
-    address = caught.traceback[-1].frame.f_locals["places"]["y"]
-    memory = (ctypes.c_char * y.nbytes).from_address(address)
-    assert torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
-
-
-@needs_compiler
-def test_some_blocks_alone():
-    _, y = run_twice(blocks=range(1, 2))
-    assert y.tolist() == [0.0] * 8 + [16.0, 18.0]
-
-
-@needs_compiler
-def test_grids_and_blocks_of_three_dimensions():
-    source = """
-    __global__ void where(int* x, int* y, int* z) {
-        int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-        int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-        int i = block * blockDim.x * blockDim.y * blockDim.z + thread;
-        x[i] = blockIdx.x * 10 + threadIdx.x;
-        y[i] = blockIdx.y * 10 + threadIdx.y;
-        z[i] = blockIdx.z * 10 + threadIdx.z;
-    }"""
-    x, y, z = (torch.zeros(2, 3, 4, 2, 2, 3, dtype=torch.int32) for _ in range(3))
-    host.run(source, "where", (4, 3, 2), (3, 2, 2), {"x": x, "y": y, "z": z})
-    for result, block_dim, thread_dim in ((x, 2, 5), (y, 1, 4), (z, 0, 3)):
-        for b in range(result.shape[block_dim]):
-            for t in range(result.shape[thread_dim]):
-                part = result.select(thread_dim, t).select(block_dim, b)
-                assert part.eq(10 * b + t).all()
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "change, error, message",
-    [
-        ({"x": torch.zeros(10).double()}, TypeError, "x must have elements of 4 bytes"),
-        ({"x": torch.zeros(20)[::2]}, ValueError, "x must be a contiguous CPU tensor"),
-        ({"x": [1.0]}, TypeError, "x must be a tensor, got list"),
-        ({"count": 1.5}, TypeError, "count must be an int, got 1.5"),
-        ({"more": 1}, ValueError, "each of the 3 parameters of twice"),
-    ],
-)
-def test_arguments_that_do_not_fit(change, error, message):
-    arguments = {"x": torch.zeros(10), "y": torch.zeros(10), "count": 10} | change
-    with pytest.raises(error, match=message):
-        host.run(TWICE, "twice", 2, 8, arguments)
-    with pytest.raises(ValueError, match="block must be 1 or more"):
-        host.run(TWICE, "twice", 2, (8, 0), {"x": torch.zeros(1), "y": torch.zeros(1), "count": 1})
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "name, dtype", [("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)]
-)
-def test_half_types_round_as_in_pytorch(name, dtype):
-    source = f"""
-    __global__ void widen(const {name}* x, float* y) {{
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        y[i] = float(x[i]);
-    }}
-    __global__ void narrow(const float* x, {name}* y) {{
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        y[i] = {name}(x[i]);
-    }}"""
-    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-    floats = torch.empty(2**16)
-    host.run(source, "widen", 256, 256, {"x": halves, "y": floats})
-    torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
-
-    # every half, the middle between it and the next one, and both floats beside the middle
-    finite = halves[halves.isfinite() & (halves != 0)].float()
-    middle = (finite + finite.abs().nextafter(torch.tensor(torch.inf)) * finite.sign()) / 2
-    wide = (finite.to(dtype).view(torch.int16) + 1).view(dtype).float()
-    middle = ((finite.double() + wide.double()) / 2).float()
-    up, down = (middle.nextafter(torch.tensor(s * torch.inf)) for s in (1, -1))
-    extremes = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.9, 65520.0, 3.4e38])
-    cases = torch.cat([finite, middle, up, down, extremes])
-    cases = torch.cat([cases, torch.zeros(-len(cases) % 256)])
-    narrowed = torch.empty(len(cases), dtype=dtype)
-    host.run(source, "narrow", len(cases) // 256, 256, {"x": cases, "y": narrowed})
-    expected = cases.to(dtype)
-    assert narrowed.isnan().equal(expected.isnan())
-    same = narrowed.view(torch.int16) == expected.view(torch.int16)
-    assert (same | expected.isnan()).all()
-
-
-def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(host.shutil, "which", lambda name: None)
-    monkeypatch.setattr(host, "find_spec", lambda name: None)
-    with pytest.raises(host.CompilerNotFoundError, match="`pip install ziglang` brings one"):
-        host.find_compiler.__wrapped__()
-    monkeypatch.setattr(host, "find_spec", lambda name: name == "ziglang")
-    assert host.find_compiler.__wrapped__()[1:] == ["-m", "ziglang", "c++"]
-
-
-def test_on_windows_the_sentence_names_a_way(monkeypatch):
-    monkeypatch.setattr(host.sys, "platform", "win32")
-    with pytest.raises(host.CompilerNotFoundError, match="on Windows, work in WSL"):
-        host.find_compiler.__wrapped__()
 
 
 # The launch through CuPy
@@ -557,13 +327,13 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
 
 
 @needs_gpu
-@pytest.mark.parametrize("kernel", launch.KERNELS)
+@each_kernel
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_device_agrees_with_cpu(dtype, kernel):
     for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
         case = random_tensors(geometry, dtype, seed)
-        expected = getattr(plain, kernel)(*order(case, kernel), geometry)
-        on_device = order([t.cuda() for t in case], kernel)
+        expected = getattr(plain, kernel)(*operands(kernel, *case), geometry)
+        on_device = operands(kernel, *(t.cuda() for t in case))
         for index in launch.INDEXES:
             actual = launch.launch(kernel, *on_device, geometry, cuda._run, index=index)
             assert_close(actual, expected.double(), dtype)

@@ -3,18 +3,20 @@
 import ctypes
 import os
 import time
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import torch
+from nbval.plugin import NbCellError
 from torch.autograd import Function
 
-from helpers.lessons import clinic, complaints, draw, kernels, native, timeline
+from helpers.lessons import clinic, complaints, draw, missing, native, timeline
 from helpers.lessons.compare import finding
 from helpers.lessons.data import digits
-from tests.conftest import MISSING
-
-needs_compiler = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+from tests import conftest
+from tests.conftest import needs_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -159,30 +161,30 @@ def test_a_complaint_is_the_cause_in_few_sentences(capsys):
 
 
 def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
-    monkeypatch.setattr(kernels, "_missing", None)
-    with pytest.raises(NameError), kernels.or_say_why():
+    monkeypatch.setattr(missing, "_missing", None)
+    with pytest.raises(NameError), missing.or_say_why():
         made_by_an_earlier_cell  # noqa: B018, F821
-    with pytest.raises(RuntimeError, match="a defect"), kernels.or_say_why():
+    with pytest.raises(RuntimeError, match="a defect"), missing.or_say_why():
         raise RuntimeError("a defect")
     for error in (
-        kernels.CompilerNotFoundError("no C++ compiler"),
+        missing.CompilerNotFoundError("no C++ compiler"),
         ImportError("No module named 'cupy'"),
         RuntimeError("Ninja is required to load C++ extensions"),
         RuntimeError("Error building extension 'x': [1/2] c++\n/bin/sh: 1: c++: not found\n"),
         RuntimeError("Error building extension 'x': [1/2] c++\nx.cpp:3: error: no Python.h\n"),
     ):
-        with kernels.or_say_why():
+        with missing.or_say_why():
             raise error
-    with kernels.or_say_why():
+    with missing.or_say_why():
         made_by_an_earlier_cell  # noqa: B018, F821
     own = RuntimeError("Error building extension 'x': c++\nmain.cpp:7:3: error: expected ';'\n")
     with (
         pytest.raises(native.NativeError, match="line 7 of the text does not compile: expected"),
-        kernels.or_say_why(),
+        missing.or_say_why(),
     ):
         raise own
     lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(kernels.NOT_HERE) for line in lines)
+    assert all(line.startswith(missing.NOT_HERE) for line in lines)
     assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == [
         "no C++ compiler",
         "No module named 'cupy'",
@@ -191,6 +193,38 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
     assert "c++: not found" in lines[3]
     assert lines[4] == lines[5]
     assert "error: no Python.h" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said", "kind", "is_skipped"),
+    [
+        ("NO_COMPILER", "no compiler", "stream", True),
+        ("NO_NVRTC", "no NVRTC", "stream", True),
+        ("TORCH_BUILDS", "c++: not found", "stream", True),
+        ("NO_NVRTC", "no compiler", "stream", False),  # there is one
+        ("NO_NVRTC", "no NVRTC", "error", False),
+        (None, "no NVRTC", "stream", False),
+    ],
+)
+def test_a_cell_is_skipped_for_what_is_missing_only(
+    lacking, said, kind, is_skipped, monkeypatch, capsys
+):
+    here = {"NO_COMPILER": None, "NO_NVRTC": None, "TORCH_BUILDS": "/bin/c++"}
+    lacks = {"NO_COMPILER": "no compiler", "NO_NVRTC": "no NVRTC", "TORCH_BUILDS": None}
+    for name in here:
+        monkeypatch.setattr(conftest, name, (lacks if name == lacking else here)[name])
+    monkeypatch.setattr(missing, "_missing", None)
+    with missing.or_say_why():
+        raise ImportError(said)
+    output = nbformat.v4.new_output(kind)
+    output.text = capsys.readouterr().out
+
+    def differ():
+        raise NbCellError(1, "the cell differs", "")
+
+    with pytest.raises((pytest.skip.Exception, NbCellError)) as caught:
+        conftest.run_or_let_it_say_why(SimpleNamespace(test_outputs=[output]), differ)
+    assert str(caught.value) == (said if is_skipped else "the cell differs")
 
 
 @needs_compiler

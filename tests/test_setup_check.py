@@ -1,6 +1,7 @@
 import torch
 
 from helpers.lessons import setup_check
+from helpers.ops.involution import compiler
 
 
 def test_reports_what_is_there():
@@ -11,11 +12,22 @@ def test_reports_what_is_there():
 
 
 def test_a_missing_compiler_names_the_remedy(monkeypatch):
-    monkeypatch.setattr(setup_check.shutil, "which", lambda name: None)
-    monkeypatch.setattr(setup_check.importlib.util, "find_spec", lambda name: None)
-    assert "pip install ziglang" in setup_check.report()
-    monkeypatch.setattr(setup_check.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(setup_check, "find_compiler", compiler.find_compiler.__wrapped__)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    assert "no C++ compiler" in setup_check.report()
+    assert "`pip install ziglang` brings one" in setup_check.report()
+    monkeypatch.setattr(compiler, "find_spec", lambda name: name)
     assert "compiler zig" in setup_check.report()
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/bin/{name}")
+    assert "compiler g++ " in setup_check.report()
+
+
+def test_on_windows_nothing_is_promised(monkeypatch):
+    monkeypatch.setattr(setup_check, "find_compiler", compiler.find_compiler.__wrapped__)
+    monkeypatch.setattr(compiler.sys, "platform", "win32")
+    assert "no C++ compiler" in setup_check.report()
+    assert "on Windows, work in WSL" in setup_check.report()
 
 
 def test_another_torch_is_noticed(monkeypatch):

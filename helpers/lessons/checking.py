@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.host import CompilerNotFoundError
+from helpers.ops.involution.compiler import CompilerNotFoundError
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.host import find_compiler
+from helpers.ops.involution.compiler import find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which nobody may write to
 PROCESSOR_SECONDS, SECONDS = 3, 30  # after which a trial is stopped

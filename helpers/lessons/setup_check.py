@@ -1,15 +1,14 @@
 """What this machine has, and what that means for the course, in plain words."""
 
 import importlib.metadata
-import importlib.util
 import platform
-import shutil
+from pathlib import Path
 
 import torch
 
+from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
+
 VERIFIED_WITH = "2.13.0"
-COMPILERS = ("c++", "g++", "clang++", "cl")
-FOR_COMPILERS = "chapters 07 to 09 can build C++, and run CUDA kernels on the CPU"
 
 
 def report():
@@ -41,15 +40,12 @@ def _cupy():
 
 
 def _compiler():
-    for name in COMPILERS:
-        if shutil.which(name):
-            return f"compiler {name}", FOR_COMPILERS
-    if importlib.util.find_spec("ziglang"):
-        return "compiler zig", FOR_COMPILERS
-    return (
-        "no C++ compiler",
-        "chapters 07 to 09 say so where they need it; pip install ziglang has one",
-    )
+    try:
+        command = find_compiler()
+    except CompilerNotFoundError as error:
+        return "no C++ compiler", f"chapters 07 to 09 say so where they need it: {error}"
+    name = "zig" if "ziglang" in command else Path(command[0]).name
+    return f"compiler {name}", "chapters 07 to 09 can build C++, and run CUDA kernels on the CPU"
 
 
 def _gpu():

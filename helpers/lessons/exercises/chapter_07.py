@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from helpers.lessons import native
 from helpers.lessons.checking import Exercise
-from helpers.ops.involution import host, involution2d
+from helpers.lessons.cuda_on_cpu import emulator as host
+from helpers.ops.involution import involution2d
 
 
 def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):

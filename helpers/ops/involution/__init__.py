@@ -19,17 +19,17 @@ CVPR 2021, https://arxiv.org/abs/2103.06255
 tensor([[[[0., 1., 2., 3.],
           [2., 3., 4., 0.]]]])
 
-The files: `functional.py` is the function to call; `operator.py` checks its arguments, registers it
-with PyTorch and differentiates it; `cpu_kernels.cpp` holds the kernels for a CPU, `cpu.py` builds
-them, and `plain.py` is PyTorch alone, for where there is no compiler; `kernels.cu` holds the CUDA
-kernels, `cuda.py` launches them on a device, and `host.py` runs the very same text on the CPU,
-thread by thread, to test it; `modules.py` has the layer and the network of the paper;
+The files: `functional.py` is the function to call; `geometry.py` checks sizes, shapes and dtypes,
+and says which two arrays make the third; `operator.py` registers it with PyTorch and differentiates
+it; `backends.py` chooses what runs: `cpu_kernels.cpp`, built and called by `cpu.py`; `kernels.cu`,
+whose launch is in `launch.py` and `cuda.py`; or `plain.py`, PyTorch alone. `compiler.py` finds a
+C++ compiler; `modules.py` has the layer and the network of the paper;
 `python -m helpers.ops.involution.benchmark` measures.
 """
 
+from .backends import backend
 from .functional import involution2d
 from .modules import Bottleneck, Involution2d, RedNet, convert_checkpoint
-from .operator import backend
 
 __all__ = [
     "Bottleneck",

@@ -32,8 +32,8 @@ from torch.profiler import profile
 from torch.utils.benchmark import Timer
 
 from . import cpu, plain
-from .functional import Geometry
-from .launch import KERNELS, launch
+from .geometry import KERNELS, Geometry, operands
+from .launch import launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
@@ -60,17 +60,11 @@ def with_autograd(input, weight, grad_output):
 
 
 def with_kernels(kernels, geometry, input, weight, grad_output):
-    forward, grad_input, grad_weight = kernels
-
-    def both():
-        output = forward(input, weight, geometry)
-        return (
-            output,
-            grad_input(grad_output, weight, geometry),
-            grad_weight(grad_output, input, geometry),
-        )
-
-    return lambda: forward(input, weight, geometry), both
+    calls = [
+        partial(run, *operands(kernel, input, weight, grad_output), geometry)
+        for kernel, run in zip(KERNELS, kernels, strict=True)
+    ]
+    return calls[0], lambda: tuple(call() for call in calls)
 
 
 def milliseconds(function, threads, seconds):

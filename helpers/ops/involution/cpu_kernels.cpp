@@ -29,7 +29,7 @@
 
 using Int = std::int64_t;
 
-struct Geometry {  // the fields of Geometry in functional.py, in the same order
+struct Geometry {  // the fields of Geometry in geometry.py, in the same order
     Int batch, channels, groups, height, width, out_height, out_width;
     Int kernel_height, kernel_width, stride_height, stride_width;
     Int padding_height, padding_width, dilation_height, dilation_width;
@@ -554,7 +554,7 @@ public:
     }
 };
 
-// kernel: 0, 1, 2 = forward, grad_input, grad_weight. type: 0 to 3, the order of TYPES in cpu.py.
+// kernel: 0, 1, 2, the order of KERNELS in geometry.py. type: 0 to 3, the order of DTYPES in geometry.py.
 // data, strides: of input (4), weight (6) and output (4), one of which is written; a weight that is
 // written is contiguous.
 // Returns 0, or 1 where there is not enough memory.

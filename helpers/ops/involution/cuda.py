@@ -9,7 +9,8 @@ from functools import cache, partial
 
 import torch
 
-from .launch import INDEXES, KERNELS, SOURCE, kernel_name, launch
+from .geometry import KERNELS
+from .launch import INDEXES, SOURCE, kernel_name, launch
 
 
 def _cupy():

@@ -2,9 +2,8 @@
 
 import torch
 
-from .operator import NAMESPACE, Geometry, check_one_dtype, check_tensors, find_geometry, is_cast
-
-__all__ = ["Geometry", "involution2d"]
+from .geometry import check_one_dtype, check_tensors, find_geometry
+from .operator import NAMESPACE, is_cast
 
 INTS = (int, torch.SymInt)
 

@@ -11,7 +11,7 @@
 // T is float, double, __half or __nv_bfloat16. Index is int, or long long for arrays of more than
 // 2^31 elements.
 
-#ifdef __CUDACC__  // without it this file runs on the CPU: host.py, with the same names in host.h
+#ifdef __CUDACC__  // without it a C++ compiler reads this, which brings these names of its own
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
@@ -21,7 +21,7 @@ template <typename T> struct SumOf { using type = float; };
 template <> struct SumOf<double> { using type = double; };
 
 template <typename Index>
-struct Geometry {  // the fields of Geometry in functional.py, in the same order
+struct Geometry {  // the fields of Geometry in geometry.py, in the same order
     Index batch, channels, groups, height, width, out_height, out_width;
     Index kernel_height, kernel_width, stride_height, stride_width;
     Index padding_height, padding_width, dilation_height, dilation_width;

@@ -1,8 +1,11 @@
-"""How the kernels of `kernels.cu` are launched, on a device and on the CPU alike."""
+"""How the kernels of `kernels.cu` are launched, on whatever `run` runs them."""
 
+import math
 from pathlib import Path
 
 import torch
+
+from .geometry import ARRAYS
 
 SOURCE = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 TYPES = {
@@ -11,7 +14,6 @@ TYPES = {
     torch.float16: "__half",
     torch.bfloat16: "__nv_bfloat16",
 }
-KERNELS = ("forward", "grad_input", "grad_weight")
 INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
 
@@ -29,21 +31,7 @@ def launch(kernel, first, second, geometry, run, block=BLOCK, index=None):
     index: "int" or "long long"; by default the smallest that is safe.
     """
     first, second = first.contiguous(), second.contiguous()
-    s = geometry
-    taps = s.kernel_height * s.kernel_width
-    names, size, planes = {
-        "forward": (("input", "weight", "output"), s.output_size, s.batch * s.channels),
-        "grad_input": (
-            ("grad_output", "weight", "grad_input"),
-            s.input_size,
-            s.batch * s.channels,
-        ),
-        "grad_weight": (
-            ("grad_output", "input", "grad_weight"),
-            s.weight_size,
-            s.batch * s.groups * taps,
-        ),
-    }[kernel]
+    size = geometry.size_of(ARRAYS[kernel][2])
     result = first.new_empty(size)
     if result.numel() == 0:
         return result
@@ -52,12 +40,12 @@ def launch(kernel, first, second, geometry, run, block=BLOCK, index=None):
         first.numel(),
         second.numel(),
         result.numel(),
-        s.height + 2 * s.padding_height,
-        s.width + 2 * s.padding_width,
+        geometry.height + 2 * geometry.padding_height,
+        geometry.width + 2 * geometry.padding_width,
     )
     index = index or ("int" if largest < 2**31 - 2**20 else "long long")
-    pixels = size[-2] * size[-1]
+    planes, pixels = math.prod(size[:-2]), size[-2] * size[-1]
     grid = (-(-pixels // block[0]) * -(-planes // block[1]),)
-    arguments = dict(zip(names, (first, second, result), strict=True), s=geometry)
+    arguments = dict(zip(ARRAYS[kernel], (first, second, result), strict=True), s=geometry)
     run(kernel_name(kernel, first.dtype, index), grid, block, arguments, index)
     return result

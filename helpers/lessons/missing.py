@@ -1,15 +1,13 @@
-"""What chapters 07 to 09 need: a photograph, and a sentence where a compiler is missing."""
+"""What chapters 07 to 09 say in place of a result where a compiler, ninja or CuPy is missing."""
 
 import contextlib
 import re
 
 import cffi
 import matplotlib.pyplot as plt
-import torch
-from matplotlib import cbook
 
 from helpers.lessons.native import NativeError
-from helpers.ops.involution.host import CompilerNotFoundError
+from helpers.ops.involution.compiler import CompilerNotFoundError
 
 NOT_HERE = "not on this machine: "
 _missing = None  # why an earlier block of this notebook ended early
@@ -43,20 +41,3 @@ def or_say_why():
         return
     plt.close()  # a figure that was begun
     print(f"{NOT_HERE}{_missing}. The course's own run shows what you would see here.")
-
-
-def photograph():
-    """A photograph that matplotlib ships: (1, 3, 150, 128), float32 in [0, 1].
-
-    Rear Admiral Grace Hopper, photographed for the US Navy; in the public domain.
-    """
-    with cbook.get_sample_data("grace_hopper.jpg") as file:
-        pixels = torch.tensor(plt.imread(file)).float() / 255
-    return torch.nn.functional.avg_pool2d(pixels.permute(2, 0, 1)[None], 4)
-
-
-def show(ax, picture, title):
-    """Draw (1, 3, H, W) or (H, W) into `ax`."""
-    ax.imshow(picture[0].permute(1, 2, 0).clamp(0, 1) if picture.dim() == 4 else picture)
-    ax.set_title(title)
-    ax.axis("off")

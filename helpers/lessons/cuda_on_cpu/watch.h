@@ -21,7 +21,7 @@ enum Fault {
     NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG
 };
 
-struct Array {                 // host.py has the same structure, in ctypes
+struct Array {                 // emulator.py has the same structure, in ctypes
     char* begin;
     long long count, itemsize;
     unsigned char* written;    // one flag for each element, or null: the array is read-only

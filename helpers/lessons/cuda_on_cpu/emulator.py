@@ -21,57 +21,26 @@ Traceback (most recent call last):
 KernelError: thread (2, 0, 0) of block (1, 0, 0) reads x[10], but x has 10 elements
 """
 
-import atexit
 import ctypes
-import hashlib
 import mmap
-import os
-import shutil
 import subprocess
-import sys
 import tempfile
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from .launch import KERNELS, SOURCE, launch
+from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", "host.h"]
-
-
-class CompilerNotFoundError(RuntimeError):
-    """There is no C++ compiler on this machine."""
+HEADERS = "vocabulary.h", "watch.h"
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", HEADERS[0]]
+# Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed overflow.
+CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
 
 
 class KernelError(RuntimeError):
     """A kernel that does not compile, or does what a kernel must not do."""
-
-
-@cache
-def find_compiler():
-    """The command that runs a C++ compiler, as a list. Raises CompilerNotFoundError."""
-    if sys.platform == "win32":
-        raise CompilerNotFoundError("this needs Linux or macOS; on Windows, work in WSL")
-    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        if name and shutil.which(name):
-            return [shutil.which(name)]
-    if find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise CompilerNotFoundError(
-        "no C++ compiler was found (g++, clang++); `pip install ziglang` brings one"
-    )
-
-
-@cache
-def _flags():
-    version = subprocess.run([*find_compiler(), "--version"], capture_output=True, text=True)
-    if "clang" not in version.stdout:
-        return FLAGS
-    # clang would not watch the read in `a[i] = 2 * a[i]`, nor let a signed overflow pass
-    return [*FLAGS, "-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
 
 
 class _Int3(ctypes.Structure):
@@ -280,49 +249,41 @@ def _sentence(request, tensors):
 @cache
 def _compile(source, kernel):
     compiler = find_compiler()
-    folder = _workplace()
-    stem = hashlib.sha256(f"{kernel}\n{source}".encode()).hexdigest()[:16]
-    unit, binary, library = (folder / f"{stem}{end}" for end in (".cpp", ".o", ".so"))
-    unit.write_text(
-        f'#line 1 "kernel.cu"\n{source}\n#line 1 "host.py"\n#include "host_run.h"\n'
+    version = _version(tuple(compiler))
+    command = [*compiler, *FLAGS, *(CLANG_FLAGS if "clang" in version else [])]
+    unit = (
+        f'#line 1 "kernel.cu"\n{source}\n#line 1 "emulator.py"\n#include "{HEADERS[1]}"\n'
         'extern "C" int describe_kernel(char* kinds, int* sizes) {\n'
         f"    return describe(&{kernel}, kinds, sizes);\n"
         "}\n"
         'extern "C" void run_kernel(void** arguments, Launch* request) {\n'
         f"    run(&{kernel}, arguments, request);\n"
-        "}\n",
-        encoding="utf-8",
+        "}\n"
     )
-    # Two steps: linking with -fsanitize=thread would bring in the sanitizer's own library.
-    for command in (
-        [*compiler, *_flags(), f"-I{FOLDER}", "-c", str(unit), "-o", str(binary)],
-        [*compiler, "-shared", str(binary), "-o", str(library)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
-    return ctypes.CDLL(str(library))
+    headers = [(FOLDER / name).read_text(encoding="utf-8") for name in HEADERS]
+
+    def build(library):
+        with tempfile.TemporaryDirectory() as folder:
+            text, binary = Path(folder, "unit.cpp"), str(Path(folder, "unit.o"))
+            text.write_text(unit, encoding="utf-8")
+            # Two steps: linking with -fsanitize=thread would bring in the sanitizer's own library.
+            for step in (
+                [*command, f"-I{FOLDER}", "-c", str(text), "-o", binary],
+                [*compiler, "-shared", binary, "-o", library],
+            ):
+                done = subprocess.run(step, capture_output=True, text=True)
+                if done.returncode:
+                    raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
+
+    return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))
+
+
+@cache
+def _version(compiler):
+    return subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
 
 
 def _parameters(library):
     kinds, sizes = ctypes.create_string_buffer(64), (ctypes.c_int * 64)()
     count = library.describe_kernel(kinds, sizes)
     return kinds.raw[:count].decode(), sizes[:count]
-
-
-@cache
-def _workplace():
-    folder = tempfile.mkdtemp(prefix="kernels_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
-def runner(source):
-    """The `run` that `launch` takes, for a text like that of `kernels.cu`."""
-    return lambda name, grid, block, arguments, index: run(source, name, grid, block, arguments)
-
-
-# The same three functions as in plain.py and cuda.py.
-forward, grad_input, grad_weight = (
-    partial(launch, kernel, run=runner(SOURCE)) for kernel in KERNELS
-)

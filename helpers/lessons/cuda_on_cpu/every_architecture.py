@@ -5,12 +5,14 @@
 0
 """
 
+import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from .launch import INDEXES, KERNELS, SOURCE, TYPES, kernel_name
+from helpers.ops.involution.compiler import cached_file
 
 
 class NvrtcError(RuntimeError):
@@ -25,38 +27,40 @@ class Resources(NamedTuple):
     spilled_bytes: int
 
 
-def all_names(index=INDEXES, types=tuple(TYPES)):
-    """The names of the kernels of `kernels.cu`, for the given index and tensor types."""
-    return [kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index]
-
-
 def architectures():
     """The numbers that NVRTC accepts, [75, 80, ...]. Raises ImportError without CuPy or NVRTC."""
     return sorted(_nvrtc().getSupportedArchs())
 
 
-def compile_for(architecture, source=SOURCE, names=None):
+def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
-    names: the kernels to compile, template arguments included; those of `kernels.cu` by default.
-    Raises NvrtcError with the compiler's messages if the source does not compile, ImportError
-    without CuPy or NVRTC.
+    names: the kernels to compile, template arguments included.
+    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if
+    the source does not compile, ImportError without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
-    names = all_names() if names is None else names
-    program = nvrtc.createProgram(source, "kernels.cu", (), ())
+    # ptxas reports registers and spills in the log; split-compile uses the idle cores
+    options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+    options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
+    key = [source, *names, *options, str(nvrtc.getVersion())]
+    report = cached_file("nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options))
+    log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
+    return {name: _resources(log, mangled[name]) for name in names}
+
+
+def _compile(nvrtc, source, names, options, report):
+    program = nvrtc.createProgram(source, "kernel.cu", (), ())
     try:
         for name in names:
             nvrtc.addNameExpression(program, name)
-        # ptxas reports registers and spills in the log; split-compile uses the idle cores
-        options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-        options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
         try:
             nvrtc.compileProgram(program, tuple(options))
         except nvrtc.NVRTCError as error:
             raise NvrtcError(nvrtc.getProgramLog(program).strip()) from error
-        log = nvrtc.getProgramLog(program)
-        return {name: _resources(log, nvrtc.getLoweredName(program, name)) for name in names}
+        mangled = {name: nvrtc.getLoweredName(program, name) for name in names}
+        said = json.dumps([nvrtc.getProgramLog(program), mangled])
+        Path(report).write_text(said, encoding="utf-8")
     finally:
         nvrtc.destroyProgram(program)
 
@@ -88,11 +92,7 @@ def _header_folders():
 
 def _resources(log, mangled):
     section = log.split(f"Function properties for {mangled}\n")[1]
-    stack, stores, loads = map(
-        int,
-        re.search(
-            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section
-        ).groups(),
-    )
+    sizes = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section)
+    stack, stores, loads = map(int, sizes.groups())
     registers = int(re.search(r"Used (\d+) registers", section).group(1))
     return Resources(registers, stack, stores + loads)

@@ -1,0 +1,284 @@
+"""The emulator that runs CUDA on the CPU, and NVRTC: each fault that they are to name."""
+
+import ctypes
+import shutil
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from helpers.lessons.cuda_on_cpu import emulator, every_architecture
+from helpers.ops.involution import compiler
+from tests.conftest import needs_compiler, needs_nvrtc
+
+TWICE = """
+__global__ void twice(const float* x, float* y, int count) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] = 2 * x[i];
+}"""
+
+
+def run_twice(old="", new="", **options):
+    assert old in TWICE
+    x, y = torch.arange(10.0), torch.zeros(10)
+    accesses = emulator.run(
+        TWICE.replace(old, new), "twice", 2, 8, {"x": x, "y": y, "count": 10}, **options
+    )
+    return accesses, y
+
+
+@needs_compiler
+def test_one_thread_can_be_watched():
+    accesses, y = run_twice(watch=(1, 1))
+    assert y.equal(2 * torch.arange(10.0))
+    assert accesses == [("read", "x", 9), ("write", "y", 9)]
+    assert run_twice(watch=((1, 0, 0), (2, 0, 0)))[0] == []  # a thread to spare
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "old, new, sentence",
+    [
+        (
+            "if (i < count) ",
+            "",
+            r"thread \(2, 0, 0\) of block \(1, 0, 0\) reads x\[10\], but x has 10",
+        ),
+        ("x[i]", "x[i - 1]", r"thread \(0, 0, 0\) .* reads x\[-1\], but x has 10 elements"),
+        ("y[i]", "y[i + 1]", r"thread \(1, 0, 0\) of block \(1, 0, 0\) writes y\[10\]"),
+        ("x[i]", "x[i + 16]", r"reads x\[16\]"),  # not whatever lies behind x
+        ("x[i]", "x[1000000 * i]", r"thread \(1, 0, 0\) .* reads x\[1000000\]"),
+        ("y[i]", "y[i / 2]", r"writes y\[0\], which was written before"),
+        ("if (i < count)", "if (i < count && i != 7)", r"^no thread writes y\[7\]$"),
+        ("2 * x[i]", "2 * y[i]", r"reads y\[0\], which nothing was written to"),
+        ("y[i] = 2", "((float*)x)[i] = 2", r"writes x\[0\], but x is const"),
+        ("y[i] = 2", "((float*)8)[i] = 2", "touches memory that belongs to no array"),
+        ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
+        ("if", "volatile int j = 1; while (j) j = x[0] == 0; if", "does not end"),
+        ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
+        ("i < count", "i / (count - 10) < 1", "divides by zero|no thread writes"),  # no trap on ARM
+        ("2 *", "2 * factor *", "(?s)does not compile:.*factor"),
+    ],
+)
+def test_faults_are_named(old, new, sentence):
+    with pytest.raises(emulator.KernelError, match=sentence):
+        run_twice(old, new, seconds=0.3)
+
+
+@needs_compiler
+def test_an_endless_kernel_ends_in_any_thread():
+    with ThreadPoolExecutor(1) as pool:  # the timer's signal reaches the main thread first
+        future = pool.submit(run_twice, "if", "volatile int j = 1; while (j) {} if", seconds=0.2)
+        assert "does not end" in str(future.exception(timeout=60))
+
+
+@needs_compiler
+def test_a_failed_run_leaves_the_tensors_alone():
+    x, y = torch.arange(10.0), torch.arange(10.0)
+    with pytest.raises(emulator.KernelError):
+        emulator.run(TWICE, "twice", 1, 8, {"x": x, "y": y, "count": 10})
+    assert x.equal(torch.arange(10.0)) and y.equal(torch.arange(10.0))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name, dtype", [("float", torch.float32), ("__half", torch.float16)])
+def test_results_start_as_nan(name, dtype):
+    source = TWICE.replace("float", name).replace("i < count", "i < 1")
+    x, y = torch.ones(10, dtype=dtype), torch.zeros(10, dtype=dtype)
+    with pytest.raises(emulator.KernelError, match=r"no thread writes y\[1\]") as caught:
+        emulator.run(source, "twice", 2, 8, {"x": x, "y": y, "count": 10})
+    address = caught.traceback[-1].frame.f_locals["places"]["y"]
+    memory = (ctypes.c_char * y.nbytes).from_address(address)
+    assert torch.frombuffer(memory, dtype=dtype).isnan().tolist() == [False] + [True] * 9
+
+
+@needs_compiler
+def test_some_blocks_alone():
+    _, y = run_twice(blocks=range(1, 2))
+    assert y.tolist() == [0.0] * 8 + [16.0, 18.0]
+
+
+@needs_compiler
+def test_grids_and_blocks_of_three_dimensions():
+    source = """
+    __global__ void where(int* x, int* y, int* z) {
+        int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+        int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+        int i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+        x[i] = blockIdx.x * 10 + threadIdx.x;
+        y[i] = blockIdx.y * 10 + threadIdx.y;
+        z[i] = blockIdx.z * 10 + threadIdx.z;
+    }"""
+    x, y, z = (torch.zeros(2, 3, 4, 2, 2, 3, dtype=torch.int32) for _ in range(3))
+    emulator.run(source, "where", (4, 3, 2), (3, 2, 2), {"x": x, "y": y, "z": z})
+    for result, block_dim, thread_dim in ((x, 2, 5), (y, 1, 4), (z, 0, 3)):
+        for b in range(result.shape[block_dim]):
+            for t in range(result.shape[thread_dim]):
+                part = result.select(thread_dim, t).select(block_dim, b)
+                assert part.eq(10 * b + t).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"x": torch.zeros(10).double()}, TypeError, "x must have elements of 4 bytes"),
+        ({"x": torch.zeros(20)[::2]}, ValueError, "x must be a contiguous CPU tensor"),
+        ({"x": [1.0]}, TypeError, "x must be a tensor, got list"),
+        ({"count": 1.5}, TypeError, "count must be an int, got 1.5"),
+        ({"more": 1}, ValueError, "each of the 3 parameters of twice"),
+    ],
+)
+def test_arguments_that_do_not_fit(change, error, message):
+    arguments = {"x": torch.zeros(10), "y": torch.zeros(10), "count": 10} | change
+    with pytest.raises(error, match=message):
+        emulator.run(TWICE, "twice", 2, 8, arguments)
+    with pytest.raises(ValueError, match="block must be 1 or more"):
+        emulator.run(
+            TWICE, "twice", 2, (8, 0), {"x": torch.zeros(1), "y": torch.zeros(1), "count": 1}
+        )
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, dtype", [("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)]
+)
+def test_half_types_round_as_in_pytorch(name, dtype):
+    source = f"""
+    __global__ void widen(const {name}* x, float* y) {{
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        y[i] = float(x[i]);
+    }}
+    __global__ void narrow(const float* x, {name}* y) {{
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        y[i] = {name}(x[i]);
+    }}"""
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    floats = torch.empty(2**16)
+    emulator.run(source, "widen", 256, 256, {"x": halves, "y": floats})
+    torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
+
+    # every half, the middle between it and the next one, and both floats beside the middle
+    finite = halves[halves.isfinite() & (halves != 0)].float()
+    middle = (finite + finite.abs().nextafter(torch.tensor(torch.inf)) * finite.sign()) / 2
+    wide = (finite.to(dtype).view(torch.int16) + 1).view(dtype).float()
+    middle = ((finite.double() + wide.double()) / 2).float()
+    up, down = (middle.nextafter(torch.tensor(s * torch.inf)) for s in (1, -1))
+    extremes = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 65519.9, 65520.0, 3.4e38])
+    cases = torch.cat([finite, middle, up, down, extremes])
+    cases = torch.cat([cases, torch.zeros(-len(cases) % 256)])
+    narrowed = torch.empty(len(cases), dtype=dtype)
+    emulator.run(source, "narrow", len(cases) // 256, 256, {"x": cases, "y": narrowed})
+    expected = cases.to(dtype)
+    assert narrowed.isnan().equal(expected.isnan())
+    same = narrowed.view(torch.int16) == expected.view(torch.int16)
+    assert (same | expected.isnan()).all()
+
+
+# The libraries that it builds
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    """As in a fresh process, which finds nothing built."""
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
+    emulator._compile.cache_clear()
+    yield tmp_path
+    emulator._compile.cache_clear()
+
+
+@needs_compiler
+def test_a_library_is_built_once_and_found_by_other_processes(empty_cache, monkeypatch):
+    compiled = []
+
+    def run(command, **options):
+        compiled.extend(["-c"] if "-c" in command else [])
+        Path(command[-1]).touch()
+        return SimpleNamespace(returncode=0)
+
+    def built(source=TWICE, **changed):
+        for name, value in changed.items():
+            monkeypatch.setattr(emulator, name, value)
+        emulator._compile.cache_clear()
+        emulator._compile(source, "twice")
+        return len(compiled), len(list(empty_cache.glob("kernel_*.so")))
+
+    monkeypatch.setattr(emulator.subprocess, "run", run)
+    monkeypatch.setattr(emulator.ctypes, "CDLL", str)
+    assert built(_version=lambda command: "one") == built() == (1, 1)
+    assert built(TWICE.replace("2 *", "3 *")) == (2, 2)
+    assert built(FLAGS=[*emulator.FLAGS, "-O2"]) == (3, 3)
+    assert built(_version=lambda command: "another") == (4, 4)
+    for name in emulator.HEADERS:
+        shutil.copytree(emulator.FOLDER, empty_cache / name)
+        (empty_cache / name / name).write_text("// another")
+        built(FOLDER=empty_cache / name)
+    assert built() == (6, 6)
+
+
+@needs_compiler
+def test_nothing_is_left_behind(empty_cache, monkeypatch):
+    temporary = empty_cache / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    run_twice()
+    with pytest.raises(emulator.KernelError):
+        run_twice("2 *", "2 * factor *")
+    assert list(temporary.iterdir()) == []
+    assert [path.suffix for path in empty_cache.iterdir() if path.is_file()] == [".so"]
+
+
+# NVRTC
+
+
+@needs_nvrtc
+def test_nvrtc_sees_a_syntax_error_and_a_spill():
+    oldest = every_architecture.architectures()[0]
+    broken = TWICE.replace("2 * x", "2 * * x")
+    with pytest.raises(every_architecture.NvrtcError, match=r"kernel.cu\(4\): error"):
+        every_architecture.compile_for(oldest, broken, ["twice"])
+    # A launch bound that leaves 32 registers, and 64 sums that are alive at once
+    greedy = """
+    __global__ void __launch_bounds__(1024, 2) greedy(const float* x, float* y) {
+        float sums[64];
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) sums[i] = x[i * 1024 + threadIdx.x];
+        for (int j = 0; j < 100; ++j) {
+            #pragma unroll
+            for (int i = 0; i < 64; ++i) sums[i] = sums[i] * sums[(i + 1) % 64] + x[j];
+        }
+        #pragma unroll
+        for (int i = 0; i < 64; ++i) y[i * 1024 + threadIdx.x] = sums[i];
+    }"""
+    compiled = every_architecture.compile_for(oldest, greedy, ["greedy"])
+    assert compiled["greedy"].spilled_bytes > 0
+
+
+@needs_nvrtc
+def test_what_was_compiled_once_is_known(empty_cache, monkeypatch):
+    oldest, *_, newest = every_architecture.architectures()
+    source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
+    calls = [
+        (oldest, source, ["fill<int>"]),
+        (newest, source, ["fill<int>"]),
+        (oldest, source, ["fill<int>", "fill<float>"]),
+        (oldest, source.replace("T(1)", "T(2)"), ["fill<int>"]),
+    ]
+    compiled = [every_architecture.compile_for(*call) for call in calls]
+    assert len(list(empty_cache.glob("nvrtc_*.json"))) == len(calls)
+    monkeypatch.setattr(every_architecture, "_compile", lambda *arguments: 1 / 0)
+    assert [every_architecture.compile_for(*call) for call in calls] == compiled
+    monkeypatch.setattr(every_architecture, "_nvrtc", lambda: SimpleNamespace(getVersion=int))
+    with pytest.raises(ZeroDivisionError):  # another version
+        every_architecture.compile_for(*calls[0])
+
+
+def test_without_cupy_one_sentence_says_what_compiles(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    with pytest.raises(ImportError, match=r"needs CuPy with NVRTC: pip install 'cupy-cuda13x"):
+        every_architecture.architectures()
