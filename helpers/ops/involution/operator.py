@@ -85,7 +85,7 @@ class _Operator(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
-        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments  # ctx.operator() is taken
+        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments  # ctx.name() is taken
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record, too.
