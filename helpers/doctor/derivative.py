@@ -24,9 +24,9 @@ UNFAITHFUL = note(
 @trial(unless=("backward-not-deterministic", "state-between-calls", "backward-not-finite"))
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
-    points, wrong = points_of(exam), {}
+    points, wrong, suspects = points_of(exam), {}, {}
     for p, values in enumerate(points):
-        point = Point(subject, values, exam.dice)
+        point = Point(subject, values, exam.dice, suspects)
         verdicts, doubts = screen(
             subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance
         )

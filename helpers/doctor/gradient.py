@@ -12,13 +12,15 @@ from .slopes import as_vector, largest, position, scale, shaped, slopes_along
 class Point:
     """The function at one point, with three v for every output: two random, one of ones."""
 
-    def __init__(self, subject, values, dice):
+    def __init__(self, subject, values, dice, suspects=None):
         self.subject, self.values, self.dice = subject, values, dice
         run = subject.run(values)
         self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
         self.y0 = [as_vector(o) for o in self.outputs]
         self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
         self.known, self.returned = {}, {}  # by input, by output
+        self.suspects = {} if suspects is None else suspects  # of another point, by both
+        self.scales = [scale(value).reshape(-1) for value in values]
         self.limit = min(
             512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
         )
@@ -36,7 +38,7 @@ class Point:
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
         value = self.values[i]
-        step = scale(value).reshape(-1)[s].item()
+        step = self.scales[i][s].item()
         for unit in (1, 1j) if value.is_complex() else (1,):
             u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
             u[s] = step * unit
@@ -53,8 +55,11 @@ class Point:
         elements = list(range(n))
         if n > self.limit:
             drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
-            wrong = [self.suspect(i, o) for o in range(len(self.outputs))]
-            elements = sorted({*drawn, *wrong, 0, n - 1})
+            for o in range(len(self.outputs)):
+                if (i, o) not in self.suspects:
+                    self.suspects[i, o] = self.suspect(i, o)
+                drawn.append(self.suspects[i, o])
+            elements = sorted({*drawn, 0, n - 1})
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         sizes = [w.abs() for w in weights]
         floors = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]

@@ -82,10 +82,10 @@ def slopes_along(f, values, i, u, y0, eps):
     """
 
     def at(t):
-        return f([v + t * u if k == i else v for k, v in enumerate(values)])
+        return f([torch.add(v, u, alpha=t) if k == i else v for k, v in enumerate(values)])
 
     best, settled = [None] * len(y0), [None] * len(y0)
-    moved = [~y.isfinite() for y in y0]
+    moved = [y.isinf() for y in y0]
     sizes = [largest(y) for y in y0]
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
     probe = at(1e-3)
@@ -93,7 +93,8 @@ def slopes_along(f, values, i, u, y0, eps):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
         steps = (h, h / 2, h / 4)
-        plus, minus = [at(t) for t in steps], [at(-t) for t in steps]
+        plus = [probe if t == 1e-3 else at(t) for t in steps]
+        minus = [at(-t) for t in steps]
         for o, y in enumerate(y0):
             sides = [side[o] for side in (*plus, *minus)]
             for side in sides:
