@@ -1,10 +1,34 @@
-"""One wrong gradient at one point or two: what several causes ask of it."""
+"""How a cause is declared, and what several causes ask of a wrong gradient."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from .report import TEXTS, Text, error
 from .slopes import largest
+
+
+@dataclass
+class Cause:
+    text: Text
+    test: Callable
+    before: tuple  # codes
+
+
+class Causes(list):
+    """In the order in which they are tried."""
+
+    def add(self, code, message=None, look="", before=()):
+        """Register the decorated test; without a message it finds a cause that has another."""
+
+        def register(test):
+            text = error(code, message, look) if message else TEXTS[code]
+            self.append(Cause(text, test, before))
+            return test
+
+        return register
 
 
 class Cases(tuple):

@@ -2,46 +2,29 @@
 
 They are tried in the order in which they stand here, the simplest first, and the first that fits
 is named. A test takes the `Cases` of one wrong gradient; it returns False, True, or the words that
-fill the gaps of the sentence. `before` names those further down that fit the same gradients now
-and then. To add a cause: one block here, and one patient.
+fill the gaps of the sentence. `before` names those further down that fit the same gradients now and
+then, or are themselves before such, and the comment says why. To add a cause: one block here, and
+one patient.
 """
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
+from .cases import Causes
 from .gradient import same
-from .report import MEANT, TEXTS, Text, brief, error
+from .report import MEANT, brief
 from .slopes import largest, scale
 
-
-@dataclass
-class Cause:
-    text: Text
-    test: Callable
-    before: tuple
-
-
-CAUSES = []
-
-
-def cause(code, message=None, look="", before=()):
-    """Register the decorated test; without a message it is another way to find the same cause."""
-
-    def register(test):
-        text = error(code, message, look) if message else TEXTS[code]
-        CAUSES.append(Cause(text, test, before))
-        return test
-
-    return register
+CAUSES = Causes()
+cause = CAUSES.add
 
 
 @cause(
     "right-here-only",
     "The gradient of {x} is right at the given point but wrong at others.",
     look="constants that belong to one input, and branches",
+    before=("factor-missing",),  # a number written into backward is a wrong factor elsewhere
 )
 def right_here_only(cases):
     return cases.elsewhere
@@ -52,6 +35,7 @@ def right_here_only(cases):
     "The gradient of {x} is None, but {y} depends on {x}.",
     look="what backward returns in the place of {x}; if it is meant as a constant, give "
     "requires_grad=True to the other inputs only",
+    before=("gradient-zero",),  # None counts as zeros
 )
 def gradient_none(cases):
     return all(c.none for c in cases)
@@ -61,6 +45,7 @@ def gradient_none(cases):
     "gradient-zero",
     "The gradient of {x} is zero everywhere, but {y} depends on {x}.",
     look="how the gradient of {x} is filled in",
+    before=("grad-output-ignored",),  # zeros are the same for every grad_output
 )
 def gradient_zero(cases):
     return not any(c.given.any() for c in cases)
@@ -70,18 +55,20 @@ def gradient_zero(cases):
     "straight-through",
     "{y} does not change with {x} here, so the true gradient is zero; backward {what}." + MEANT,
     look="which gradient this is, if no straight-through gradient is intended",
+    before=("inner-derivative-forgotten",),  # which is how it is mostly done
 )
 def straight_through(cases):
     if not all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases):
         return False
-    passed = "passes grad_output straight through"
-    return {"what": passed if cases[0].passes else "does not return zero"}
+    passes = cases[0].passes
+    return {"what": "passes grad_output straight through" if passes else "does not return zero"}
 
 
 @cause(
     "grad-output-ignored",
     "The gradient of {x} does not depend on grad_output{only}.",
     look="where grad_output enters the gradient of {x}",
+    before=("not-linear",),  # what ignores it is not proportional to it
 )
 def grad_output_ignored(cases):
     if not all(same(c.given[0], c.given[1]) and same(c.given[0], c.given[2]) for c in cases):
@@ -89,7 +76,12 @@ def grad_output_ignored(cases):
     return {"only": ", so it is right only for ones" if all(c.for_ones for c in cases) else ""}
 
 
-@cause("negated", "The gradient of {x} is right, but negated.{meant}", look="the sign")
+@cause(
+    "negated",
+    "The gradient of {x} is right, but negated.{meant}",
+    look="the sign",
+    before=("scaled",),  # by -1
+)
 def negated(cases):
     return cases.is_factor(-1)
 
@@ -98,6 +90,7 @@ def negated(cases):
     "factor-missing",
     "The gradient of {x} {lacks} the factor {what}{rest}.{meant}",
     look="where {what} enters the gradient of {x}",
+    before=("scaled",),  # by a number that has a name
 )
 def number_missing(cases):
     for name, value in cases[0].subject.arguments.items():
@@ -113,6 +106,7 @@ def number_missing(cases):
     "The gradient of {x} is 1/{n} of what it should be, and {n} is the size of {what}: a mean "
     "where a sum belongs?",
     look="how the gradient of {x} is reduced",
+    before=("scaled",),  # by a number that has a reason
 )
 def mean_for_sum(cases):
     return cases.size(lambda n: cases.is_factor(1 / n))
@@ -123,6 +117,7 @@ def mean_for_sum(cases):
     "The gradient of {x} is {n} times too large, and {n} is the size of {what}: a sum where a "
     "mean belongs?",
     look="how the gradient of {x} is reduced",
+    before=("scaled",),  # by a number that has a reason
 )
 def sum_for_mean(cases):
     return cases.size(cases.is_factor)
@@ -132,6 +127,7 @@ def sum_for_mean(cases):
     "scaled",
     "The gradient of {x} is right, but multiplied by {factor}.{meant}",
     look="constant factors, in forward and in backward",
+    before=("swapped", "term-missing"),  # so may be the gradient of another input, and the error
 )
 def scaled(cases):
     return cases.factor is not None and {"factor": brief(cases.factor)}
@@ -141,6 +137,7 @@ def scaled(cases):
     "conjugate",
     "The gradient of {x} is right for real numbers, but a conjugate is missing or one too many.",
     look="PyTorch multiplies grad_output by the conjugate of the derivative",
+    before=("derivative-wrong",),  # a conjugate is a factor at each element
 )
 def conjugate(cases):
     if not any(c.x.is_complex() or c.y.is_complex() for c in cases):
@@ -156,6 +153,7 @@ def conjugate(cases):
     "imaginary-lost",
     "The gradient of {x} has lost its imaginary part.",
     look="casts to a real dtype",
+    before=("right-only-for-ones",),  # ones are real
 )
 def imaginary_lost(cases):
     if not all(c.x.is_complex() and not c.given.imag.any() for c in cases):
@@ -167,6 +165,7 @@ def imaginary_lost(cases):
     "not-linear",
     "The gradient of {x} is not proportional to grad_output{how}",
     look="terms without grad_output as a factor, and what is done to grad_output itself",
+    before=("right-only-for-ones", "term-missing"),  # a power leaves ones, a penalty is a term
 )
 def not_linear(cases):
     c = cases[0]
@@ -183,14 +182,15 @@ def not_linear(cases):
     "transposed",
     "The gradient of {x} is right, but {how}.",
     look="the order of the factors, and every transpose",
+    before=("misplaced",),  # with a reason for each place
 )
 def transposed(cases):
     c, dims = cases[0], tuple(range(len(cases[0].shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         places = cases.places().reshape([c.shape[order.index(d)] for d in dims]).permute(order)
         if order != dims and cases.moved(places.reshape(-1)):
-            how = f"its dimensions are permuted as by permute{order}"
-            return {"how": "transposed" if len(dims) == 2 else how}
+            permuted = f"its dimensions are permuted as by permute{order}"
+            return {"how": "transposed" if len(dims) == 2 else permuted}
     return False
 
 
@@ -198,16 +198,17 @@ def transposed(cases):
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
     look="the order in which backward returns its gradients",
+    before=("inner-derivative-forgotten",),  # it may be grad_output that belongs to the other input
 )
 def swapped(cases):
     def belongs_to(c, j):
+        if not c.whole or c.point.values[j].shape != c.x.shape:
+            return False
         other = c.point.expected(j)[1][c.o][0]
         return bool(((c.sampled - other).abs() <= c.limit.max()).all()) and bool(other.any())
 
     for j, name in enumerate(cases[0].subject.inputs):
-        if j != cases[0].i and all(
-            c.whole and c.point.values[j].shape == c.x.shape and belongs_to(c, j) for c in cases
-        ):
+        if j != cases[0].i and all(belongs_to(c, j) for c in cases):
             return {"other": name}
     return False
 
@@ -216,6 +217,7 @@ def swapped(cases):
     "reversed",
     "The gradient of {x} is right, but reversed along dimension {d}.",
     look="flips and index arithmetic",
+    before=("misplaced",),  # with a reason for each place
 )
 def reversed_along(cases):
     for d, n in enumerate(cases[0].shape):
@@ -229,6 +231,7 @@ def reversed_along(cases):
     "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
+    before=("right-only-for-ones",),  # all ones look the same where they have moved
 )
 def shifted(cases):
     c = cases[0]
@@ -246,6 +249,7 @@ def shifted(cases):
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places.",
     look="gather against scatter, a permutation against its inverse",
+    before=("partly-right",),  # some numbers may be at home
 )
 def misplaced(cases):
     for c in cases:
@@ -261,6 +265,7 @@ def misplaced(cases):
     "grad-output-partly-ignored",
     "The gradient of {x} takes no notice of some elements of grad_output.",
     look="indices and reductions",
+    before=("contribution-lost",),  # all contributions of some elements
 )
 def grad_output_partly_ignored(cases):
     if not cases.missing:
@@ -276,6 +281,7 @@ def grad_output_partly_ignored(cases):
     "not all are added up.",
     look="repeated indices (assignment keeps one contribution, and so does an indexed +=), and "
     "the means, norms and sums of forward, through which elements act on one another",
+    before=("partly-right",),  # where nothing was lost
 )
 def contribution_lost(cases):
     return cases.missing is not None
@@ -285,30 +291,22 @@ def contribution_lost(cases):
     "partly-right",
     "The gradient of {x} is right in part: {where} it {how}.{may}",
     look="masks, branches and bounds",
+    before=("jacobian-transposed", "inner-derivative-forgotten"),  # both may hold here and there
 )
 def partly_right(cases):
     c = cases[0]
     matters = (c.expected.abs() > c.limit).any(0)
     if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
         return False
-    given, expected = c.sampled[:, c.wrong], c.expected[:, c.wrong]
-    ratio = given / expected
-    first, may = ratio.reshape(-1)[0], ""
-    if not given.any():
-        how = "is zero"
-    elif (expected.abs() <= c.limit[:, c.wrong]).all():
-        how, may = "should be zero", MEANT
-    elif ((ratio - first).abs() > 1e-4 * first.abs()).any():
-        how = "is wrong"
-    else:
-        how = "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
-    return {"where": c.where(), "how": how, "may": may}
+    how = c.how()
+    return {"where": c.where(), "how": how, "may": MEANT if how == "should be zero" else ""}
 
 
 @cause(
     "jacobian-transposed",
     "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
     look="the transpose of the matrix that multiplies grad_output",
+    before=("right-only-for-ones",),  # rows and columns may have the same sums
 )
 def jacobian_transposed(cases):
     for c in cases:
@@ -328,6 +326,7 @@ def jacobian_transposed(cases):
     "The error of the gradient of {x} is the same all along dimension {d}{times}, as when a sum "
     "or a mean over it is missing, or has a wrong factor.",
     look="reductions in backward",
+    before=("inner-derivative-forgotten",),  # which is how a mean is forgotten
 )
 def term_missing(cases):
     """Perhaps after division by an input or the output."""
@@ -351,6 +350,7 @@ def term_missing(cases):
     "The gradient of {x} is grad_output itself; the derivative of {y} with respect to {x} is not "
     "multiplied in." + MEANT,
     look="the chain rule: grad_output times a derivative",
+    before=("right-only-for-ones", "derivative-wrong"),  # the derivative may be 1 somewhere
 )
 def inner_derivative_forgotten(cases):
     return all(c.passes and not c.identity for c in cases)
@@ -365,7 +365,7 @@ def right_only_for_ones(cases):
     return all(c.y.numel() > 1 and c.for_ones for c in cases)
 
 
-@cause("factor-missing")
+@cause("factor-missing", before=("derivative-wrong",))  # by a factor that has a name
 def tensor_missing(cases):
     """Off by a factor that is an input or the output, perhaps times a number."""
     c = cases[0]

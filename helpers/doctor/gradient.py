@@ -210,6 +210,19 @@ class Case:
                 return f"at index {which} of dimension {d}"
         return f"at {int(self.wrong.sum())} of {int(self.trusted.sum())} elements examined"
 
+    def how(self):
+        """In words, what the gradient is where it is wrong."""
+        given, expected = self.sampled[:, self.wrong], self.expected[:, self.wrong]
+        ratio = given / expected
+        first = ratio.reshape(-1)[0]
+        if not given.any():
+            return "is zero"
+        if (expected.abs() <= self.limit[:, self.wrong]).all():
+            return "should be zero"
+        if ((ratio - first).abs() > 1e-4 * first.abs()).any():
+            return "is wrong"
+        return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
+
 
 def same(a, b):
     return bool(((a - b).abs() <= 1e-9 * largest(b) + 1e-300).all())
