@@ -52,9 +52,9 @@ def main(argv=None):
     What cannot be examined (no such file, name or shape) ends with status 2 and one sentence.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.doctor",
+        prog=f"python -m {__package__}",
         description="Examine the gradient of a function. Exit status: 0 right, 1 wrong, 2 not run.",
-        epilog="example: python -m helpers.doctor mine.py:Scale --input 3x4 --value 2.5",
+        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
     )
     parser.add_argument("target", help="module.py:name or package.module:name")
     parser.add_argument(
