@@ -1,4 +1,4 @@
-"""The gradient doctor against its patients, and what it rests on: slopes, and an order of causes."""
+"""The gradient doctor against its patients; the order of causes; the slopes it rests on."""
 
 import functools
 import itertools
@@ -55,7 +55,7 @@ def test_one_in_a_million_is_found():
 
 
 def test_causes_that_overlap_are_in_a_declared_order():
-    """Every cause is tried on every wrong gradient; the last one, which always fits, is left out."""
+    """Every cause is tried on every wrong gradient, but for the last one, which always fits."""
     codes = [cause.text.code for cause in CAUSES[:-1]]
     declared = {(cause.text.code, later) for cause in CAUSES for later in cause.before}
     for first, later in declared:

@@ -100,8 +100,9 @@ def kink(point, i):
         for slope in point.slopes(i, u):
             sides = torch.stack([slope.left, slope.right]) / step
             apart = (sides[0] - sides[1]).abs() > 1e-3 * sides.abs().amax(0)
-            if (apart & ~slope.trusted).any():
-                k = int((apart & ~slope.trusted).nonzero()[0])
+            apart &= ~slope.trusted[slope.moved]
+            if apart.any():
+                k = int(apart.nonzero()[0])
                 sides = " and ".join(brief(side) for side in sorted(sides[:, k].tolist()))
                 seen = {"at": position(s, point.values[i].shape), "slopes": sides}
                 return KINK(x, seen=seen)

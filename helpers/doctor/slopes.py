@@ -64,10 +64,14 @@ class Dice:
 
 @dataclass
 class Slope:
-    """J · u for one output: value, error bar, one-sided slopes, and which elements to believe."""
+    """J · u for one output: value, error bar, and which elements to believe.
+
+    moved: the elements of the output that move at all; left, right: their one-sided slopes.
+    """
 
     value: torch.Tensor
     error: torch.Tensor
+    moved: torch.Tensor
     left: torch.Tensor
     right: torch.Tensor
     trusted: torch.Tensor | None = None
@@ -89,7 +93,7 @@ def slopes_along(f, values, i, u, y0, eps):
     sizes = [largest(y) for y in y0]
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
     probe = at(1e-3)
-    if any((y != t).any() and (t == t.float()).all() for y, t in zip(y0, probe, strict=True)):
+    if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
         steps = (h, h / 2, h / 4)
@@ -99,26 +103,33 @@ def slopes_along(f, values, i, u, y0, eps):
             sides = [side[o] for side in (*plus, *minus)]
             for side in sides:
                 moved[o] |= side != y
-            k = moved[o].nonzero()[:, 0]  # the others have no slope: one in a million may be left
-            few = central([side[k] for side in sides], y[k], steps, eps, sizes[o])
-            *new, fine = (torch.zeros_like(y).index_put_((k,), t) for t in few)
-            new, fine = Slope(*new), (fine == 1) | ~moved[o]
+            k = moved[o].nonzero()[:, 0]  # one in a million may be left
+            *few, left, right = central([t[k] for t in sides], y[k], steps, eps, sizes[o])
+            value, error, fine = (torch.zeros_like(y).index_put_((k,), t) for t in few)
+            new, fine = Slope(value, error, k, left, right), (fine == 1) | ~moved[o]
             if old := best[o]:
                 better = new.error < old.error
                 new.value = torch.where(better, new.value, old.value)
                 new.error = torch.where(better, new.error, old.error)
                 fine = torch.where(better, fine, settled[o])
-            best[o], settled[o] = new, fine & new.error.isfinite()
+            best[o], settled[o] = new, fine
         if all(fine.all() for fine in settled):
             break
     for slope, size in zip(best, sizes, strict=True):
-        size = slope.value.abs() + 0.1 * largest(slope.value) + 1e-5 * size
-        slope.trusted = slope.error <= 1e-3 * size
+        value, error = slope.value[slope.moved], slope.error[slope.moved]
+        size = value.abs() + 0.1 * largest(value) + 1e-5 * size
+        slope.trusted = torch.ones_like(slope.value, dtype=torch.bool)
+        slope.trusted[slope.moved] = error <= 1e-3 * size
     return best
 
 
+def in_float32(t):
+    """Could these be numbers of float32? (The first will mostly do to say no.)"""
+    return all((few == few.float()).all() for few in (t[:100], t))
+
+
 def central(sides, y, steps, eps, size):
-    """Value, error, slope on the left and on the right, and 1.0 where that is as exact as can be.
+    """Value, error, 1.0 where that is as exact as can be, slopes on the left and on the right.
 
     sides: the output at +h, +h/2, +h/4, and at -h, -h/2, -h/4; size: of the largest output.
     """
@@ -133,7 +144,8 @@ def central(sides, y, steps, eps, size):
     error = (value - second).abs() + noise
     fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
-    return value, error, (y - m[2]) / steps[2], (p[2] - y) / steps[2], fine.to(y.dtype)
+    fine = (fine & error.isfinite()).to(y.dtype)
+    return value, error, fine, (y - m[2]) / steps[2], (p[2] - y) / steps[2]
 
 
 def is_large(values):
