@@ -66,7 +66,8 @@ def test_causes_that_overlap_are_in_a_declared_order():
             after[code] |= {later} | after[later]
     shown = defaultdict(set)
     for k, patient in enumerate(BROKEN + HEALTHY):
-        report_on(k)
+        if patient.name not in clinic.TOO_LARGE:
+            report_on(k)
         for cases in WRONG[patient.name]:
             fit = dict.fromkeys(c.text.code for c in CAUSES[:-1] if c.test(cases))
             for pair in itertools.combinations(fit, 2):
