@@ -12,136 +12,79 @@ from .report import TEXTS, error
 IN_PLACE = "methods that end in an underscore, and +="
 OF_CTX = ["saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty"]
 
-EXCEPTIONS = {}  # pattern: text; the groups of the pattern fill the gaps of the text
-
-
-def refused(pattern, code, message, look=""):
-    EXCEPTIONS[pattern] = error(code, message, look)
-    return EXCEPTIONS[pattern]
-
-
-GRAD_OUTPUT_MODIFIED = refused(
-    r"written-to tensor",  # an expanded grad_output, which has one element
-    "grad-output-modified",
-    "Backward changes grad_output in place, which other parts of the graph may share.",
-    look=IN_PLACE,
-)
-GRADIENT_SHAPE = refused(
-    r"gradient at index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]",
-    "gradient-shape",
-    "The gradient of {x} has shape ({1}), but ({2}) belongs there.",
-    look="reductions and transposes, with the shapes written beside each step",
-)
-refused(
-    r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
-    "gradient-count",
-    "Backward returned {1} gradient(s), but forward has {0} argument(s) besides ctx.",
-    look="one gradient for each argument of forward, None for those without one, as a tuple; a "
-    "forgotten return, and a list, count as one",
-)
-refused(
-    r"gradient different than None at position (\d+)",
-    "gradient-for-constant",
-    "Backward returned a gradient for argument {0} of forward, which is no tensor.",
-    look="the place where None belongs",
-)
-refused(
-    r"expected device (\S+) but got (\S+)",
-    "gradient-device",
-    "Backward returned a gradient on {1} for an input on {0}.",
-    look="tensors made inside backward",
-)
-refused(
-    r"expected Variable or None \(got (\w+)\)",
-    "gradient-type",
-    "Backward returned {article} {0} where a tensor or None belongs.",
-    look="the return statement of backward",
-)
-refused(
-    r"input_is_complex == grad_is_complex",
-    "complex-for-real",
-    "Backward returned a complex gradient for a real input.",
-    look="the real part",
-)
-SAVED_MODIFIED = refused(
-    r"modified by an inplace operation",
-    "saved-modified",
-    "A tensor was changed in place after it had been saved for backward{which}.",
-    look=IN_PLACE,
-)
-refused(
-    r"leaf Variable that requires grad",
-    "in-place-leaf",
-    "{phase} failed: an input that requires a gradient is changed in place.",
-    look=IN_PLACE,
-)
-refused(
-    r"marked as dirty during the forward method were not returned",
-    "dirty-not-returned",
-    "Forward marks an input as dirty but does not return it.",
-    look="ctx.mark_dirty",
-)
-refused(
-    r"Legacy autograd function with non-static",
-    "not-static",
-    "forward and backward of a Function must be static methods.",
-    look="@staticmethod",
-)
-refused(
-    r"You must implement",
-    "method-missing",
-    "The Function lacks a method.",
-    look="the names of its methods, and their indentation",
-)
-refused(
-    r"save_for_backward can only save variables",
-    "saved-no-tensor",
-    "save_for_backward was handed something that is no tensor.",
-    look="its arguments: one tensor after the other, not in a list; what is no tensor goes on ctx",
-)
-refused(
-    r"Backward' object has no attribute '(\w+)'",
-    "attribute-missing",
-    "ctx has no `{0}`: forward did not put it there.{close}",
-    look="what forward stores on ctx",
-)
-refused(
-    r"values to unpack",
-    "saved-count",
-    "{phase} unpacks another number of values than there is.",
-    look="save_for_backward against saved_tensors",
-)
-refused(
-    r"backward\(\) (?:takes|missing) \d+",
-    "backward-arguments",
-    "Backward must take ctx and one gradient for each output of forward.",
-    look="the arguments of backward",
-)
-refused(
-    r"numpy\(\) on Tensor that requires grad",
-    "numpy-detour",
-    "{phase} handed a tensor that autograd records to NumPy.",
-    look="the detour by NumPy",
-)
-refused(
-    r"expected scalar type|same dtype|dtype",
-    "dtype-mix",
-    "{phase} failed: dtypes do not fit.",
-    look="tensors made with a fixed dtype",
-)
-refused(
-    r"cannot be multiplied|size of tensor|must match|expand\(|for input of size|Expected size",
-    "shapes-do-not-fit",
-    "{phase} failed: shapes do not fit.",
-    look="transposes and reductions, with the shapes written beside each step",
-)
-refused(
-    r"contiguous|view size is not compatible",
-    "layout",
-    "{phase} failed: a contiguous tensor was expected.",
-    look=".view, data_ptr and kernels",
-)
-refused(r"", "raised", "{phase} raised {error}.", look="{line}")
+EXCEPTIONS = {  # pattern of the message, whose groups fill the gaps of the text: text
+    r"written-to tensor":
+        error("grad-output-modified", "Backward changes grad_output in place, which other parts "
+              "of the graph may share.", IN_PLACE),
+    r"gradient at index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]":
+        error("gradient-shape", "The gradient of {x} has shape ({1}), but ({2}) belongs there.",
+              "reductions and transposes, with the shapes written beside each step"),
+    r"incorrect number of gradients \(expected (\d+), got (\d+)\)":
+        error("gradient-count", "Backward returned {1} gradient(s), but forward has {0} "
+              "argument(s) besides ctx.",
+              "one gradient for each argument of forward, None for those without one, as a tuple; "
+              "a forgotten return, and a list, count as one"),
+    r"gradient different than None at position (\d+)":
+        error("gradient-for-constant", "Backward returned a gradient for argument {0} of forward, "
+              "which is no tensor.",
+              "the place where None belongs"),
+    r"expected device (\S+) but got (\S+)":
+        error("gradient-device", "Backward returned a gradient on {1} for an input on {0}.",
+              "tensors made inside backward"),
+    r"expected Variable or None \(got (\w+)\)":
+        error("gradient-type", "Backward returned {article} {0} where a tensor or None belongs.",
+              "the return statement of backward"),
+    r"input_is_complex == grad_is_complex":
+        error("complex-for-real", "Backward returned a complex gradient for a real input.",
+              "the real part"),
+    r"modified by an inplace operation":
+        error("saved-modified", "A tensor was changed in place after it had been saved for "
+              "backward{which}.", IN_PLACE),
+    r"leaf Variable that requires grad":
+        error("in-place-leaf", "{phase} failed: an input that requires a gradient is changed in "
+              "place.", IN_PLACE),
+    r"marked as dirty during the forward method were not returned":
+        error("dirty-not-returned", "Forward marks an input as dirty but does not return it.",
+              "ctx.mark_dirty"),
+    r"Legacy autograd function with non-static":
+        error("not-static", "forward and backward of a Function must be static methods.",
+              "@staticmethod"),
+    r"You must implement":
+        error("method-missing", "The Function lacks a method.",
+              "the names of its methods, and their indentation"),
+    r"save_for_backward can only save variables":
+        error("saved-no-tensor", "save_for_backward was handed something that is no tensor.",
+              "its arguments: one tensor after the other, not in a list; what is no tensor goes "
+              "on ctx"),
+    r"Backward' object has no attribute '(\w+)'":
+        error("attribute-missing", "ctx has no `{0}`: forward did not put it there.{close}",
+              "what forward stores on ctx"),
+    r"values to unpack":
+        error("saved-count", "{phase} unpacks another number of values than there is.",
+              "save_for_backward against saved_tensors"),
+    r"backward\(\) (?:takes|missing) \d+":
+        error("backward-arguments", "Backward must take ctx and one gradient for each output of "
+              "forward.",
+              "the arguments of backward"),
+    r"numpy\(\) on Tensor that requires grad":
+        error("numpy-detour", "{phase} handed a tensor that autograd records to NumPy.",
+              "the detour by NumPy"),
+    r"expected scalar type|same dtype|dtype":
+        error("dtype-mix", "{phase} failed: dtypes do not fit.",
+              "tensors made with a fixed dtype"),
+    r"cannot be multiplied|size of tensor|must match|expand\(|for input of size|Expected size":
+        error("shapes-do-not-fit", "{phase} failed: shapes do not fit.",
+              "transposes and reductions, with the shapes written beside each step"),
+    r"contiguous|view size is not compatible":
+        error("layout", "{phase} failed: a contiguous tensor was expected.",
+              ".view, data_ptr and kernels"),
+    r"":
+        error("raised", "{phase} raised {error}.",
+              "{line}"),
+}  # fmt: skip
+GRAD_OUTPUT_MODIFIED = TEXTS["grad-output-modified"]
+GRADIENT_SHAPE = TEXTS["gradient-shape"]
+SAVED_MODIFIED = TEXTS["saved-modified"]
 
 
 def told(subject, raised, text=None, x=None, **words):

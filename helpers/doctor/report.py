@@ -1,5 +1,6 @@
 """What the doctor found: sentences, findings, and the report as text and as HTML."""
 
+import functools
 import html
 import re
 import textwrap
@@ -76,16 +77,7 @@ class Text:
         return Finding(self.code, severity, message, look, x, y, seen or {}, through)
 
 
-def error(*texts, **look):
-    return Text("error", *texts, **look)
-
-
-def warning(*texts, **look):
-    return Text("warning", *texts, **look)
-
-
-def note(*texts, **look):
-    return Text("note", *texts, **look)
+error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
 
 
 @dataclass(repr=False)
