@@ -150,7 +150,7 @@ def changes_a_leaf(x):
 
 @broken("dtype-mix", "a matrix is made in float32", matrix)
 def single_matrix(x):
-    return x @ torch.ones(4, 2)
+    return x @ torch.ones(4, 2, device=x.device)
 
 
 @broken("layout", "a transposed view of the memory is asked for", matrix)
