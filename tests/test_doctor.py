@@ -1,5 +1,7 @@
 """What the gradient doctor says: messages, evidence, names, severities."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -176,6 +178,10 @@ def test_a_forward_that_draws_is_not_accused_in_float32():
 
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         assert examine(Dropout, torch.randn(4, 5).to(dtype)).ok
+
+
+def test_what_draws_from_numpy_and_from_python_is_seeded():
+    assert examine(lambda x: x * np.random.rand() * random.random(), ones(3)).findings == []
 
 
 def test_forward_that_overflows_only_in_the_dtype_of_the_input():
