@@ -13,7 +13,7 @@ SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
 MARK = "background-color: {}; color: #ffffff; border-radius: 3px; padding: 1px 6px"
 FRAME = "border-left: 4px solid {}; padding-left: 8px; margin: 6px 0"
 CODE = re.compile(
-    r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
+    r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
 MEANT = " If that is meant, `examine(..., faithful=False)` accepts it."
 TEXTS = {}  # by code

@@ -104,9 +104,10 @@ def slopes_along(f, values, i, u, y0, eps):
             for side in sides:
                 moved[o] |= side != y
             k = moved[o].nonzero()[:, 0]  # one in a million may be left
-            *few, left, right = central([t[k] for t in sides], y[k], steps, eps, sizes[o])
-            value, error, fine = (torch.zeros_like(y).index_put_((k,), t) for t in few)
-            new, fine = Slope(value, error, k, left, right), (fine == 1) | ~moved[o]
+            *few, fine, left, right = central([t[k] for t in sides], y[k], steps, eps, sizes[o])
+            value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
+            new = Slope(value, error, k, left, right)
+            fine = torch.ones_like(moved[o]).index_put_((k,), fine)
             if old := best[o]:
                 better = new.error < old.error
                 new.value = torch.where(better, new.value, old.value)
@@ -129,7 +130,7 @@ def in_float32(t):
 
 
 def central(sides, y, steps, eps, size):
-    """Value, error, 1.0 where that is as exact as can be, slopes on the left and on the right.
+    """Value, error, whether that is as exact as can be, slopes on the left and on the right.
 
     sides: the output at +h, +h/2, +h/4, and at -h, -h/2, -h/4; size: of the largest output.
     """
@@ -144,8 +145,7 @@ def central(sides, y, steps, eps, size):
     error = (value - second).abs() + noise
     fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
-    fine = (fine & error.isfinite()).to(y.dtype)
-    return value, error, fine, (y - m[2]) / steps[2], (p[2] - y) / steps[2]
+    return value, error, fine & error.isfinite(), (y - m[2]) / steps[2], (p[2] - y) / steps[2]
 
 
 def is_large(values):
