@@ -328,3 +328,44 @@ def test_one_cause_is_told_once_for_two_of_three_outputs():
 def test_an_integer_gradient_is_of_the_wrong_dtype():
     report = examine(backward_of(lambda ctx, g: 2 * g.long()), torch.full((3,), 1e6).double())
     assert any(f.code == "gradient-dtype" and "int64" in f.message for f in report.findings)
+
+
+def test_what_refuses_strides_only_is_found():
+    def backward(ctx, grad_output):
+        assert grad_output.is_contiguous() or not any(grad_output.stride())
+        return 2 * grad_output
+
+    found = sole(backward_of(backward), ones(2, 3))
+    assert found.code == "grad-output-layout" and "not contiguous" in found.message
+
+
+def test_an_unused_output_must_not_silence_the_others():
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return 2 * x, 3 * x
+
+    def backward(ctx, grad_double, grad_triple):
+        if grad_double is None:
+            return None
+        return 2 * grad_double + (0 if grad_triple is None else 3 * grad_triple)
+
+    assert sole(backward_of(backward, forward), ones(3)).code == "none-not-handled"
+
+
+def test_what_is_right_at_zero_only_is_found():
+    fn = backward_of(lambda ctx, g: 0 * g, lambda ctx, x: x * x)
+    assert finding(fn, 0 * ones(3)).code == "right-here-only"
+
+
+def test_some_percent_lost_in_float32_are_found():
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 * ((x + 1e6) - 1e6)
+
+    assert finding(backward_of(backward, forward), torch.tensor([0.52, 1.27])).code == (
+        "low-precision"
+    )
