@@ -64,6 +64,8 @@ def test_the_worst_element_is_pointed_at():
         ("ChangedByBackward", "by backward itself"),
         ("DrawsTwice", "because it draws random numbers"),
         ("NaiveSoftplus", "not in float32: backward makes nan or inf"),
+        ("SqueezedBias", "The gradient of `bias` has shape (), but (1) belongs there."),
+        ("TransposedShape", "`weight` is right, but transposed: its shape is (5, 4), not (4, 5)."),
         ("TooFewGradients", "returned 2 gradient(s), but forward has 3 argument(s)"),
     ],
 )
