@@ -7,9 +7,8 @@ import textwrap
 import matplotlib.pyplot as plt
 import torch
 
-from helpers.lessons.patients import BROKEN, HEALTHY
+from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 
-PATIENTS = {patient.name: patient for patient in HEALTHY + BROKEN}
 TOO_LARGE = {"OneInAMillion"}  # for gradcheck, and for the time that a reader waits
 
 
@@ -18,12 +17,14 @@ def consult(name):
     if name not in PATIENTS:
         raise ValueError(f"name must be one of {', '.join(sorted(PATIENTS))}; got {name!r}")
     patient = PATIENTS[name]
-    source = inspect.getsource(patient.fn)
-    print(source[source.index("class ") :].rstrip())  # without the decorator that registers it
-    for method in ("forward", "backward"):
-        if method not in vars(patient.fn):
+    fn = patient.fn if hasattr(patient.fn, "__name__") else type(patient.fn)  # a module
+    source = inspect.getsource(fn)
+    start = re.search(r"^ *(class|def) ", source, re.MULTILINE).start()
+    print(source[start:].rstrip())  # without the decorator that registers it
+    for method in ("forward", "backward") if isinstance(patient.fn, type) else ():
+        if method not in vars(fn):
             print(f"\n    # {method}, inherited:")
-            print(inspect.getsource(getattr(patient.fn, method)).rstrip())
+            print(inspect.getsource(getattr(fn, method)).rstrip())
     shapes = [
         f"{tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}"
         if isinstance(v, torch.Tensor)

@@ -1,0 +1,66 @@
+"""The gradient doctor: says what is wrong with a gradient where `gradcheck` says that it is wrong.
+
+    from helpers.doctor import examine
+
+    report = examine(MyFunction.apply, x, weight, bias)   # a callable, a Function or a module
+    print(report)                                         # or leave it to the notebook
+    report.ok                                             # False if there is an error
+    report.raise_if_wrong()                               # in a test
+
+    python -m helpers.doctor module.py:MyFunction --input 3x4 --input 5x4
+
+How it knows. The function runs in float64, at the given point and at two more. For random v and u,
+the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
+the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
+elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
+transposed? that of another input? Other trials repeat the same backward under other circumstances:
+with an expanded grad_output, a second time, for one of the inputs only, and so on.
+
+It does not examine tensors that a closure holds, nor whether forward computes what it should.
+
+Sources of the ideas
+- v · J · u instead of Jacobians: gradcheck's fast mode,
+  https://docs.pytorch.org/docs/stable/notes/gradcheck.html and
+  https://github.com/pytorch/pytorch/issues/53876; the random direction of JAX's `check_grads`,
+  https://docs.jax.dev/en/latest/_autosummary/jax.test_util.check_grads.html; the dot-product test
+  of linear operators, https://pylops.readthedocs.io/en/v2.6.0/tutorials/dottest.html
+- central differences at h, h/2, h/4, extrapolated (Richardson), and their disagreement as an error
+  bar: numdifftools, https://github.com/pbrod/numdifftools
+- not the complex step, which is more exact but needs a forward that is analytic and takes complex
+  numbers: https://blogs.mathworks.com/cleve/2013/10/14/complex-step-differentiation/
+- kinks: "Gradient checks" in https://cs231n.github.io/neural-networks-3/
+- the gradient of a complex input: https://docs.pytorch.org/docs/stable/notes/autograd.html
+- grad_output non-contiguous, expanded or undefined: gradcheck's check_undefined_grad, and the tests
+  that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
+"""
+
+from . import backward, circumstances, derivative, forward, precision, second
+from .examination import Examination
+from .report import Finding, Report, WrongGradientError
+from .subject import undisturbed
+
+__all__ = ["Finding", "Report", "WrongGradientError", "examine"]
+
+GROUPS = (forward, backward, derivative, circumstances, second, precision)
+TRIALS = [trial for group in GROUPS for trial in group.trial]
+
+
+def examine(fn, *inputs, faithful=True, **kwargs):
+    """Examine the gradient of fn(*inputs, **kwargs); returns a `Report`.
+
+    fn:       a callable, a `torch.autograd.Function` or its `apply`, or a `torch.nn.Module`, whose
+              parameters are inputs, too. Its outputs may be nested in tuples, lists and dicts.
+    inputs, kwargs: what it takes. Tensors of any shape, device and dtype; those of lower precision
+              than float64 are examined as a float64 copy. If some require a gradient, only these
+              are differentiated, otherwise all floating-point and complex ones.
+    faithful: False accepts a gradient that is not the derivative of forward (a straight-through
+              estimator, gradient reversal, clipping); everything else is still examined.
+
+    An exception of `fn` becomes a finding. The inputs, their `.grad`, the random state and the
+    settings of PyTorch stay as they were. What `fn` prints is dropped, for it is called many times.
+    Raises TypeError if `fn` cannot be called.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+    with undisturbed():
+        return Examination(fn, inputs, kwargs, faithful).report(TRIALS)

@@ -1,0 +1,91 @@
+"""The command line of the doctor."""
+
+import argparse
+import importlib
+import importlib.util
+import re
+import sys
+
+import torch
+
+from . import examine
+
+
+def tensor(text):
+    """A random tensor from "3x4" or "3x4:float32"."""
+    match = re.fullmatch(r"(\d+(?:x\d+)*)?(?::(\w+))?", text)
+    dtype = getattr(torch, (match and match[2]) or "float32", None)
+    if not match or not isinstance(dtype, torch.dtype):
+        raise argparse.ArgumentTypeError(f"write sizes as 3x4 or 3x4:int64, got {text!r}")
+    shape = [int(n) for n in (match[1] or "").split("x") if n]
+    generator = torch.Generator().manual_seed(0)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
+
+
+def number(text):
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write a number, got {text!r}") from None
+
+
+def load(target):
+    """What "module.py:name" or "package.module:name" names; a module class is instantiated."""
+    path, _, name = target.rpartition(":")
+    if not path:
+        raise ValueError(f"target must be module.py:name or package.module:name, got {target!r}")
+    if path.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("examined", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(path)
+    fn = getattr(module, name)
+    return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
+
+
+def main(argv=None):
+    """Examine what the command line names; returns the exit status, 1 if there is an error.
+
+    What cannot be examined (no such file, name or shape) ends with status 2 and one sentence.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__package__}",
+        description="Examine the gradient of a function. Exit status: 0 right, 1 wrong, 2 not run.",
+        epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
+    )
+    parser.add_argument("target", help="module.py:name or package.module:name")
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        action="append",
+        type=tensor,
+        default=[],
+        metavar="3x4[:dtype]",
+        help="a random tensor, in the order of arguments",
+    )
+    parser.add_argument(
+        "--value",
+        dest="inputs",
+        action="append",
+        type=number,
+        metavar="2.5",
+        help="a number, in the order of arguments",
+    )
+    parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
+    options = parser.parse_args(argv)
+    if not any(isinstance(value, torch.Tensor) for value in options.inputs):
+        parser.error("give at least one --input, such as --input 3x4")
+    try:
+        fn = load(options.target)
+    except Exception as error:
+        parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
+    report = examine(fn, *options.inputs, faithful=not options.unfaithful)
+    print(report)
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

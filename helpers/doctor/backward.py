@@ -1,0 +1,150 @@
+"""Trials of backward: what it returns, and whether it returns the same once more."""
+
+import contextlib
+
+import torch
+
+from .examination import Trials
+from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from .gradient import Point
+from .report import brief, error, note, warning
+from .slopes import largest, position
+from .subject import CallError, differentiable
+
+trial = Trials()
+
+OUTPUT_DETACHED = error(
+    "output-detached",
+    "{y} requires no gradient, though it changes with {x}: forward has left autograd.",
+    look="detach, .data, .item(), NumPy and torch.no_grad in forward",
+)
+MARKED_NON_DIFFERENTIABLE = note(
+    "marked-non-differentiable", "{y} is marked as non-differentiable, though it changes with {x}."
+)
+
+
+@trial()
+def outputs_require_a_gradient(exam):
+    outputs = list(zip(exam.run.names, exam.run.outputs, exam.vs, strict=True))
+    for k, (name, output, _) in enumerate(outputs):
+        x = None if output.requires_grad else depends_on(exam, k)
+        if x:
+            marked = any(output is t for t in exam.run.marked)
+            yield (MARKED_NON_DIFFERENTIABLE if marked else OUTPUT_DETACHED)(x, name)
+    return not any(output.requires_grad for output in exam.run.outputs)
+
+
+def depends_on(exam, k):
+    """The name of an input with which output k changes."""
+    subject = exam.subject
+    point = Point(subject, subject.values, exam.dice)
+    for i, value in enumerate(subject.values):
+        slope = point.slopes(i, exam.dice.direction(value))[k]
+        if (slope.value.abs() > 1e-6 * largest(point.y0[k]))[slope.trusted].any():
+            return subject.inputs[i]
+
+
+@trial()
+def backward_changes_nothing(exam):
+    if exam.first.grad_output_changed:
+        yield GRAD_OUTPUT_MODIFIED()
+    if exam.first.saved_changed:
+        yield SAVED_MODIFIED(which=", by backward itself")
+
+
+GRADIENT_FOR_INDEX = warning(
+    "gradient-for-index",
+    "Backward returns a gradient for {x}, which is of {dtype}.",
+    look="the place where None belongs",
+)
+GRADIENT_DTYPE = warning(
+    "gradient-dtype",
+    "Backward returns {dtype} for {x}, which is of higher precision.",
+    look="casts in backward, and tensors made with a fixed dtype",
+)
+ENGINE_SUMS = note(
+    "engine-sums",
+    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.",
+    look="a sum over the broadcast dimensions",
+)
+
+
+@trial()
+def what_backward_returns(exam):
+    for x, grad in exam.first.returned.items():
+        t = exam.subject.arguments[x]
+        if not differentiable(t):
+            yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
+        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.subject.eps:
+            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
+        if grad.shape != t.shape:
+            yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
+
+
+BACKWARD_NOT_FINITE = error(
+    "backward-not-finite",
+    "Backward makes nan or inf in the gradient of {x}, where the slope is finite.",
+    look="0/0, 0 times inf, and overflow in the formula",
+)
+SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
+
+
+@trial()
+def gradients_are_finite(exam):
+    subject = exam.subject
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        if grad is None or grad.isfinite().all():
+            continue
+        bad = ~grad.isfinite() & subject.values[i].isfinite()
+        for output in exam.run.outputs:  # where forward failed, backward may
+            bad &= output.isfinite() if output.shape == grad.shape else output.isfinite().all()
+        if bad.any():
+            k = int(bad.reshape(-1).nonzero()[0])
+            value = subject.values[i].reshape(-1)[k].item()
+            seen = {"at": position(k, grad.shape), f"`{x}` there": value}
+            seen["given"] = grad.reshape(-1)[k].item()
+            point = Point(subject, subject.values, exam.dice)
+            slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
+            fine = all(slope.trusted.all() for slope in slopes)
+            yield (BACKWARD_NOT_FINITE if fine else SINGULAR)(x, seen=seen)
+
+
+BACKWARD_NOT_DETERMINISTIC = error(
+    "backward-not-deterministic",
+    "The same backward gives another gradient the second time{why}.",
+    look="what backward changes, draws or adds to; what forward drew must be saved",
+)
+BACKWARD_ONLY_ONCE = warning(
+    "backward-only-once",
+    "Backward fails the second time, under retain_graph=True.",
+    look="what backward deletes or changes",
+)
+STATE_BETWEEN_CALLS = error(
+    "state-between-calls",
+    "The gradient of {x} is another if forward runs once more, with other inputs, before backward.",
+    look="what is kept outside ctx: class attributes, globals, self; and memory never filled, as "
+    "of torch.empty",
+)
+
+
+@trial(unless=("saved-modified",))
+def backward_twice(exam):
+    subject, run, vs = exam.subject, exam.run, exam.vs
+    try:
+        second = subject.backward(run, vs, retain=True)
+        drawn = subject.backward(run, vs, retain=True, seed=2)
+    except CallError as raised:
+        yield told(subject, raised, BACKWARD_ONLY_ONCE)
+        return
+
+    def after_another_call():
+        run = subject.run(subject.values)
+        with contextlib.suppress(CallError):
+            subject.run([exam.dice.nearby(v) for v in subject.values])
+        return subject.backward(run, vs)
+
+    why = ", because it draws random numbers"
+    fine = yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why="")
+    fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))
+    if fine:
+        yield from exam.compare(STATE_BETWEEN_CALLS, after_another_call)

@@ -1,0 +1,118 @@
+"""Trials of backward under other circumstances: what it is handed, and for which inputs."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from .examination import Trials
+from .report import error, warning
+
+trial = Trials()
+
+
+def gradients(exam, vs):
+    return exam.subject.gradients(exam.subject.values, vs)
+
+
+GRAD_OUTPUT_LAYOUT = error(
+    "grad-output-layout",
+    "Backward {fails} a grad_output that is {layout}.",
+    look="code that reads memory directly (.view, data_ptr, kernels), and assertions",
+)
+
+
+@trial()
+def layouts_of_grad_output(exam):
+    outputs = exam.run.outputs
+    ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
+    expected = gradients(exam, ones)
+    expanded = [o.new_ones(()).expand(o.shape) for o in outputs]
+    strided = [torch.stack([v, v], -1)[..., 0] for v in exam.vs]
+    words = {"layout": "an expanded view, as `.sum()` makes it"}
+    fine = yield from exam.compare(
+        GRAD_OUTPUT_LAYOUT, lambda: gradients(exam, expanded), expected, **words
+    )
+    if fine:
+        words = {"layout": "not contiguous"}
+        yield from exam.compare(GRAD_OUTPUT_LAYOUT, lambda: gradients(exam, strided), **words)
+
+
+NONE_NOT_HANDLED = error(
+    "none-not-handled",
+    "Backward {fails} None, which arrives for an output that is not used.",
+    look="set_materialize_grads(False) demands an answer to None",
+)
+
+
+class Nothing(torch.autograd.Function):
+    """The identity, through which no gradient flows back: the node before it receives None."""
+
+    @staticmethod
+    def forward(ctx, output):
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None
+
+
+@trial()
+def unused_outputs(exam):
+    subject, outputs, n = exam.subject, exam.run.outputs, len(exam.run.outputs)
+
+    def none():
+        run = subject.run(subject.values)
+        run.outputs = [Nothing.apply(o) for o in run.outputs]
+        return [None for _ in subject.backward(run, exam.vs)]
+
+    fine = yield from exam.compare(NONE_NOT_HANDLED, none, [None] * len(subject.values))
+    for k in range(n) if fine and n > 1 else ():
+        alone = [v if j == k else None for j, v in enumerate(exam.vs)]
+        zeros = [v if j == k else torch.zeros_like(v) for j, v in enumerate(exam.vs)]
+        if outputs[k].requires_grad:
+            expected = gradients(exam, zeros)
+            yield from exam.compare(
+                NONE_NOT_HANDLED, lambda vs=alone: gradients(exam, vs), expected
+            )
+
+
+NEEDS_INPUT_GRAD_WRONG = error(
+    "needs-input-grad-wrong",
+    "Backward {fails} {x} as the only input that requires a gradient.",
+    look="the use of ctx.needs_input_grad",
+)
+NEEDS_INPUT_GRAD_IGNORED = warning(
+    "needs-input-grad-ignored",
+    "When only {x} requires a gradient, backward still computes that of {others}.",
+    look="ctx.needs_input_grad",
+)
+
+
+@trial()
+def only_one_input(exam):
+    subject, n = exam.subject, len(exam.subject.values)
+
+    def counted(needs):
+        """Gradients, what backward returned for which inputs, and how many operations it took."""
+        run = subject.run(subject.values, needs)
+        with FlopCounterMode(display=False) as counter, exam.watched() as (_, returned):
+            grads = subject.backward(run, exam.vs)
+        return grads, returned, counter.get_total_flops()
+
+    total = counted(True)[2] if n > 1 else 0
+    for i, name in enumerate(subject.inputs) if n > 1 else ():
+        tried = []
+
+        def alone(i=i, tried=tried):
+            tried[:] = counted([j == i for j in range(n)])
+            return tried[0]
+
+        expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
+        fine = yield from exam.compare(NEEDS_INPUT_GRAD_WRONG, alone, expected, x=name)
+        if not fine:
+            return
+        _, returned, spent = tried
+        vain = [x for x in returned if x != name]
+        if vain and spent == total > 0 and not exam.has("needs-input-grad-ignored"):
+            seen = {"multiplications and additions": f"{total}, as for all gradients"}
+            others = " and ".join(f"`{x}`" for x in vain)
+            yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)

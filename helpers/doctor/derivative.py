@@ -1,0 +1,109 @@
+"""The trial on which the others wait: is the gradient the derivative of forward?"""
+
+import contextlib
+
+import torch
+
+from .cases import Cases
+from .causes import CAUSES
+from .examination import Trials
+from .exceptions import SAVED_MODIFIED
+from .gradient import Case, Point
+from .report import MEANT, TEXTS, brief, note
+from .slopes import is_large, position, screen
+from .subject import CallError
+
+trial = Trials()
+
+UNFAITHFUL = note(
+    "unfaithful",
+    "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
+)
+
+
+@trial(unless=("backward-not-deterministic", "state-between-calls", "backward-not-finite"))
+def derivative_of_forward(exam):
+    subject, outputs = exam.subject, exam.run.outputs
+    points, wrong, suspects = points_of(exam), {}, {}
+    for p, values in enumerate(points):
+        point = Point(subject, values, exam.dice, suspects)
+        verdicts, doubts = screen(
+            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance
+        )
+        for (i, o), verdict in verdicts.items():
+            if verdict == "right" or not outputs[o].requires_grad:
+                continue
+            if len(wrong.get((i, o), ())) < 2:
+                case = Case(point, i, o, exam.tolerance)
+                # If not all elements are examined, the wrong one may not be among them.
+                if case.wrong.any() or (verdict == "wrong" and case.sparse):
+                    wrong.setdefault((i, o), {})[p] = case
+        for i in doubts if p == 0 else ():
+            yield kink(point, i)
+    found = {}
+    for io, by_point in wrong.items():
+        cases = Cases(by_point.values())
+        cases.elsewhere = 0 not in by_point and len(points) > 1
+        found[io] = diagnosis(exam, cases)
+    graded = sum(o.requires_grad for o in outputs)
+    for (i, o), (text, x, seen, words) in found.items():
+        same = [other[0] is text for (j, _), other in found.items() if j == i]
+        y = exam.run.names[o]
+        yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
+
+
+def points_of(exam):
+    """The given point, and others near it where forward is finite."""
+    points = [exam.subject.values]
+    for _ in range(1 if is_large(points[0]) else 2):
+        other = [exam.dice.nearby(v) for v in exam.subject.values]
+        with contextlib.suppress(CallError):
+            if all(y.isfinite().all() for y in exam.subject.forward(other)):
+                points.append(other)
+    return points
+
+
+def diagnosis(exam, cases):
+    """(text, input, evidence, words) for a wrong gradient."""
+    case = cases[0]
+    if not exam.faithful:
+        return UNFAITHFUL, case.input, {}, {}
+    if not case.wrong.any():
+        return TEXTS["gradient-wrong"], case.input, {}, {}
+    if exam.run.stale:
+        which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
+        return SAVED_MODIFIED, None, case.evidence, {"which": which}
+    for cause in CAUSES:
+        if words := cause.test(cases):
+            words = {} if words is True else words
+            meant = MEANT if case.identity else ""
+            return cause.text, case.input, case.evidence, {"meant": meant, **words}
+
+
+KINK = note(
+    "kink",
+    "Forward has a kink or a jump in {x} at the given point, where differences prove nothing; the "
+    "other elements were judged.",
+)
+NOT_JUDGED = note(
+    "not-judged",
+    "At some elements of {x}, differences of forward are lost in rounding, or there is a kink "
+    "nearby; the other elements were judged.",
+)
+
+
+def kink(point, i):
+    """Where differences prove nothing: the one-sided slopes differ, or are lost."""
+    x = point.subject.inputs[i]
+    for s in range(min(point.values[i].numel(), point.limit)):
+        _, u, step = next(point.units(i, s))
+        for slope in point.slopes(i, u):
+            sides = torch.stack([slope.left, slope.right]) / step
+            apart = (sides[0] - sides[1]).abs() > 1e-3 * sides.abs().amax(0)
+            apart &= ~slope.trusted[slope.moved]
+            if apart.any():
+                k = int(apart.nonzero()[0])
+                sides = " and ".join(brief(side) for side in sorted(sides[:, k].tolist()))
+                seen = {"at": position(s, point.values[i].shape), "slopes": sides}
+                return KINK(x, seen=seen)
+    return NOT_JUDGED(x)

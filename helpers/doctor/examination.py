@@ -1,0 +1,168 @@
+"""One examination: what its trials share, computed when it is first asked for."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from .exceptions import told
+from .report import SEVERITIES, Report
+from .slopes import Dice, as_vector, largest
+from .subject import CallError, Subject, announced
+
+
+class Trials(list):
+    """The trials of one file, in the order in which they stand there.
+
+    A trial is a generator that takes the examination and yields findings; if it returns True, what
+    it found makes all later trials pointless. unless: the codes, or the severity, of findings after
+    which it is left out.
+    """
+
+    def __call__(self, unless=()):
+        def register(trial):
+            self.append((trial, unless))
+            return trial
+
+        return register
+
+
+@dataclass
+class FirstBackward:
+    grads: list
+    returned: dict  # what backward returned for each argument, before the engine corrected it
+    grad_output_changed: bool
+    saved_changed: bool
+
+
+class Examination:
+    def __init__(self, fn, args, kwargs, faithful):
+        self.subject, self.faithful = Subject(fn, args, kwargs), faithful
+        self.findings, self.dice = [], Dice()
+
+    def report(self, trials):
+        for finding in self.run_through(trials):
+            known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
+            if not known or finding.through and finding.message not in [f.message for f in known]:
+                self.findings.append(finding)
+        self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
+        return Report(self.subject.label, self.findings)
+
+    def run_through(self, trials):
+        try:
+            for trial, unless in trials:
+                if not self.has(*unless) and (yield from trial(self)):
+                    return
+        except CallError as raised:
+            yield told(self.subject, raised)
+
+    def has(self, *codes):
+        return any(f.code in codes or f.severity in codes for f in self.findings)
+
+    @functools.cached_property
+    def refusal(self):
+        """What the function raised in float64, so that it is examined as given; or None.
+
+        Afterwards the subject works in the precision in which it is examined.
+        """
+        if self.subject.lower is None:
+            return None
+        self.subject.use(torch.float64)
+        try:
+            self.try_out()
+        except CallError as raised:
+            self.subject.use(None)
+            self.try_out()
+            return raised
+
+    def try_out(self):
+        run = self.subject.run(self.subject.values)
+        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+
+    @property
+    def low(self):
+        """The dtype that was given, if a float64 copy is examined in its place."""
+        return None if self.refusal else self.subject.lower
+
+    @property
+    def tolerance(self):
+        return 1e-5 if self.subject.eps < 1e-10 else 3e-2
+
+    @functools.cached_property
+    def run(self):
+        """The first forward pass."""
+        return self.subject.run(self.subject.values)
+
+    @functools.cached_property
+    def vs(self):
+        """The grad_output of every output."""
+        return [torch.where(o.isfinite(), self.dice.normal(o), 0) for o in self.run.outputs]
+
+    @functools.cached_property
+    def first(self):
+        """The first backward pass."""
+        versions = [t._version for t in self.run.saved]
+        with self.watched() as (handed, returned):
+            grads = self.subject.backward(self.run, self.vs, retain=True)
+        grads = [None if grad is None else grad.clone() for grad in grads]
+        changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        return FirstBackward(
+            grads, returned, changed, versions != [t._version for t in self.run.saved]
+        )
+
+    @functools.cached_property
+    def floors(self):
+        """What each gradient may be by rounding alone: changes of the output by the input."""
+        pairs = zip(self.run.outputs, self.vs, strict=True)
+        size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
+        return [1e-10 * size / (largest(value) or 1.0) for value in self.subject.values]
+
+    @contextlib.contextmanager
+    def watched(self):
+        """What backward is handed (with copies), and what it returns before the engine corrects it.
+
+        Yields a list and a dict from the examined Function's arguments to their gradients.
+        """
+        handed, returned = [], {}
+
+        def calls(node, *grads):
+            handed.extend((grad, grad.clone()) for grad in grads if grad is not None)
+            return returns if node._forward_cls is self.subject.cls else None
+
+        def returns(grads):
+            grads = grads if isinstance(grads, tuple) else (grads,)
+            pairs = zip(self.subject.arguments.items(), grads, strict=False)
+            tensors = [(x, t, g) for (x, t), g in pairs if isinstance(g, torch.Tensor)]
+            returned.update({x: g for x, t, g in tensors if isinstance(t, torch.Tensor)})
+
+        with announced(BackwardCFunction, "apply", calls):
+            yield handed, returned
+
+    def same(self, a, b, floor=0.0):
+        """Are two tensors the same but for rounding? None is zero."""
+        if a is None or b is None:
+            return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
+        a, b = as_vector(a), as_vector(b)
+        limit = (1e-7 if self.subject.eps < 1e-10 else 1e-3) * largest(b) + floor
+        both = a.isfinite() & b.isfinite()
+        fine = torch.equal(a.isfinite(), b.isfinite())
+        return fine and bool(((a - b)[both].abs() <= limit).all())
+
+    def compare(self, text, gradients, expected=None, x=None, **words):
+        """Are the gradients that gradients() returns those of the first backward?
+
+        Yields `text` if not; returns whether they are.
+        """
+        try:
+            found = gradients()
+        except CallError as raised:
+            yield told(self.subject, raised, text, x, **words)
+            return False
+        expected = expected or self.first.grads
+        for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
+            if not self.same(*pair):
+                yield text(x or name, fails="gives another gradient for", **words)
+                return False
+        return True

@@ -1,0 +1,218 @@
+"""Trials of forward: does it run, what does it return, what does it leave behind?"""
+
+import re
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from .examination import Trials
+from .exceptions import told
+from .report import brief, error, note, warning
+from .slopes import position
+from .subject import differentiable, tensors
+
+trial = Trials()
+
+NOTHING_TO_EXAMINE = error(
+    "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
+)
+
+
+@trial()
+def there_are_inputs(exam):
+    if not exam.subject.values:
+        yield NOTHING_TO_EXAMINE()
+        return True
+
+
+DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
+NOT_IN_DOUBLE = note(
+    "not-in-double",
+    "It does not run in float64, so it was examined in {dtype}, where only errors of some percent "
+    "show.",
+)
+
+
+@trial()
+def in_float64(exam):
+    dtype = brief(exam.subject.lower)
+    if exam.refusal:
+        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype)
+    elif exam.low:
+        yield DOUBLE_COPY(dtype=dtype)
+
+
+INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
+
+
+@trial()
+def inputs_are_finite(exam):
+    for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
+        if not value.isfinite().all():
+            yield INPUT_NOT_FINITE(name)
+
+
+NO_OUTPUT = error(
+    "no-output",
+    "Forward returned no floating-point or complex tensor, so there is no gradient.",
+    look="the return statement of forward",
+)
+ONLY_INTEGERS = note(
+    "only-integers", "Forward returns only integers, or nothing, which has no gradient."
+)
+
+
+@trial()
+def there_are_outputs(exam):
+    if not exam.run.outputs:
+        yield ONLY_INTEGERS() if exam.run.others else NO_OUTPUT()
+        return True
+
+
+NOT_DETERMINISTIC = error(
+    "forward-not-deterministic",
+    "The same input and the same random seed give another output the second time.",
+    look="counters, caches, generators of its own, uninitialised memory, races",
+)
+
+
+@trial()
+def forward_twice(exam):
+    again = exam.subject.run(exam.subject.values).outputs
+    if len(again) != len(exam.run.outputs) or not all(map(exam.same, again, exam.run.outputs)):
+        yield NOT_DETERMINISTIC()
+        return True
+
+
+OUTPUT_DTYPE = warning(
+    "output-dtype",
+    "Forward returns {dtype} for inputs of higher precision.",
+    look="casts in forward",
+)
+
+
+@trial()
+def outputs_keep_the_dtype(exam):
+    given = torch.finfo(exam.low).eps if exam.low else exam.subject.eps
+    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
+        if torch.finfo(output.dtype).eps > given:
+            yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
+
+
+FORWARD_NOT_FINITE = warning(
+    "forward-not-finite",
+    "Forward makes nan or inf in {y} from finite inputs{precision}.",
+    look="overflow, division by zero, log and sqrt at the edge of their domain",
+)
+
+
+@trial(unless=("input-not-finite",))
+def outputs_are_finite(exam):
+    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
+        if not output.isfinite().all():
+            k = int((~output.isfinite()).reshape(-1).nonzero()[0])
+            seen = {"output at": position(k, output.shape), "value": output.reshape(-1)[k].item()}
+            for x, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
+                if value.shape == output.shape:
+                    seen[f"`{x}` there"] = value.reshape(-1)[k].item()
+            yield FORWARD_NOT_FINITE(y=name, seen=seen, precision="")
+
+
+def received(exam):
+    """(number, name, leaf or tensor, what forward was handed), but for what mark_dirty tells of."""
+    subject, run = exam.subject, exam.run
+    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
+    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
+        tracked = t.grad_fn is not None and "Clone" not in t.grad_fn.name()  # mark_dirty
+        is_state = subject.is_module and name in subject.state  # running statistics
+        if not (tracked or is_state):
+            yield k, name, given[k], t
+
+
+INPUT_MODIFIED = error(
+    "input-modified",
+    "Forward changes {x} in place without telling autograd.",
+    look="ctx.mark_dirty, or work on a copy",
+)
+
+
+@trial()
+def inputs_are_untouched(exam):
+    for k, name, before, after in received(exam):
+        if not exam.same(after, before):
+            severity = None if k in exam.subject.examined else "note"
+            yield INPUT_MODIFIED(name, severity=severity)
+
+
+INPUT_RETURNED = note(
+    "input-returned",
+    "Forward returns {x} itself: autograd refuses to change such an output in place (`y += 1` "
+    "raises).",
+    look="a copy, if callers may do that",
+)
+VIEW_RETURNED = note(
+    "view-returned",
+    "Forward returns a view of {x}: autograd refuses to change such an output in place (`y += 1` "
+    "raises).",
+    look="a copy, if callers may do that",
+)
+
+
+def nodes(exam):
+    """The nodes of Functions written in Python, between outputs and inputs."""
+    return [node for node in graph(exam.run.outputs) if isinstance(node, BackwardCFunction)]
+
+
+def graph(outputs):
+    """All nodes that the tensors lead to, in a fixed order."""
+    queue, seen = [t.grad_fn for t in outputs], {}
+    while queue:
+        node = queue.pop()
+        if node is not None and node not in seen:
+            seen[node] = True
+            queue += [following for following, _ in node.next_functions]
+    return list(seen)
+
+
+@trial()
+def outputs_are_new(exam):
+    for _, name, _, t in received(exam) if nodes(exam) else ():
+        for y, output in zip(exam.run.names, exam.run.outputs, strict=True):
+            if output._is_view() and output._base is t:
+                whole = output.shape == t.shape and output.stride() == t.stride()
+                yield (INPUT_RETURNED if whole else VIEW_RETURNED)(name, y)
+
+
+TENSOR_ON_CTX = warning(
+    "tensor-on-ctx",
+    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice when it "
+    "changes in place{also}.",
+    look="{instead}",
+)
+REFERENCE_CYCLE = error(
+    "reference-cycle",
+    "`{path}` holds an output: output and ctx refer to each other, so their memory waits for "
+    "Python's garbage collector.",
+    look="ctx.save_for_backward",
+)
+OF_AN_INPUT = {"what": "an input", "also": "", "instead": "ctx.save_for_backward"}
+OF_A_TENSOR = {
+    "what": "a tensor",
+    "also": ", and a second derivative takes it for a constant",
+    "instead": "ctx.save_for_backward for the one; to compute it anew in backward, or to return "
+    "it from forward, for both",
+}
+
+
+@trial()
+def what_ctx_holds(exam):
+    for node in nodes(exam):
+        for path, t in tensors(vars(node), "ctx"):
+            words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
+            words["seen"] = {"shape": list(t.shape)}
+            if t.grad_fn is node:
+                yield REFERENCE_CYCLE(**words)
+            elif any(t is p for p in exam.run.passed):
+                yield TENSOR_ON_CTX(**words, **OF_AN_INPUT)
+            elif differentiable(t):
+                yield TENSOR_ON_CTX(**words, **OF_A_TENSOR)

@@ -1,0 +1,228 @@
+"""One gradient, element by element, as backward gives it and as differences of forward say."""
+
+import functools
+import math
+
+import torch
+
+from .report import brief
+from .slopes import as_vector, largest, position, scale, shaped, slopes_along
+
+
+class Point:
+    """The function at one point, with three v for every output: two random, one of ones."""
+
+    def __init__(self, subject, values, dice, suspects=None):
+        self.subject, self.values, self.dice = subject, values, dice
+        run = subject.run(values)
+        self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
+        self.y0 = [as_vector(o) for o in self.outputs]
+        self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
+        self.known, self.returned = {}, {}  # by input, by output
+        self.suspects = {} if suspects is None else suspects  # of another point, by both
+        self.scales = [scale(value).reshape(-1) for value in values]
+        self.limit = min(
+            512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
+        )
+
+    def vjp(self, o, v):
+        """All gradients of sum(v · output o); the other outputs receive zeros, not None."""
+        vs = [torch.zeros_like(t) for t in self.outputs]
+        vs[o] = v if v.shape == vs[o].shape and v.dtype == vs[o].dtype else shaped(v, vs[o])
+        return self.subject.gradients(self.values, vs)
+
+    def slopes(self, i, u):
+        args = (self.subject.forward, self.values, i, u.reshape(self.values[i].shape), self.y0)
+        return slopes_along(*args, self.subject.eps)
+
+    def units(self, i, s):
+        """The moves of element s of input i alone, and of its imaginary part; and their size."""
+        value = self.values[i]
+        step = self.scales[i][s].item()
+        for unit in (1, 1j) if value.is_complex() else (1,):
+            u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
+            u[s] = step * unit
+            yield unit, u, step
+
+    def expected(self, i):
+        """Elements of input i (a sample, if many), and for each output what its gradients are.
+
+        That is (value, error, trusted, Jacobian or None), the first two of shape (3, elements).
+        """
+        if i in self.known:
+            return self.known[i]
+        n = self.values[i].numel()
+        elements = list(range(n))
+        if n > self.limit:
+            drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
+            for o in range(len(self.outputs)):
+                if (i, o) not in self.suspects:
+                    self.suspects[i, o] = self.suspect(i, o)
+                drawn.append(self.suspects[i, o])
+            elements = sorted({*drawn, 0, n - 1})
+        weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
+        sizes = [w.abs() for w in weights]
+        floors = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
+        columns = [[] for _ in self.outputs]
+        for s in elements:
+            sums = [[0, 0, True, None] for _ in self.outputs]
+            for unit, u, step in self.units(i, s):
+                for o, slope in enumerate(self.slopes(i, u)):
+                    error = 10 * (sizes[o] @ slope.error) + floors[o]
+                    sums[o][0] = sums[o][0] + unit * (weights[o] @ slope.value) / step
+                    sums[o][1] = sums[o][1] + error / step
+                    sums[o][2] &= bool(slope.trusted.all())
+                    sums[o][3] = slope.value / step if n * len(slope.value) <= 4096 else None
+            for column, total in zip(columns, sums, strict=True):
+                column.append(total)
+        found = []
+        for column in columns:
+            value, error, trusted, jacobian = zip(*column, strict=True)
+            jacobian = torch.stack(jacobian, 1) if jacobian[0] is not None else None
+            trusted = torch.tensor(trusted, device=value[0].device)
+            found.append((torch.stack(value, 1), torch.stack(error, 1), trusted, jacobian))
+        self.known[i] = torch.tensor(elements, device=self.values[i].device), found
+        return self.known[i]
+
+    def given(self, o):
+        """The gradients of the three v of output o: three lists, one entry for each input."""
+        if o not in self.returned:
+            self.returned[o] = [self.vjp(o, v) for v in self.vs[o]]
+        return self.returned[o]
+
+    def suspect(self, i, o):
+        """By bisection, an element of input i whose gradient is wrong, if one is."""
+        value, v = self.values[i], as_vector(self.vs[o][0])
+        grad = self.given(o)[0][i]
+        given = as_vector(value) * 0 if grad is None else as_vector(grad)
+        move = self.dice.direction(value).reshape(-1)
+        low, high = 0, value.numel()
+        while high - low > 1:
+            middle = (low + high) // 2
+            u = torch.zeros_like(move)
+            u[low:middle] = move[low:middle]
+            slope = self.slopes(i, u)[o]
+            expected = torch.where(slope.trusted, v * slope.value, 0.0)
+            products = given * as_vector(u)
+            error = torch.where(slope.trusted, v.abs() * slope.error, 0.0).sum()
+            limit = 10 * error.item() + 1e-5 * max(products.norm().item(), expected.norm().item())
+            wrong = abs(expected.sum().item() - products.sum().item()) > limit
+            low, high = (low, middle) if wrong else (middle, high)
+        return low
+
+
+class Case:
+    """The gradient of output o with respect to input i at one point, as given and as expected.
+
+    given: (3, all elements of the input), a row for each v; sampled: the same for those elements
+    that `expected` and `limit` have.
+    """
+
+    def __init__(self, point, i, o, tolerance):
+        self.point, self.i, self.o, self.tolerance = point, i, o, tolerance
+        self.x, self.y, self.vs = point.values[i], point.outputs[o], point.vs[o]
+        self.subject, self.shape = point.subject, tuple(self.x.shape)
+        self.input, self.output = self.subject.inputs[i], point.names[o]
+        rows = [grads[i] for grads in point.given(o)]
+        self.none = all(row is None for row in rows)
+        self.given = torch.stack([self.row(row) for row in rows])
+        self.elements, found = point.expected(i)
+        self.expected, error, trusted, self.jacobian = found[o]
+        self.sampled = self.given[:, self.elements]
+        self.trusted = trusted & (self.sampled.isfinite() & self.expected.isfinite()).all(0)
+        # A change too small to show beside numbers of the size of 1 may be lost inside forward.
+        change = self.sampled.abs() * scale(self.x).reshape(-1)[self.elements]
+        self.trusted &= ~((self.expected == 0) & (change > 0) & (change < 1e-14)).any(0)
+        self.sparse = len(self.elements) < self.x.numel()
+        self.whole = not self.sparse and bool(self.trusted.all())
+        self.limit = error + tolerance * largest(self.expected[:, self.trusted])
+        self.right = self.trusted & ((self.sampled - self.expected).abs() <= self.limit).all(0)
+        self.wrong = self.trusted & ~self.right
+        self.identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
+
+    def row(self, grad):
+        dtype = torch.complex128 if self.x.is_complex() else torch.float64
+        grad = torch.zeros_like(self.x) if grad is None else grad.detach()
+        return grad.to(self.x.device, dtype).reshape(-1)
+
+    def vjp(self, v):
+        return self.row(self.point.vjp(self.o, v)[self.i])
+
+    def fits(self, candidate, mask=True):
+        """Is `candidate`, of shape (3, sample), what is expected?"""
+        near = ((candidate - self.expected).abs() <= self.limit).all(0)
+        mask = self.trusted & mask
+        return bool(mask.any()) and bool(near[mask].all())
+
+    @property
+    def for_ones(self):
+        """Is the gradient right if grad_output is all ones?"""
+        return self.fits(torch.stack([*self.expected[:2], self.sampled[2]]))
+
+    @functools.cached_property
+    def passes(self):
+        """Is the gradient grad_output itself, summed or expanded to the input's shape?"""
+        try:
+            vs = [v.expand(self.shape) if v.dim() < len(self.shape) or v.numel() < self.x.numel()
+                  else v.sum_to_size(self.shape) for v in self.vs]  # fmt: skip
+        except RuntimeError:
+            return False
+        return all(same(row, self.row(v)) for row, v in zip(self.given, vs, strict=True))
+
+    @functools.cached_property
+    def evidence(self):
+        """The worst element and the angle; both Jacobians, if they are small."""
+        off = torch.where(self.trusted, (self.sampled - self.expected).abs(), -1.0)
+        # The first of those that are about the worst, lest rounding should choose.
+        k, s = divmod(int((off >= 0.99 * off.max()).reshape(-1).nonzero()[0]), off.shape[1])
+        given, expected = self.sampled[k, s].item(), self.expected[k, s].item()
+        expected = expected if abs(expected) > self.limit[k, s] else 0.0
+        seen = {"at": position(self.elements[s], self.shape), "given": given, "expected": expected}
+        if expected:
+            seen["ratio"] = given / expected
+        a, b = self.sampled[:, self.trusted].reshape(-1), self.expected[:, self.trusted].reshape(-1)
+        if a.any() and b.norm() > self.limit.max():
+            cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
+            seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
+        if self.jacobian is not None and not self.x.is_complex() and not self.y.is_complex():
+            one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
+            rows = [self.vjp(row.reshape(self.y.shape)) for row in one_hot]
+            seen |= {"given_jacobian": torch.stack(rows), "expected_jacobian": self.jacobian}
+        return seen
+
+    def where(self):
+        """In words, at which elements the gradient is wrong."""
+        if self.wrong.sum() == 1:
+            return f"at {position(self.elements[self.wrong].item(), self.shape)}"
+        x, name = self.x.reshape(-1)[self.elements], f"`{self.input}`"
+        for what, size in ((name, x.real), (f"the magnitude of {name}", x.abs())):
+            for word, sign in (("above", 1), ("below", -1)):
+                good, bad = (sign * size)[self.right].max(), (sign * size)[self.wrong].min()
+                if good < bad:
+                    edge = 0.0 if good <= 0 <= bad else (good + bad).item() / 2
+                    return f"where {what} is {word} {brief(sign * edge)},"
+        for d in range(len(self.shape)):
+            places = torch.unravel_index(self.elements, self.shape)[d]
+            bad, good = sorted(set(places[self.wrong].tolist())), set(places[self.right].tolist())
+            if not good.intersection(bad):
+                run = len(bad) > 2 and bad == list(range(bad[0], bad[-1] + 1))
+                which = f"{bad[0]} to {bad[-1]}" if run else ", ".join(map(str, bad[:6]))
+                return f"at index {which} of dimension {d}"
+        return f"at {int(self.wrong.sum())} of {int(self.trusted.sum())} elements examined"
+
+    def how(self):
+        """In words, what the gradient is where it is wrong."""
+        given, expected = self.sampled[:, self.wrong], self.expected[:, self.wrong]
+        ratio = given / expected
+        first = ratio.reshape(-1)[0]
+        if not given.any():
+            return "is zero"
+        if (expected.abs() <= self.limit[:, self.wrong]).all():
+            return "should be zero"
+        if ((ratio - first).abs() > 1e-4 * first.abs()).any():
+            return "is wrong"
+        return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
+
+
+def same(a, b):
+    return bool(((a - b).abs() <= 1e-9 * largest(b) + 1e-300).all())

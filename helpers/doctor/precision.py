@@ -1,0 +1,70 @@
+"""The trial of the dtype that was given, against the float64 copy."""
+
+import torch
+
+from .examination import Trials
+from .exceptions import told
+from .forward import FORWARD_NOT_FINITE
+from .report import brief, error
+from .slopes import largest, position
+from .subject import CallError, generators, reseed
+
+trial = Trials()
+
+LOW_PRECISION = error(
+    "low-precision",
+    "The gradient of {x} is right in float64 but not in {dtype}{made}.",
+    look="overflow, cancellation and long sums in the formula",
+)
+
+
+def draws():
+    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+    after = [generator.get_state() for generator in generators()]
+    reseed(0)
+    before = [generator.get_state() for generator in generators()]
+    return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+@trial(unless=("error",))
+def as_given(exam):
+    subject, dtype = exam.subject, exam.low
+    if not dtype:
+        return
+    subject.use(None)
+    try:
+        run = subject.run(subject.values)
+        if draws():
+            return  # other numbers in another dtype, so nothing can be compared
+        vs = [v.to(o.dtype) for o, v in zip(run.outputs, exam.vs, strict=True)]
+        low = subject.backward(run, vs)
+    except CallError as raised:
+        yield told(subject, raised)
+        return
+    for y, o, exact in zip(run.names, run.outputs, exam.run.outputs, strict=True):
+        if exact.isfinite().all() and not o.isfinite().all():
+            yield FORWARD_NOT_FINITE(y=y, precision=f" of {brief(dtype)}")
+    subject.use(torch.float64)
+    vs = [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)]
+    high = subject.gradients(subject.values, vs)
+    # How far would the gradients be off if only the inputs were rounded?
+    eps = torch.finfo(dtype).eps
+    rounded = [v + eps * exam.dice.direction(v) for v in subject.values]
+    rounded = subject.gradients(rounded, vs)
+    limit = {torch.float32: 1e-2, torch.float16: 1e-1}.get(dtype, 3e-1)
+    # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that
+    # cancel. What rounding leaves of them is measured by the other gradients.
+    scale = max((largest(g) for g in high if g is not None), default=0.0)
+    for x, a, b, c, floor in zip(subject.inputs, low, high, rounded, exam.floors, strict=True):
+        if a is None or b is None or not b.isfinite().all():
+            continue
+        off = (a.to(b.dtype) - b).abs().reshape(-1).nan_to_num(nan=torch.inf)
+        size = largest(b) if largest(b) > 1e-9 * scale else scale
+        if off.max() > limit * size + 30 * largest(c - b) + 1e11 * eps * floor:
+            k = int((off >= 0.99 * off.max()).nonzero()[0])
+            given, expected = a.reshape(-1)[k].item(), b.reshape(-1)[k].item()
+            seen = {"at": position(k, b.shape), "given": given, "expected": expected}
+            made = "" if a.isfinite().all() else ": backward makes nan or inf"
+            if not all(o.isfinite().all() for o in run.outputs):
+                made = ": forward makes nan or inf"
+            yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made)

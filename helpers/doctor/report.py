@@ -1,0 +1,139 @@
+"""What the doctor found: sentences, findings, and the report as text and as HTML."""
+
+import functools
+import html
+import re
+import textwrap
+from dataclasses import dataclass, field
+
+import torch
+
+# White words on these colours can be read, and these colours on a white and on a black page.
+SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
+MARK = "background-color: {}; color: #ffffff; border-radius: 3px; padding: 1px 6px"
+FRAME = "border-left: 4px solid {}; padding-left: 8px; margin: 6px 0"
+CODE = re.compile(
+    r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
+)
+MEANT = " If that is meant, `examine(..., faithful=False)` accepts it."
+TEXTS = {}  # by code
+
+
+class WrongGradientError(AssertionError):
+    """Raised by `Report.raise_if_wrong`; its text is the report."""
+
+
+@dataclass
+class Finding:
+    """One thing that was found.
+
+    code:     a short name, a key of TEXTS, such as "transposed"
+    severity: "error", "warning" (the gradient is right, but it will hurt) or "note"
+    message:  what is the matter, in one or two sentences
+    remedy:   where to look
+    input, output: the names of those concerned, or None
+    evidence: what was measured: numbers, lists of indices, strings; for a wrong gradient of few
+              elements also "given_jacobian" and "expected_jacobian", of shape (outputs, inputs)
+    through:  the output through which it is so, if it is not so through all of them
+    """
+
+    code: str
+    severity: str
+    message: str
+    remedy: str = ""
+    input: str | None = None
+    output: str | None = None
+    evidence: dict = field(default_factory=dict)
+    through: str = ""
+
+    def lines(self):
+        """Message, remedy and evidence, as far as there are any."""
+        seen = [(k, v) for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)]
+        yield f"{self.severity} ({self.code}): {self.message}"
+        if self.remedy:
+            yield f"look at: {self.remedy}"
+        if seen:
+            yield "seen: " + ", ".join(f"{key} {brief(value)}" for key, value in seen)
+
+
+class Text:
+    """What a finding says; called with the words that fill its gaps, it makes the `Finding`.
+
+    {x} is the input, {y} the output, {meant} is MEANT where forward is the identity, for nobody
+    writes one for its forward.
+    """
+
+    def __init__(self, severity, code, message, look=""):
+        self.severity, self.code, self.message, self.look = severity, code, message, look
+        assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
+
+    def __call__(self, x=None, y=None, seen=None, severity=None, through="", groups=(), **words):
+        named = f"gradient of {{x}} through {through}" if through else "gradient of {x}"
+        message = self.message.replace("gradient of {x}", named, 1)
+        words = {"x": f"`{x}`", "y": y, "meant": "", **words}
+        message, look = message.format(*groups, **words), self.look.format(**words)
+        message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
+        severity = severity or self.severity
+        return Finding(self.code, severity, message, look, x, y, seen or {}, through)
+
+
+error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
+
+
+@dataclass(repr=False)
+class Report:
+    """What `examine` found, as text (`print`) and as HTML (in a notebook)."""
+
+    name: str
+    findings: list
+
+    @property
+    def ok(self):
+        return all(finding.severity != "error" for finding in self.findings)
+
+    @property
+    def summary(self):
+        counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
+        found = ", ".join(f"{n} {s}{'s' * (n > 1)}" for s, n in counts if n)
+        return f"{self.name}: {found or 'nothing found'}"
+
+    def __repr__(self):
+        lines = [self.summary]
+        for finding in self.findings:
+            for indent, line in zip(("  ", "      ", "      "), finding.lines(), strict=False):
+                lines += textwrap.wrap(
+                    line, 96, initial_indent=indent, subsequent_indent=indent + "  ",
+                    break_long_words=False, break_on_hyphens=False,
+                )  # fmt: skip
+        return "\n".join(lines)
+
+    def _repr_html_(self):
+        rows = [f"<b>{html.escape(self.summary)}</b>"]
+        for finding in self.findings:
+            colour, (first, *rest) = SEVERITIES[finding.severity], map(marked_up, finding.lines())
+            first = first.removeprefix(finding.severity)
+            mark = f'<span style="{MARK.format(colour)}">{finding.severity}</span>'
+            rest = "".join(f"<br><small>{line}</small>" for line in rest)
+            rows.append(f'<div style="{FRAME.format(colour)}">{mark}{first}{rest}</div>')
+        return "".join(rows)
+
+    def raise_if_wrong(self):
+        """Raise WrongGradientError if there is an error; otherwise return the report."""
+        if not self.ok:
+            raise WrongGradientError(str(self))
+        return self
+
+
+def marked_up(line):
+    """As HTML: what stands in backticks, and what looks like a name in Python, is set as code."""
+    return CODE.sub(lambda m: f"<code>{m[1] or m[2]}</code>", html.escape(line, quote=False))
+
+
+def brief(value):
+    if isinstance(value, complex):
+        return f"{brief(value.real)}{'-' if value.imag < 0 else '+'}{brief(abs(value.imag))}i"
+    if isinstance(value, float):
+        return "0" if abs(value) < 1e-12 else f"{value:.3g}"
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return str(value)

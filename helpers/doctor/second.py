@@ -1,0 +1,81 @@
+"""The trial of the second derivative."""
+
+import re
+
+import torch
+
+from .examination import Trials
+from .exceptions import told
+from .forward import graph
+from .report import error, note, warning
+from .slopes import as_vector, screen, shaped
+from .subject import CallError, phase
+
+trial = Trials()
+
+REFUSED = r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
+WRONG = error(
+    "double-backward-wrong",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
+    look="what backward takes for a constant: an intermediate kept on ctx, or saved and not "
+    "returned; .data, NumPy",
+)
+MISSING = warning(
+    "double-backward-missing",
+    "There is no second derivative: it raises, or counts as zero without a word.",
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
+)
+OPENLY_REFUSED = note(
+    "double-backward-refused", "Backward refuses to be differentiated, and says so."
+)
+NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forward-not-finite")
+
+
+@trial(unless=("error", *NOISY))
+def second_derivative(exam):
+    subject, n = exam.subject, len(exam.subject.values)
+    graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
+
+    def gradients(values, create=False):
+        """The gradients at values[:n] for grad_outputs values[n:], and what they depend on."""
+        run, vs = subject.run(values[:n]), [None] * len(exam.vs)
+        leaves = [v.detach().clone().requires_grad_(create) for v in values[n:]]
+        for k, leaf in zip(graded, leaves, strict=True):
+            vs[k] = leaf
+        return subject.backward(run, vs, create=create), run.leaves + leaves
+
+    def forward(values):
+        grads, _ = gradients(values)
+        return [as_vector(grads[i]) for i in which]
+
+    def vjp(o, w):
+        grads, leaves = gradients(values, create=True)
+        grad = grads[which[o]]
+        if not grad.requires_grad:
+            return [None] * len(leaves)
+        with phase("double backward"):
+            return torch.autograd.grad(grad, leaves, shaped(w, grad), allow_unused=True)
+
+    values = [*subject.values, *(exam.vs[k] for k in graded)]
+    try:
+        grads, _ = gradients(values, create=True)
+        which = [i for i, grad in enumerate(grads) if grad is not None]
+        if not any(grads[i].requires_grad for i in which):
+            if any(grads[i].any() for i in which):
+                yield MISSING()
+            return
+        # once_differentiable leaves a node that raises, but to which no input is connected.
+        if any(node.name().endswith("::Error") for node in graph([grads[i] for i in which])):
+            yield OPENLY_REFUSED()
+            return
+        limit = 10 * exam.tolerance
+        verdicts, _ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
+    except CallError as raised:
+        by_will = isinstance(raised.error, NotImplementedError)
+        refused = by_will or re.search(REFUSED, str(raised.error))
+        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING)
+        return
+    names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
+    for (j, o), verdict in verdicts.items():
+        if verdict == "wrong":
+            yield WRONG(subject.inputs[which[o]], by=names[j])

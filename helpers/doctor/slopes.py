@@ -1,0 +1,185 @@
+"""Derivatives from differences of forward, with error bars; and the test v · J · u."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+def as_vector(tensor):
+    """As a vector of float64; a complex number becomes two."""
+    tensor = tensor.detach()
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return tensor.to(torch.float64).reshape(-1)
+
+
+def shaped(vector, tensor):
+    """The inverse of `as_vector`, in the shape and dtype of `tensor`."""
+    if tensor.is_complex():
+        return torch.view_as_complex(vector.reshape(*tensor.shape, 2)).to(tensor.dtype)
+    return vector.reshape(tensor.shape).to(tensor.dtype)
+
+
+def largest(tensor):
+    size = tensor.abs().max().item() if tensor.numel() else 0.0
+    return size if math.isfinite(size) else largest(tensor[tensor.isfinite()])
+
+
+def position(k, shape):
+    return [int(n) for n in torch.unravel_index(torch.tensor(int(k)), tuple(shape))]
+
+
+def scale(tensor):
+    """How far each element may be moved: as far as its size, but not less than 5 % of the rms."""
+    size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
+    rms = size.square().mean().sqrt().item() if size.numel() else 0.0
+    return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
+
+
+class Dice:
+    """Random tensors from a generator of our own, the same ones on every device."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def uniform(self, like):
+        return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
+
+    def normal(self, like):
+        vector = torch.randn(as_vector(like).shape, generator=self.generator, dtype=torch.float64)
+        return shaped(vector.to(like.device), like)
+
+    def direction(self, tensor):
+        draw = self.uniform(tensor)
+        step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
+        if tensor.is_complex():
+            step = torch.polar(step.abs(), 2 * math.pi * self.uniform(tensor))
+        return step.to(tensor.dtype)
+
+    def nearby(self, tensor):
+        """Another point: every element is smaller by a random share, so that its sign stays."""
+        moved = tensor * (0.7 + 0.28 * self.uniform(tensor))
+        return torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved).to(tensor.dtype)
+
+
+@dataclass
+class Slope:
+    """J · u for one output: value, error bar, and which elements to believe.
+
+    moved: the elements of the output that move at all; left, right: their one-sided slopes.
+    """
+
+    value: torch.Tensor
+    error: torch.Tensor
+    moved: torch.Tensor
+    left: torch.Tensor
+    right: torch.Tensor
+    trusted: torch.Tensor | None = None
+
+
+def slopes_along(f, values, i, u, y0, eps):
+    """J · u for every output of `f`, where u is a change of input i.
+
+    Central differences at h, h/2 and h/4 are extrapolated; smaller h are tried where the three do
+    not agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
+    with h.
+    """
+
+    def at(t):
+        return f([torch.add(v, u, alpha=t) if k == i else v for k, v in enumerate(values)])
+
+    best, settled = [None] * len(y0), [None] * len(y0)
+    moved = [y.isinf() for y in y0]
+    sizes = [largest(y) for y in y0]
+    # Steps must be larger where numbers are coarser, perhaps only inside of f.
+    probe = at(1e-3)
+    if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
+        eps = max(eps, torch.finfo(torch.float32).eps)
+    for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
+        steps = (h, h / 2, h / 4)
+        plus = [probe if t == 1e-3 else at(t) for t in steps]
+        minus = [at(-t) for t in steps]
+        for o, y in enumerate(y0):
+            sides = [side[o] for side in (*plus, *minus)]
+            for side in sides:
+                moved[o] |= side != y
+            k = moved[o].nonzero()[:, 0]  # one in a million may be left
+            *few, fine, left, right = central([t[k] for t in sides], y[k], steps, eps, sizes[o])
+            value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
+            new = Slope(value, error, k, left, right)
+            fine = torch.ones_like(moved[o]).index_put_((k,), fine)
+            if old := best[o]:
+                better = new.error < old.error
+                new.value = torch.where(better, new.value, old.value)
+                new.error = torch.where(better, new.error, old.error)
+                fine = torch.where(better, fine, settled[o])
+            best[o], settled[o] = new, fine
+        if all(fine.all() for fine in settled):
+            break
+    for slope, size in zip(best, sizes, strict=True):
+        value, error = slope.value[slope.moved], slope.error[slope.moved]
+        size = value.abs() + 0.1 * largest(value) + 1e-5 * size
+        slope.trusted = torch.ones_like(slope.value, dtype=torch.bool)
+        slope.trusted[slope.moved] = error <= 1e-3 * size
+    return best
+
+
+def in_float32(t):
+    """Could these be numbers of float32? (The first will mostly do to say no.)"""
+    return all((few == few.float()).all() for few in (t[:100], t))
+
+
+def central(sides, y, steps, eps, size):
+    """Value, error, whether that is as exact as can be, slopes on the left and on the right.
+
+    sides: the output at +h, +h/2, +h/4, and at -h, -h/2, -h/4; size: of the largest output.
+    """
+    p, m, h = sides[:3], sides[3:], steps[0]
+    d = [(a - b) / (2 * t) for a, b, t in zip(p, m, steps, strict=True)]
+    first, second = (4 * d[1] - d[0]) / 3, (4 * d[2] - d[1]) / 3
+    value = (16 * second - first) / 15
+    noise = 16 * eps * torch.maximum(p[2].abs(), y.abs()) / h
+    wide, narrow = (p[0] + m[0] - 2 * y).abs() / h, (p[2] + m[2] - 2 * y).abs() / steps[2]
+    kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
+    lost = (p[0] == y) & (m[0] == y)  # in rounding
+    error = (value - second).abs() + noise
+    fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
+    error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
+    return value, error, fine & error.isfinite(), (y - m[2]) / steps[2], (p[2] - y) / steps[2]
+
+
+def is_large(values):
+    """Too large, or too many, for more than the most necessary?"""
+    return len(values) > 4 or sum(v.numel() for v in values) > 1e5
+
+
+def screen(f, vjp, values, dice, eps, tolerance):
+    """Which derivatives are wrong, by v · J · u; vjp(o, v) gives the gradients of output o.
+
+    Returns {(i, o): "right", "wrong" or "unsure"} for input i and output o, and the inputs in which
+    there are elements that cannot be judged.
+    """
+    y0, doubts = f(values), set()
+    verdict = {(i, o): "right" for i in range(len(values)) for o in range(len(y0))}
+    for _ in range(1 if is_large(values) else 2):
+        moves = [dice.direction(v) for v in values]
+        slopes = [slopes_along(f, values, i, u, y0, eps) for i, u in enumerate(moves)]
+        doubts |= {i for i, found in enumerate(slopes) for s in found
+                   if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
+        for o, y in enumerate(y0):
+            trusted = torch.stack([of_input[o].trusted for of_input in slopes]).all(0)
+            if not trusted.any():
+                verdict |= {(i, o): "unsure" for i in range(len(values))}
+                continue
+            v = torch.where(trusted, dice.normal(y), 0.0)
+            for i, grad in enumerate(vjp(o, v)):
+                slope = slopes[i][o]
+                expected = torch.where(trusted, v * slope.value, 0.0)
+                given = y.new_zeros(1) if grad is None else as_vector(grad) * as_vector(moves[i])
+                error = torch.where(trusted, v.abs() * slope.error, 0.0).sum()
+                floor = 1e-11 * torch.where(trusted, v * y, 0.0).norm()
+                size = max(expected.norm().item(), given.norm().item())
+                limit = 10 * error + tolerance * size + floor
+                if not abs(expected.sum().item() - given.sum().item()) <= limit.item():
+                    verdict[i, o] = "wrong"
+    return verdict, doubts

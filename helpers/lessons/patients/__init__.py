@@ -1,0 +1,13 @@
+"""Broken Functions for chapter 11 and for the tests of the gradient doctor, and healthy ones.
+
+`BROKEN` and `HEALTHY` are lists of `Patient`. Those of `BROKEN` carry the code of the finding that
+names what is wrong with them; the doctor must not accuse those of `HEALTHY`, which may carry the
+code of a note. Every code of the doctor has a patient.
+"""
+
+from . import formulas, healthy, numbers, protocol, refused  # noqa: F401
+from .patient import BROKEN, HEALTHY, Patient
+
+__all__ = ["BROKEN", "HEALTHY", "PATIENTS", "Patient"]
+
+PATIENTS = {patient.name: patient for patient in HEALTHY + BROKEN}

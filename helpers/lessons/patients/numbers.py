@@ -1,0 +1,108 @@
+"""nan and inf, low precision, complex numbers, large inputs."""
+
+import torch
+from torch.autograd import Function
+
+from .formulas import Subtract
+from .patient import Multiply, Square, broken, draw, vector
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@broken("forward-not-finite", "log(0)", lambda: (torch.tensor([0.0, 1, 2], dtype=torch.float64),))
+class XLogX(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.log(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (torch.log(x) + 1)
+
+
+@broken("backward-not-finite", "0/0 where the slope is 0",
+        lambda: (torch.tensor([0.0, 1, 2], dtype=torch.float64),))  # fmt: skip
+class Sinc(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where(x == 0, 1.0, torch.sin(x) / x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (x * torch.cos(x) - torch.sin(x)) / (x * x)
+
+
+@broken("input-not-finite", "nan in the data",
+        lambda: (torch.tensor([torch.nan, 1], dtype=torch.float64),))  # fmt: skip
+def sine_of_nan(x):
+    return torch.sin(x)
+
+
+@broken("output-dtype", "float32 comes out", vector)
+def returns_single(x):
+    return x.float()
+
+
+@broken("low-precision", "exp(100) overflows in float32", lambda: (torch.tensor([1.0, 100.0]),))
+class NaiveSoftplus(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.logaddexp(x, torch.zeros_like(x))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * torch.exp(x) / (1 + torch.exp(x))
+
+
+@broken("low-precision", "the square overflows in float16",
+        lambda: (torch.tensor([300.0, 400.0], dtype=torch.float16),))  # fmt: skip
+def hypotenuse(x):
+    return (x * x).sum().sqrt()
+
+
+@broken(
+    "conjugate",
+    "the derivative must be conjugated",
+    lambda: draw((4,), (4,), dtype=torch.complex128),
+)
+class ForgottenConjugate(Multiply):
+    pass
+
+
+@broken("imaginary-lost", "a cast to real numbers", lambda: draw((4,), dtype=torch.complex128))
+class LosesImaginaryPart(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 3 * grad_output.real.to(grad_output.dtype)
+
+
+class ModuleWithTwoOutputs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.offset = torch.nn.Parameter(torch.full((6,), 0.5, dtype=torch.float64))
+
+    def forward(self, x):
+        return x + self.offset, Subtract.apply(x, self.offset)
+
+
+broken("negated", "a module, and one output of two", vector)(ModuleWithTwoOutputs())
+
+
+@broken("partly-right", "one element of a million", lambda: draw((1000, 1000)))
+class OneInAMillion(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        grad = grad_output * 2 * x
+        grad[700, 123] = 0
+        return grad

@@ -1,0 +1,173 @@
+"""What a patient is, its usual inputs, and right Functions from which several are derived."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch.autograd import Function
+
+from helpers import doctor
+
+
+@dataclass
+class Patient:
+    """A function, inputs that show what is the matter, and the finding that is due.
+
+    fn:      a Function or another callable
+    inputs:  inputs() makes new ones, always the same numbers
+    code:    of the finding; for a healthy patient that of the note, or None
+    about:   what is wrong, in one line
+    options: keyword arguments for `examine`
+    """
+
+    name: str
+    fn: Callable
+    inputs: Callable[[], tuple]
+    code: str | None
+    about: str
+    options: dict = field(default_factory=dict)
+
+    def examine(self):
+        """The doctor's report."""
+        return doctor.examine(self.fn, *self.inputs(), **self.options)
+
+    def gradcheck(self):
+        """What `torch.autograd.gradcheck` says of a float64 copy; None if it finds nothing."""
+        inputs = []
+        for value in self.inputs():
+            if isinstance(value, torch.Tensor):
+                value = value.double() if value.is_floating_point() else value
+                value.requires_grad_(value.is_floating_point() or value.is_complex())
+            inputs.append(value)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                fn = self.fn.apply if isinstance(self.fn, type) else self.fn
+                torch.autograd.gradcheck(fn, tuple(inputs))
+            except Exception as error:
+                return str(error).strip() or type(error).__name__
+        return None
+
+
+BROKEN: list[Patient] = []
+HEALTHY: list[Patient] = []
+
+
+def broken(code, about, inputs, register=BROKEN, **options):
+    """Register the decorated Function or callable, or a module, in BROKEN."""
+
+    def decorate(fn):
+        name = getattr(fn, "__name__", type(fn).__name__)
+        register.append(Patient(name, fn, inputs, code, about, options))
+        return fn
+
+    return decorate
+
+
+def healthy(about, inputs, code=None, **options):
+    """The same in HEALTHY; `code` is that of a note."""
+    return broken(code, about, inputs, HEALTHY, **options)
+
+
+def draw(*shapes, dtype=torch.float64, positive=False):
+    """Random tensors, the same ones at every call."""
+    generator = torch.Generator().manual_seed(7)
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    if dtype.is_complex:
+        tensors = [torch.complex(t, t.roll(1)) for t in tensors]
+    return tuple((t.abs() + 0.1 if positive else t).to(dtype) for t in tensors)
+
+
+def vector():
+    return draw((6,))
+
+
+def matrix():
+    return draw((3, 4))
+
+
+def pair():
+    return draw((3, 4), (3, 4))
+
+
+def affine():
+    return draw((3, 4), (5, 4), (5,))
+
+
+def square():
+    return draw((3, 4), (4, 4))
+
+
+class Linear(Function):
+    """The right one, from which several patients are derived."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias):
+        ctx.save_for_backward(input, weight)
+        return input @ weight.t() + bias
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        grads = [None, None, None]
+        if ctx.needs_input_grad[0]:
+            grads[0] = grad_output @ weight
+        if ctx.needs_input_grad[1]:
+            grads[1] = grad_output.t() @ input
+        if ctx.needs_input_grad[2]:
+            grads[2] = grad_output.sum(0)
+        return tuple(grads)
+
+
+class Double(Function):
+    """The right one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * grad_output
+
+
+class Matmul(Function):
+    """The right one."""
+
+    @staticmethod
+    def forward(ctx, input, weight):
+        ctx.save_for_backward(input, weight)
+        return input @ weight
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        return grad_output @ weight.t(), input.t() @ grad_output
+
+
+class Square(Function):
+    """The right one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x
+
+
+class Multiply(Function):
+    """The right one."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        return grad_output * y, grad_output * x

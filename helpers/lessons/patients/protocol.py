@@ -1,0 +1,253 @@
+"""Right once, but not under other circumstances: what is left behind, shared, asked again."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.ops.exp import Exp
+
+from .patient import Linear, Square, affine, broken, draw, matrix, vector
+
+# --- what forward leaves behind -------------------------------------------------------------------
+
+
+@broken("saved-modified", "changed between save_for_backward and return", vector)
+class SavedThenChanged(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.exp(x)
+        ctx.save_for_backward(y)
+        y += 1
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return grad_output * y
+
+
+@broken("saved-modified", "changed by backward", vector)
+class ChangedByBackward(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return x.mul_(2 * grad_output)
+
+
+@broken("saved-modified", "the caller changes the result, which was saved", vector)
+def changed_by_caller(x):
+    return Exp.apply(x).add_(1)
+
+
+@broken("input-modified", "mark_dirty is missing", vector)
+class NotMarkedDirty(Function):
+    @staticmethod
+    def forward(ctx, x):
+        x *= 3
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 3 * grad_output
+
+
+@broken("input-returned", "the output is the input itself", vector)
+class ReturnsItsInput(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+@broken("view-returned", "the output shares the input's memory", matrix)
+class ReturnsAView(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.shape
+        return x[0]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        grad = grad_output.new_zeros(ctx.size)
+        grad[0] = grad_output
+        return grad
+
+
+@broken("reference-cycle", "the output on ctx", vector)
+class OutputOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.result = torch.exp(x)
+        return ctx.result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.result
+
+
+@broken("tensor-on-ctx", "an input on ctx", vector)
+class InputOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * 2 * ctx.x
+
+
+# --- the second derivative ------------------------------------------------------------------------
+
+
+@broken("double-backward-wrong", "an intermediate on ctx is a constant to backward", vector)
+class IntermediateOnCtx(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.slope = torch.cosh(x)
+        return torch.sinh(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.slope
+
+
+@broken("double-backward-wrong", ".data cuts the graph", vector)
+class ThroughData(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x.data
+
+
+@broken("double-backward-missing", "NumPy leaves no graph", vector)
+class ThroughNumPy(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(grad_output.detach().numpy() * 2 * x.detach().numpy())
+
+
+# --- the protocol of backward ---------------------------------------------------------------------
+
+
+@broken("needs-input-grad-ignored", "matrix products that nobody asked for", affine)
+class NeverAsks(Linear):
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        return grad_output @ weight, grad_output.t() @ input, grad_output.sum(0)
+
+
+@broken("needs-input-grad-wrong", "the wrong flag is asked", affine)
+class AsksTheWrongFlag(Linear):
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        grad_weight = grad_output.t() @ input if ctx.needs_input_grad[0] else None
+        return grad_output @ weight, grad_weight, grad_output.sum(0)
+
+
+@broken("none-not-handled", "None arrives for the unused output", vector)
+class UnhandledNone(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_double, grad_triple):
+        return 2 * grad_double + 3 * grad_triple
+
+
+@broken("grad-output-layout", "an expanded grad_output is refused", matrix)
+class AssertsContiguity(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        assert grad_output.is_contiguous()
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x
+
+
+@broken("grad-output-layout", "memory is read as if it were contiguous", matrix)
+class ReadsMemory(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        flat = torch.empty(0, dtype=x.dtype).set_(grad_output.untyped_storage())
+        flat = torch.cat([flat, flat.new_zeros(x.numel())])[: x.numel()]
+        return flat.reshape(x.shape) * 2 * x
+
+
+@broken("grad-output-modified", "grad_output belongs to the engine", vector)
+class ChangesGradOutput(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output.mul_(2 * x)
+
+
+@broken("state-between-calls", "the last call overwrites what the first one saved", vector)
+class SavesOnTheClass(Function):
+    saved = None
+
+    @staticmethod
+    def forward(ctx, x):
+        SavesOnTheClass.saved = x
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * 2 * SavesOnTheClass.saved
+
+
+@broken("backward-only-once", "backward deletes what it needs", vector)
+class DeletesWhatItNeeds(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.factor = 2
+        return ctx.factor * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        factor = ctx.factor
+        del ctx.factor
+        return factor * grad_output
+
+
+@broken("forward-not-deterministic", "a counter", vector)
+class CountsItsCalls(Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        CountsItsCalls.calls += 1
+        return x * CountsItsCalls.calls
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * CountsItsCalls.calls
+
+
+@broken("backward-not-deterministic", "backward draws a mask of its own", lambda: draw((40,)))
+class DrawsTwice(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (torch.rand_like(x) > 0.5)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * (torch.rand_like(grad_output) > 0.5)
+
+
+@broken("backward-not-deterministic", "a sum that is never reset", vector)
+class Accumulates(Square):
+    total = 0
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        Accumulates.total = Accumulates.total + grad_output * 2 * x
+        return Accumulates.total

@@ -1,0 +1,183 @@
+"""What PyTorch or Python refuses: numbers, shapes and types of gradients, exceptions."""
+
+import torch
+from torch.autograd import Function
+
+from .patient import Double, Linear, Square, affine, broken, draw, matrix, vector
+
+# --- shapes, dtypes, numbers, exceptions ----------------------------------------------------------
+
+
+@broken("gradient-shape", "squeeze removes the only feature", lambda: draw((3, 4), (1, 4), (1,)))
+class SqueezedBias(Linear):
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        return grad_output @ weight, grad_output.t() @ input, grad_output.sum(0).squeeze(0)
+
+
+@broken("gradient-count", "no gradient for the bias", affine)
+class TooFewGradients(Linear):
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        return grad_output @ weight, grad_output.t() @ input
+
+
+@broken("gradient-for-constant", "a gradient for a Python number", lambda: (*vector(), 3.0))
+class GradientForNumber(Function):
+    @staticmethod
+    def forward(ctx, x, constant):
+        ctx.constant = constant
+        return x * constant
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.constant, grad_output.sum()
+
+
+@broken("gradient-for-index", "a gradient for an integer tensor",
+        lambda: (*vector(), torch.tensor([0, 3])))  # fmt: skip
+class GradientForIndex(Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index)
+        ctx.size = x.shape
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        grad = grad_output.new_zeros(ctx.size).index_add(0, index, grad_output)
+        return grad, torch.zeros(2, dtype=torch.float64)
+
+
+@broken("gradient-dtype", "backward works in float32", vector)
+class CastsToFloat(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output.float() * 2 * x.float()
+
+
+@broken("gradient-device", "a gradient on another device", vector)
+class WrongDevice(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.empty_like(grad_output, device="meta")
+
+
+@broken("gradient-type", "a number instead of a tensor", vector)
+class NumberForGradient(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2.0
+
+
+@broken("complex-for-real", "a factor i", vector)
+class ImaginaryGradient(Double):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2j * grad_output
+
+
+@broken("attribute-missing", "forward did not store it", vector)
+class MissingAttribute(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.factor
+
+
+@broken("saved-count", "two tensors are unpacked, one was saved", vector)
+class UnpacksTooMuch(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        return grad_output * (x + y)
+
+
+@broken("backward-arguments", "two outputs, but backward takes one gradient", vector)
+class OneGradOutput(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 5 * grad_output
+
+
+@broken("shapes-do-not-fit", "a transpose is missing", affine)
+class MissingTranspose(Linear):
+    @staticmethod
+    def backward(ctx, grad_output):
+        input, weight = ctx.saved_tensors
+        return grad_output @ weight.t(), grad_output.t() @ input, grad_output.sum(0)
+
+
+@broken("method-missing", "there is no backward", vector)
+class NoBackward(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x
+
+
+@broken("not-static", "called as in 2017", vector)
+def called_as_in_2017(x):
+    return Square()(x)
+
+
+@broken("saved-no-tensor", "a number is saved", vector)
+class SavesANumber(Double):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(2)
+        return 2 * x
+
+
+@broken("dirty-not-returned", "changed in place, and a copy is returned", vector)
+class DirtyAndCopied(Double):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x.mul_(2))
+        return x.clone()
+
+
+@broken("in-place-leaf", "a parameter is changed in place", vector)
+def changes_a_leaf(x):
+    return x * torch.ones(6, requires_grad=True).add_(1)
+
+
+@broken("dtype-mix", "a matrix is made in float32", matrix)
+def single_matrix(x):
+    return x @ torch.ones(4, 2, device=x.device)
+
+
+@broken("layout", "a transposed view of the memory is asked for", matrix)
+def views_a_transpose(x):
+    return x.t().view(-1)
+
+
+@broken("numpy-detour", "NumPy is handed what autograd records", vector)
+def recorded_to_numpy(x):
+    return torch.from_numpy(x.numpy())
+
+
+@broken("no-output", "the return is forgotten", vector)
+def returns_nothing(x):
+    torch.sin(x)
+
+
+@broken("nothing-to-examine", "integers have no gradient", lambda: (torch.tensor([1, 2]),))
+def of_integers(x):
+    return 2 * x
+
+
+@broken("raised", "a name that does not exist", vector)
+def misspelt(x):
+    return torch.sinus(x)
+
+
+@broken("output-detached", "forward goes through NumPy", vector)
+def through_numpy(x):
+    return torch.from_numpy(x.detach().numpy() ** 2)

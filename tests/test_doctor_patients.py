@@ -1,0 +1,138 @@
+"""The gradient doctor against its patients; the order of causes; the slopes it rests on."""
+
+import functools
+import itertools
+from collections import defaultdict
+
+import pytest
+import torch
+
+from helpers.doctor import derivative, examine
+from helpers.doctor.causes import CAUSES
+from helpers.doctor.report import TEXTS
+from helpers.doctor.slopes import slopes_along
+from helpers.lessons import clinic
+from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
+
+WRONG = defaultdict(list)  # by the name of a patient: the cases of each wrong gradient
+
+
+@functools.cache
+def report_on(k):
+    """The report on one patient, whose wrong gradients are kept in WRONG."""
+    patient, diagnosis = (BROKEN + HEALTHY)[k], derivative.diagnosis
+
+    def kept(exam, cases):
+        if cases[0].x.numel() < 1000:
+            WRONG[patient.name].append(cases)
+        return diagnosis(exam, cases)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(derivative, "diagnosis", kept)
+        return patient.examine()
+
+
+@pytest.mark.parametrize("k", range(len(BROKEN)), ids=[p.name for p in BROKEN])
+def test_the_cause_is_named(k):
+    assert [f.code for f in report_on(k).findings][:1] == [BROKEN[k].code], str(report_on(k))
+
+
+@pytest.mark.parametrize("k", range(len(HEALTHY)), ids=[p.name for p in HEALTHY])
+def test_the_healthy_are_not_accused(k):
+    report, code = report_on(len(BROKEN) + k), HEALTHY[k].code
+    assert all(f.severity == "note" for f in report.findings), str(report)
+    assert code is None or code in [f.code for f in report.findings], str(report)
+
+
+def test_every_code_has_a_patient():
+    assert {p.code for p in BROKEN + HEALTHY} - {None} == set(TEXTS)
+    assert len({p.name for p in BROKEN}) == len(BROKEN)
+
+
+def test_one_in_a_million_is_found():
+    report = report_on(BROKEN.index(PATIENTS["OneInAMillion"]))
+    assert "right in part: at [700, 123] it is zero" in report.findings[0].message
+
+
+def test_causes_that_overlap_are_in_a_declared_order():
+    """Every cause is tried on every wrong gradient, but for the last one, which always fits."""
+    codes = [cause.text.code for cause in CAUSES[:-1]]
+    declared = {(cause.text.code, later) for cause in CAUSES for later in cause.before}
+    for first, later in declared:
+        assert codes.index(first) < len(codes) - 1 - codes[::-1].index(later), (first, later)
+    after = defaultdict(set)  # `before` of `before` counts, too
+    for code in codes[::-1]:
+        for later in {later for first, later in declared if first == code}:
+            after[code] |= {later} | after[later]
+    shown = defaultdict(set)
+    for k, patient in enumerate(BROKEN + HEALTHY):
+        if patient.name not in clinic.TOO_LARGE:
+            report_on(k)
+        for cases in WRONG[patient.name]:
+            fit = dict.fromkeys(c.text.code for c in CAUSES[:-1] if c.test(cases))
+            for pair in itertools.combinations(fit, 2):
+                shown[pair].add(patient.name)
+    assert {pair: names for pair, names in shown.items() if pair[1] not in after[pair[0]]} == {}
+    assert declared - set(shown) == set()
+
+
+@pytest.mark.parametrize("name", ["returns_nothing", "ModuleWithTwoOutputs", "Subtract"])
+def test_consult_shows_code_and_finding(name, capsys):
+    clinic.consult(name)
+    text = capsys.readouterr().out
+    assert f"{name}" in text.splitlines()[0] and f"doctor ({PATIENTS[name].code})" in text
+
+
+ONLY_ON_A_CPU = {"ThroughNumPy", "through_numpy", "recorded_to_numpy", "ReadsMemory"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_same_findings_on_cuda():
+    for patient in BROKEN:
+        if patient.name in ONLY_ON_A_CPU | clinic.TOO_LARGE:
+            continue
+        fn = patient.fn.cuda() if isinstance(patient.fn, torch.nn.Module) else patient.fn
+        inputs = [v.cuda() if isinstance(v, torch.Tensor) else v for v in patient.inputs()]
+        state = torch.cuda.get_rng_state()
+        report = examine(fn, *inputs, **patient.options)
+        assert report.findings[0].code == patient.code, str(report)
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+# --- numerical derivatives ------------------------------------------------------------------------
+
+
+def slope_of(f, x, u=None):
+    x = x.double()
+    u = torch.ones_like(x) if u is None else u
+    (slope,) = slopes_along(lambda v: [f(v[0])], [x], 0, u, [f(x)], 2.2e-16)
+    return slope
+
+
+@pytest.mark.parametrize(
+    ("f", "derivative", "at"),
+    [
+        (torch.sin, torch.cos, 0.3),
+        (torch.exp, torch.exp, 5.0),
+        (torch.sqrt, lambda x: 0.5 / x.sqrt(), 1e-2),
+        (lambda x: torch.sin(50 * x), lambda x: 50 * torch.cos(50 * x), 0.7),
+        (lambda x: torch.sin(x.float()).double(), torch.cos, 0.3),
+    ],
+)
+def test_slopes_are_as_exact_as_their_error_bars_say(f, derivative, at):
+    x = torch.linspace(at, 1.5 * at, 7)
+    slope = slope_of(f, x, x.double())
+    off = (slope.value - derivative(x.double()) * x.double()).abs()
+    assert slope.trusted.all()
+    assert (off <= 10 * slope.error + 1e-12).all()
+    assert (slope.error < 1e-3 * slope.value.abs()).all()
+
+
+@pytest.mark.parametrize("f", [torch.abs, torch.relu, torch.sign, lambda x: x.abs().sqrt()])
+def test_kinks_jumps_and_singularities_are_not_believed(f):
+    assert slope_of(f, torch.tensor([0.0, 1.0])).trusted.tolist() == [False, True]
+
+
+def test_a_slope_that_is_lost_in_rounding_is_not_called_zero():
+    slope = slope_of(lambda x: 1 + 1e-17 * x + torch.log(torch.cosh(x)), torch.tensor([1e-8]))
+    assert not slope.trusted.any() or slope.error.item() > 0
