@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 
 
 class Triple(Function):
@@ -21,7 +21,7 @@ def _check_triple(attempt):
     x = torch.tensor(
         [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64
     )
-    return finding(attempt.apply, lambda x: 3 * x, [x])
+    return difference(attempt.apply, lambda x: 3 * x, [x])
 
 
 EXERCISES = [

@@ -6,8 +6,8 @@ import re
 
 import torch
 
-from helpers.lessons.checking import Exercise, first_line
-from helpers.lessons.compare import finding
+from helpers.lessons.checking import Exercise
+from helpers.lessons.compare import difference, first_line
 from helpers.ops.legacy import Function
 
 
@@ -71,12 +71,12 @@ def _not_legacy(attempt):
 
 
 def _wrong_instance(attempt, arguments, reference, x):
-    """`finding` for instances of a legacy class, after what it has no eye or no words for."""
+    """`difference` for instances of a legacy class, after what it has no eye or no words for."""
     try:
         instance = attempt(*arguments)
     except Exception as error:
         return f"the constructor raises {type(error).__name__}: {first_line(error).rstrip('.')}."
-    with contextlib.suppress(Exception):  # `finding` says what raises
+    with contextlib.suppress(Exception):  # `difference` says what raises
         given = x.clone()
         output = instance.forward(given)
         if not torch.equal(given, x):
@@ -87,7 +87,7 @@ def _wrong_instance(attempt, arguments, reference, x):
         gradient = output.grad_fn.apply(torch.ones_like(output))[1]  # before the engine casts it
         if output.dtype == x.dtype != gradient.dtype:
             return f"`backward` returns {str(gradient.dtype)[6:]} for `x`, which is float64."
-    wrong = finding(lambda x: attempt(*arguments)(x), reference, [x])
+    wrong = difference(lambda x: attempt(*arguments)(x), reference, [x])
     # The doctor speaks of today's style, and does not know what the argument is called.
     return wrong and re.sub(r"\bctx\b", "self", re.sub(r"tensor \d of a Function", "x", wrong))
 
@@ -125,7 +125,7 @@ def _check_transpose(attempt):
 
 
 def _check_square_today(attempt):
-    return finding(attempt.apply, lambda x: x**2, [_random(3, 2)], order=2)
+    return difference(attempt.apply, lambda x: x**2, [_random(3, 2)], order=2)
 
 
 EXERCISES = [

@@ -8,7 +8,7 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 
 
 class Power(Function):
@@ -67,7 +67,7 @@ def _sample():
 
 def _check_power(attempt):
     for n in (3, 2, 5, 1):  # 1 comes last: much that is wrong looks half right there
-        wrong = finding(attempt.apply, lambda x, n: x**n, [_sample(), n])
+        wrong = difference(attempt.apply, lambda x, n: x**n, [_sample(), n])
         if wrong:
             return f"with n = {n}: {wrong}"
     at_zero = torch.zeros(2, dtype=torch.float64, requires_grad=True)
@@ -84,7 +84,7 @@ def _check_power(attempt):
 
 def _check_scale_gradient(attempt):
     for scale in (0.1, -2.0):
-        wrong = finding(
+        wrong = difference(
             attempt.apply,
             # The identity in value, with `scale` as its slope.
             lambda x, scale: x.detach() * (1 - scale) + x * scale,
@@ -122,7 +122,7 @@ def _check_scale_gradient(attempt):
 
 
 def _check_tanh(attempt):
-    wrong = finding(attempt.apply, torch.tanh, [_sample()])
+    wrong = difference(attempt.apply, torch.tanh, [_sample()])
     if wrong:
         return wrong
     saved = []

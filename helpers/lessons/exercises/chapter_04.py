@@ -5,7 +5,7 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 
 
 class Sigmoid(Function):
@@ -98,7 +98,7 @@ def _sample():
 def _check_sigmoid(attempt):
     extreme = torch.tensor([-800.0, 800.0], dtype=torch.float64)
     for inputs, which in [(_sample(), ""), (extreme, "at ±800: ")]:
-        wrong = finding(attempt.apply, torch.sigmoid, [inputs])
+        wrong = difference(attempt.apply, torch.sigmoid, [inputs])
         if wrong:
             return which + wrong
     kept = []
@@ -131,7 +131,7 @@ def _check_log_sum_exp(attempt):
         (_sample()[0], "for a vector"),
         (torch.stack([_sample(), 2 - _sample()]), "for three dimensions"),
     ]:
-        wrong = finding(attempt.apply, lambda x: torch.logsumexp(x, -1), [inputs])
+        wrong = difference(attempt.apply, lambda x: torch.logsumexp(x, -1), [inputs])
         if wrong:
             return f"{which}: {wrong}"
     with _Operations() as operations:

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function, grad
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 
 
 class Sinh(Function):
@@ -45,7 +45,7 @@ def _sample():
 
 def _check_sinh(attempt):
     reference = lambda x: (torch.sinh(x), torch.cosh(x))  # noqa: E731
-    wrong = finding(attempt.apply, reference, [_sample()], order=2)
+    wrong = difference(attempt.apply, reference, [_sample()], order=2)
     if wrong:
         return wrong
     saved = []
@@ -126,7 +126,7 @@ def _check_silu(attempt):
     reference = torch.nn.functional.silu
     at_zero = torch.zeros(2, dtype=torch.float64)
     for inputs, which in [(_sample(), ""), (at_zero, "at x = 0: ")]:
-        wrong = finding(attempt.apply, reference, [inputs], order=2)
+        wrong = difference(attempt.apply, reference, [inputs], order=2)
         if wrong:
             return which + wrong
     return None

@@ -188,14 +188,15 @@ EXERCISES = [
     Exercise(
         number="7.3",
         name="depthwise",
-        stub='''DEPTHWISE = """
+        stub="""
 __global__ void depthwise(const float* x, const float* weight, float* y,
                           int channels, int height, int width, int K) {
     int element = blockIdx.x * blockDim.x + threadIdx.x;
     // ... yours: find c, row and column of this element, sum over the taps, write y[element]
 }
-"""''',
+""",
         reference=DEPTHWISE,
+        needs=host.find_compiler,
         finding=_check_depthwise,
         success="every element was written once, every read was inside, and every number is right.",
         hints=(

@@ -11,7 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 from helpers.lessons.complaints import essence
 
 
@@ -176,7 +176,7 @@ def _wrong_operator(op):
                 return f"{test}, sample `{name}`: {_sentence(result)}"
         if not op(leaf, limit).requires_grad:
             return "opcheck passes, but the result has no derivative any more."
-    wrong = finding(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
+    wrong = difference(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
     if wrong:
         return f"opcheck passes, but: {wrong}"
     x = torch.tensor([-0.5, 0.5], dtype=torch.float64, requires_grad=True)

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 
 
 class RowDot(Function):
@@ -77,7 +77,7 @@ def _random(*shape):
 def _checked(attempt, reference, samples):
     """The finding on the first sample of inputs for which there is one."""
     for inputs in samples:
-        wrong = finding(attempt.apply, reference, inputs, order=2)
+        wrong = difference(attempt.apply, reference, inputs, order=2)
         if wrong:
             return f"for an input of shape {tuple(inputs[0].shape)}: {wrong}"
     return None
