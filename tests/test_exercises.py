@@ -98,6 +98,15 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
 
 
 @pytest.mark.parametrize(
+    ("number", "old", "new"), [("0.1", "3 * x", "4 * x"), ("11.5", "tanh", "sinh")]
+)
+def test_a_stub_with_another_number_or_name_is_an_attempt(number, old, new):
+    given = EXERCISES[number]
+    assert old in given.cell
+    assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG
+
+
+@pytest.mark.parametrize(
     ("number", "old", "new"),
     [
         ("7.3", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
