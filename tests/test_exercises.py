@@ -213,8 +213,11 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     given = EXERCISES["2.1"]
     assert "check takes one answer, got 0" in given.judge().message
     assert "got 2" in given.judge(given.reference, given.reference).message
-    assert "give check the class Square itself" in given.judge(3).message
-    assert "give check the class Square itself" in given.judge(given.reference.apply).message
+    a_class = "give check the class {} itself, not its instance, its apply or a result; got a value"
+    assert given.judge(3).message == a_class.format("Square") + " of type int."
+    assert a_class.format("Square") in given.judge(given.reference.apply).message
+    legacy = EXERCISES["1.2"].judge(EXERCISES["1.2"].reference(0, 1)).message
+    assert "the class Transpose itself, not its instance or a result" in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
 

@@ -4,6 +4,7 @@ import dis
 import html
 import importlib
 import inspect
+import linecache
 import re
 import sys
 import textwrap
@@ -129,7 +130,9 @@ class Exercise:
         if isinstance(self.reference, str):
             return source
         names = dict(vars(sys.modules[self.reference.__module__]))
-        exec(source, names)
+        cell = f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
+        linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
+        exec(compile(source, cell, "exec"), names)
         return names[self.reference.__name__]
 
     @property

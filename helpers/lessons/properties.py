@@ -42,6 +42,31 @@ def calls_apart(answer, first, second, says):
     return sentences
 
 
+def instances_apart(first, second, x, says):
+    """An instance made of `first` must not change when one is made of `second` and called."""
+
+    def results(one, *others):
+        (leaf,) = copies([x])
+        output = one(leaf)
+        for other in others:
+            other(leaf)
+        return output, torch.autograd.grad(output.square().sum(), leaf)[0]
+
+    def sentences(attempt):
+        alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
+        if not all(a.shape == b.shape and a.allclose(b) for a, b in zip(alone, apart, strict=True)):
+            yield says
+
+    return sentences
+
+
+def saved_by(apply, *inputs):
+    """What a call hands to `save_for_backward`, and its outputs."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        return kept, as_tuple(apply(*copies(inputs)))
+
+
 def no_tensor_on_ctx(*inputs):
     """What backward needs goes through `save_for_backward`, if it is a tensor."""
 
