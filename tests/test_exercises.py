@@ -220,6 +220,13 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     assert "the class Transpose itself, not its instance or a result" in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
+    assert "got 7" in EXERCISES["4.3"].judge(7).message
+
+
+@needs_compiler
+def test_of_c_the_source_is_asked_for():
+    for number in ("7.3", "8.1"):
+        assert "give check the source, a string; got a" in EXERCISES[number].judge(3).message
 
 
 @pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])

@@ -16,8 +16,6 @@ def _compiled(cases, language, doors="", calls=""):
     """Compile an attempt, and give the library to `cases`: first in a copy of this process."""
 
     def sentences(source):
-        if not isinstance(source, str):
-            yield f"give check the source, a string; got a value of type {type(source).__name__}."
         try:
             library = native.compile_library(source, language, doors, calls)
             yield native.crash_of(lambda: any(cases(library)))
