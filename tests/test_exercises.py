@@ -220,6 +220,8 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     assert "the class Transpose itself, not its instance or a result" in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
+    operator = EXERCISES["9.2"].reference()
+    assert "not the operator that it made" in EXERCISES["9.2"].judge(operator).message
     assert "got 7" in EXERCISES["4.3"].judge(7).message
 
 

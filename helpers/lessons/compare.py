@@ -76,6 +76,12 @@ def _examined(attempt, inputs, order, faithful):
         else:
             counts = found.severity == "error" or found.code in ALWAYS
         if counts:
+            message = found.evidence.get("message", "")
+            if found.code == "none-not-handled" and "number of gradients" in message:
+                return (
+                    "where grad_output is None, too, `backward` must return one value for each "
+                    "argument of `forward`."
+                )
             words = [re.sub(r" If that is meant.*", "", found.message)]
             if found.code == "gradient-none":
                 alone = len(inputs) == 1
@@ -92,8 +98,8 @@ def _examined(attempt, inputs, order, faithful):
                 )
             if found.code == "double-backward-refused":
                 words.append("But a second derivative is asked for.")
-            if "message" in found.evidence:
-                words.append(f"PyTorch says: {found.evidence['message'].rstrip('.')}.")
+            if message:
+                words.append(f"PyTorch says: {message.rstrip('.')}.")
             if found.remedy and found.code != "gradient-none":
                 words.append(f"Look at: {found.remedy}.")
             return " ".join(words)
