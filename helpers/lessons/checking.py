@@ -69,7 +69,6 @@ class Exercise:
     hints: tuple[str, ...]
     explanation: str
     hints_given: int = 0
-    finding: Callable = lambda attempt: None  # of the chapters that do not declare yet
 
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
@@ -157,15 +156,13 @@ class Exercise:
             yield at(where, difference(function, self.like, inputs, self.order, self.faithful))
         for has in self.properties:
             yield from has(attempt)
-        yield self.finding(attempt)
 
 
 def exercises():
     """The exercises of the course, in its order."""
     for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
-        declared = [value for value in vars(module).values() if isinstance(value, Exercise)]
-        yield from declared or module.EXERCISES
+        yield from (value for value in vars(module).values() if isinstance(value, Exercise))
 
 
 def exercise(number):
