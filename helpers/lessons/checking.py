@@ -199,7 +199,7 @@ def _misfit(attempt, reference):
             f"give check the class {reference.__name__} itself, not its instance{apply} or a "
             f"result; got a value of type {type(attempt).__name__}."
         )
-    if isinstance(reference, str) and not isinstance(attempt, str):
+    if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
         return f"give check the source, a string; got a value of type {type(attempt).__name__}."
     if inspect.isfunction(reference) and not callable(attempt):
         return f"give check the function itself, got a value of type {type(attempt).__name__}."
