@@ -2,6 +2,9 @@
 
 import importlib
 import re
+import shutil
+import sys
+import types
 from pathlib import Path
 
 import nbformat
@@ -10,28 +13,26 @@ import pytest
 import torch
 
 from helpers.lessons import exercise, native
-from helpers.lessons.checking import NOT_ATTEMPTED, RIGHT, WRONG
-from helpers.lessons.cuda_on_cpu import emulator as host
-from helpers.ops.involution.compiler import CompilerNotFoundError
+from helpers.lessons.checking import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.ops.involution import compiler
 from tests.conftest import needs_compiler
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "helpers" / "lessons" / "exercises").glob("chapter_*.py"))
-EXERCISES = {
-    e.number: e
-    for path in MODULES
-    for e in importlib.import_module(f"helpers.lessons.exercises.{path.stem}").EXERCISES
-}
-ATTEMPTS = {
-    e: attempts
+EXERCISES = {given.number: given for given in exercises()}
+OTHER_PROGRAMS = {
+    number: attempts
     for path in sorted((ROOT / "tests" / "attempts").glob("chapter_*.py"))
-    for e, attempts in importlib.import_module(f"tests.attempts.{path.stem}").ATTEMPTS.items()
+    for number, attempts in importlib.import_module(f"tests.attempts.{path.stem}").ATTEMPTS.items()
 }
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
-def as_arguments(attempt):
-    return attempt if isinstance(attempt, tuple) else (attempt,)
+def wrong_attempts(number):
+    """Pairs of an attempt and words that the verdict on it must hold."""
+    given = EXERCISES[number]
+    for *edits, words in given.wrong:
+        yield given.made_of(given.edited(*edits)), words
+    yield from OTHER_PROGRAMS.get(number, [])
 
 
 def exercise_cells():
@@ -47,24 +48,26 @@ def test_notebooks_hold_each_exercise_once_with_its_stub_untouched():
     assert [number for number, _, _ in cells] == list(EXERCISES)
     for number, chapter, cell in cells:
         assert chapter.startswith(f"{int(number.split('.')[0]):02d}_")
-        assert EXERCISES[number].stub in cell.source
-        text = "".join(output.get("text", "") for output in cell.outputs)
-        expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet\n"
-        assert text == expected
+        assert EXERCISES[number].cell in cell.source
+        (shown,) = (output.data for output in cell.outputs)
+        expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
+        assert shown["text/plain"] == expected
+        assert NOT_ATTEMPTED in shown["text/html"]
 
 
 @each_exercise
 def test_solution_is_accepted(number):
-    verdict = exercise(number).judge(*as_arguments(EXERCISES[number].reference))
+    verdict = exercise(number).judge(EXERCISES[number].reference)
     assert verdict.mark == RIGHT, verdict.message
 
 
 @each_exercise
-def test_wrong_attempts_are_answered_as_promised(number):
-    attempts = ATTEMPTS[number]
+def test_wrong_attempts_are_answered_as_promised(number, monkeypatch):
+    monkeypatch.setattr(native, "PROCESSOR_SECONDS", 0.5)  # of loops that do not end
+    attempts = list(wrong_attempts(number))
     assert len(attempts) >= 3
     for attempt, words in attempts:
-        verdict = exercise(number).judge(*as_arguments(attempt))
+        verdict = exercise(number).judge(attempt)
         assert verdict.mark == WRONG, f"{attempt} was accepted"
         assert words in verdict.message, f"{attempt}: {verdict.message}"
 
@@ -90,6 +93,15 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
     assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
     exec("class Square(Function):\n    def forward(ctx, x): return x", names)
     assert given.judge(names["Square"]).mark == WRONG
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new"), [("0.1", "3 * x", "4 * x"), ("11.5", "tanh", "sinh")]
+)
+def test_a_stub_with_another_number_or_name_is_an_attempt(number, old, new):
+    given = EXERCISES[number]
+    assert old in given.cell
+    assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG
 
 
 @pytest.mark.parametrize(
@@ -155,23 +167,31 @@ def test_a_wrapped_stub_is_an_attempt():
 
 
 def test_comments_and_layout_are_no_attempt_in_c():
-    given, names = EXERCISES["8.1"], {}
-    exec(given.stub, names)
-    source = names["EXP_IN_C"].replace("// yours: y = exp(x)", "/* hm */\n\n")
+    given = EXERCISES["8.1"]
+    source = given.cell.replace("// yours: y = exp(x)", "/* hm */\n\n")
+    assert source != given.cell
     assert given.judge(source).mark == NOT_ATTEMPTED
 
 
-@pytest.mark.parametrize("number", ["7.3", "8.1", "8.3"])
+@pytest.mark.parametrize("number", ["7.3", "8.1", "8.2", "8.3"])
 def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
-    def find():
-        raise CompilerNotFoundError("none found")
-
-    monkeypatch.setattr(native, "find_compiler", find)
-    monkeypatch.setattr(host, "find_compiler", find)
-    host._compile.cache_clear()
-    verdict = EXERCISES[number].judge(EXERCISES[number].reference)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    compiler.find_compiler.cache_clear()
+    try:
+        verdict = EXERCISES[number].judge(EXERCISES[number].reference)
+    finally:
+        compiler.find_compiler.cache_clear()
     assert verdict.mark == NOT_ATTEMPTED
-    assert verdict.message == "it cannot be checked here: none found"
+    assert "it cannot be checked here: no C++ compiler was found" in verdict.message
+
+
+@each_exercise
+def test_stub_is_untouched(number):
+    given = EXERCISES[number]
+    comment = "// mine\n\n" if isinstance(given.reference, str) else "# mine\n\n"
+    stub = ... if given.cell.endswith("= ...") else given.made_of(comment + given.cell)
+    assert given.judge(stub).mark == NOT_ATTEMPTED
 
 
 @pytest.mark.parametrize("body", ["...", "pass", "'''what it does'''"])
@@ -191,9 +211,22 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     given = EXERCISES["2.1"]
     assert "check takes one answer, got 0" in given.judge().message
     assert "got 2" in given.judge(given.reference, given.reference).message
-    assert "give check the class Square itself" in given.judge(3).message
+    a_class = "give check the class {} itself, not its instance, its apply or a result; got a value"
+    assert given.judge(3).message == a_class.format("Square") + " of type int."
+    assert a_class.format("Square") in given.judge(given.reference.apply).message
+    legacy = EXERCISES["1.2"].judge(EXERCISES["1.2"].reference(0, 1)).message
+    assert "the class Transpose itself, not its instance or a result" in legacy
     assert "must derive from torch.autograd.Function" in given.judge(int).message
     assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
+    operator = EXERCISES["9.2"].reference()
+    assert "not the operator that it made" in EXERCISES["9.2"].judge(operator).message
+    assert "got 7" in EXERCISES["4.3"].judge(7).message
+
+
+@needs_compiler
+def test_of_c_the_source_is_asked_for():
+    for number in ("7.3", "8.1"):
+        assert "give check the source, a string; got a" in EXERCISES[number].judge(3).message
 
 
 @pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
@@ -204,3 +237,30 @@ def test_an_unknown_number_gets_a_sentence(number):
 
 def test_numbers_are_read_kindly():
     assert exercise(" 2,1").name == "Square"
+
+
+def test_an_edit_of_what_does_not_occur_is_an_error():
+    with pytest.raises(ValueError, match=r"2.1: 'x \* x' does not occur"):
+        EXERCISES["2.1"].edited("x * x", "y", "x * x", "z")
+
+
+def test_a_verdict_is_plain_text_and_in_a_notebook_html(capsys, monkeypatch):
+    given, shown = EXERCISES["2.1"], []
+    given.check(3)
+    plain = capsys.readouterr().out
+    assert plain.startswith("✗ 2.1 Square: give check the class Square itself")
+    display = types.SimpleNamespace(display=lambda data, raw: shown.append(data))
+    notebook = types.SimpleNamespace(get_ipython=lambda: "a shell", display=display)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    given.check(3)
+    given.check(given.reference)
+    assert capsys.readouterr().out == ""
+    wrong, right = shown
+    assert wrong["text/plain"] == plain.rstrip("\n")
+    assert COLOURS[WRONG] in wrong["text/html"]
+    assert COLOURS[RIGHT] in right["text/html"]
+    said = "✓</b> <b>2.1 Square</b>: values and gradient agree with <code>x ** 2</code>. "
+    assert said in right["text/html"]
+    monkeypatch.setattr(given, "success", "a < b & `c < d`")
+    given.check(given.reference)
+    assert "a &lt; b &amp; <code>c &lt; d</code>" in shown[-1]["text/html"]

@@ -13,7 +13,7 @@ from nbval.plugin import NbCellError
 from torch.autograd import Function
 
 from helpers.lessons import clinic, complaints, draw, missing, native, timeline
-from helpers.lessons.compare import finding
+from helpers.lessons.compare import difference
 from helpers.lessons.data import digits
 from tests import conftest
 from tests.conftest import needs_compiler
@@ -101,29 +101,29 @@ X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
     ],
 )
 def test_comparison_says_what_is_wrong(function, words):
-    assert words in finding(function, lambda x: x**2, [X])
+    assert words in difference(function, lambda x: x**2, [X])
 
 
 def test_comparison_of_several_outputs():
     reference = lambda x: (x, x**2)  # noqa: E731
-    assert finding(reference, reference, [X]) is None
-    assert "but a tuple of 2 tensors" in finding(lambda x: x, reference, [X])
-    assert "3 outputs; 2 expected" in finding(lambda x: (x, x**2, x), reference, [X])
-    assert "output 1 is 27" in finding(lambda x: (x, x**3), reference, [X])
+    assert difference(reference, reference, [X]) is None
+    assert "but a tuple of 2 tensors" in difference(lambda x: x, reference, [X])
+    assert "3 outputs; 2 expected" in difference(lambda x: (x, x**2, x), reference, [X])
+    assert "output 1 is 27" in difference(lambda x: (x, x**3), reference, [X])
 
 
 def test_comparison_accepts_what_is_right():
-    assert finding(lambda x: x * x, lambda x: x**2, [X]) is None
-    assert finding(torch.frac, lambda x: x - x.detach().trunc(), [X]) is None
+    assert difference(lambda x: x * x, lambda x: x**2, [X]) is None
+    assert difference(torch.frac, lambda x: x - x.detach().trunc(), [X]) is None
 
 
 def test_gradients_that_are_no_derivatives_are_compared_with_the_reference():
     reversal = attempt(lambda ctx, x: x.clone(), lambda ctx, g: -g)
     reference = lambda x: 2 * x.detach() - x  # noqa: E731
-    assert "negated" in finding(reversal, reference, [X])
-    assert finding(reversal, reference, [X], faithful=False) is None
+    assert "negated" in difference(reversal, reference, [X])
+    assert difference(reversal, reference, [X], faithful=False) is None
     identity = attempt(lambda ctx, x: x.clone(), lambda ctx, g: g)
-    assert "the gradient is" in finding(identity, reference, [X], faithful=False)
+    assert "the gradient is" in difference(identity, reference, [X], faithful=False)
 
 
 def test_second_derivatives_count_only_where_they_are_asked_for():
@@ -132,9 +132,9 @@ def test_second_derivatives_count_only_where_they_are_asked_for():
         lambda ctx, g: ctx.saved_tensors[0] * g,
     )
     reference = lambda x: x**3  # noqa: E731
-    assert finding(forgets, reference, [X]) is None
-    assert "silently wrong" in finding(forgets, reference, [X], order=2)
-    assert finding(lambda x: x * x * x, reference, [X], order=2) is None
+    assert difference(forgets, reference, [X]) is None
+    assert "silently wrong" in difference(forgets, reference, [X], order=2)
+    assert difference(lambda x: x * x * x, reference, [X], order=2) is None
 
 
 def test_a_complaint_is_the_cause_in_few_sentences(capsys):

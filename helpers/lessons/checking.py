@@ -1,19 +1,26 @@
 """`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
 
 import dis
+import html
 import importlib
 import inspect
+import linecache
 import re
+import sys
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch.autograd import Function
 
-from helpers.ops.involution.compiler import CompilerNotFoundError
+from helpers.lessons.compare import difference, first_line
+from helpers.lessons.properties import at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
+# Two that colour-blind people tell apart, on a white page and on a black one.
+COLOURS = {NOT_ATTEMPTED: "gray", WRONG: "#d55e00", RIGHT: "#009e73"}
 
 
 @dataclass(frozen=True)
@@ -24,25 +31,40 @@ class Verdict:
     message: str
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, kw_only=True)
 class Exercise:
     """One exercise, with the three things that a learner can do: `check`, `hint`, `solution`.
 
     number:      "2.1" is the first of chapter 02
-    stub:        what the notebook's cell holds before anyone touched it, without the check
     reference:   a right answer: a class or function, whose source `solution()` shows, or a value
-    finding:     finding(*attempts) is None for a right attempt, otherwise what is wrong with it
-                 in one or two sentences, without giving the solution away
+    stub:        what the notebook's cell holds before anyone touched it, without the check; or
+                 (old, new, ...), what to change in the source of the reference to get it
+    wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
+                 reference, and words that the verdict on it must hold
+    like:        what an attempt must do, written with PyTorch's own operations
+    samples:     {where: inputs} on which it must do so; a verdict begins with `where`
+    order:       2 if second derivatives must be right, too
+    faithful:    False if the gradient is not meant to be the derivative
+    properties:  what else must hold, in this order (see properties.py)
+    needs:       a function that raises, and says what is missing, where attempts cannot be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there
     explanation: said under the solution
+
+    What is wrong is said in one or two sentences, without giving the solution away.
     """
 
     number: str
     name: str
-    stub: str
     reference: object
-    finding: Callable[..., str | None]
+    stub: str | tuple[str, ...]
+    wrong: Iterable[tuple[str, ...]] = ()
+    like: Callable | None = None
+    samples: dict[str, list] = field(default_factory=dict)
+    order: int = 1
+    faithful: bool = True
+    properties: Iterable[Callable[[object], Iterable[str | None]]] = ()
+    needs: Callable = lambda: None
     success: str
     hints: tuple[str, ...]
     explanation: str
@@ -50,22 +72,33 @@ class Exercise:
 
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
-        if self._is_untouched(attempts):
+        if len(attempts) != 1:
+            return Verdict(WRONG, f"check takes one answer, got {len(attempts)}.")
+        (attempt,) = attempts
+        if self._is_untouched(attempt):
             return Verdict(NOT_ATTEMPTED, "not attempted yet")
-        finding = _misfit(attempts, self.reference)
-        if finding is None:
-            try:
-                finding = self.finding(*attempts)
-            except CompilerNotFoundError as error:
-                return Verdict(NOT_ATTEMPTED, f"it cannot be checked here: {error}")
-            except Exception as error:
-                finding = f"your code raises {type(error).__name__}: {first_line(error)}"
-        return Verdict(WRONG, finding) if finding else Verdict(RIGHT, self.success)
+        try:
+            self.needs()
+        except Exception as error:
+            return Verdict(NOT_ATTEMPTED, f"it cannot be checked here: {error}")
+        try:
+            wrong = next(filter(None, self._sentences(attempt)), None)
+        except Exception as error:
+            wrong = f"your code raises {type(error).__name__}: {first_line(error)}"
+        return Verdict(WRONG, wrong) if wrong else Verdict(RIGHT, self.success)
 
     def check(self, *attempts):
-        """Print the verdict on `attempts`."""
+        """Show the verdict on `attempts`."""
         verdict = self.judge(*attempts)
-        print(_wrapped(f"{verdict.mark} {self.number} {self.name}: {verdict.message}"))
+        title = f"{self.number} {self.name}"
+        message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
+        colour = COLOURS[verdict.mark]
+        _show(
+            _wrapped(f"{verdict.mark} {title}: {verdict.message}"),
+            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">'
+            f'<b style="color: {colour}">{verdict.mark}</b> '
+            f"<b>{html.escape(title)}</b>: {message}</div>",
+        )
 
     def hint(self):
         """Print the next hint; after the last one, say so and repeat it."""
@@ -76,124 +109,158 @@ class Exercise:
 
     def solution(self):
         """Print the reference and why it is right."""
+        print(f"{self.edited().strip()}\n\n{_wrapped(self.explanation)}")
+
+    def edited(self, *edits):
+        """The source of the reference, each old text in `edits` replaced by the new one after it.
+
+        Raises ValueError if an old text does not occur.
+        """
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
-        text = inspect.getsource(self.reference) if has_source else str(self.reference)
-        print(f"{text.strip()}\n\n{_wrapped(self.explanation)}")
+        source = inspect.getsource(self.reference) if has_source else str(self.reference)
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            if old not in source:
+                raise ValueError(f"{self.number}: {old!r} does not occur in\n{source}")
+            source = source.replace(old, new)
+        return source
+
+    def made_of(self, source):
+        """What a learner's cell with that source would hand to `check`."""
+        if isinstance(self.reference, str):
+            return source
+        names = dict(vars(sys.modules[self.reference.__module__]))
+        cell = f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
+        linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
+        exec(compile(source, cell, "exec"), names)
+        return names[self.reference.__name__]
+
+    @property
+    def cell(self):
+        """The text of the stub."""
+        return self.stub if isinstance(self.stub, str) else self.edited(*self.stub).strip()
 
     def __repr__(self):
         return f"exercise {self.number} {self.name}: .check(...), .hint(), .solution()"
 
-    def _is_untouched(self, attempts):
-        names = {}
-        exec(self.stub, dict(vars(importlib.import_module(_module_of(self.number)))), names)
-        stubs = [v for v in names.values() if v is ... or isinstance(v, str) or _code_of(v)]
-        return bool(attempts) and all(
-            any(
-                _same(a, stub) or (_is_blank(a) and _parents(a) == _parents(stub)) for stub in stubs
-            )
-            for a in attempts
-        )
+    def _is_untouched(self, attempt):
+        if attempt is ...:
+            return True
+        (kind, parts), (stub_kind, stub_parts) = map(_outline, (attempt, self.made_of(self.cell)))
+        return kind == stub_kind and parts in ({}, stub_parts)
+
+    def _sentences(self, attempt):
+        """What is wrong, the coarsest first, and None for what is not."""
+        yield _misfit(attempt, self.reference)
+        for where, inputs in self.samples.items():
+            function = attempt.apply if _is_function_class(attempt) else attempt
+            yield at(where, difference(function, self.like, inputs, self.order, self.faithful))
+        for has in self.properties:
+            yield from has(attempt)
+
+
+def exercises():
+    """The exercises of the course, in its order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
+        module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
+        yield from (value for value in vars(module).values() if isinstance(value, Exercise))
 
 
 def exercise(number):
     """The `Exercise` with that number, such as "2.1". Raises ValueError if there is none."""
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
-    chapters = sorted((Path(__file__).parent / "exercises").glob("chapter_*.py"))
     wanted = number.strip().replace(",", ".")
     numbers = []
-    for path in chapters:
-        for candidate in importlib.import_module(_module_of(path.stem[-2:])).EXERCISES:
-            if candidate.number == wanted:
-                return candidate
-            numbers.append(candidate.number)
+    for candidate in exercises():
+        if candidate.number == wanted:
+            return candidate
+        numbers.append(candidate.number)
     raise ValueError(f"number must be one of {', '.join(numbers)}; got {number!r}")
 
 
-def first_line(error):
-    """The first line of an exception's message; its type if it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _module_of(number):
-    return f"helpers.lessons.exercises.chapter_{int(number.split('.')[0]):02d}"
+def _show(text, in_colour):
+    """Show HTML in a notebook, and the same as plain text elsewhere."""
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():
+        ipython.display.display({"text/plain": text, "text/html": in_colour}, raw=True)
+    else:
+        print(text)
 
 
 def _wrapped(text):
     return textwrap.fill(text, width=96, break_on_hyphens=False, break_long_words=False)
 
 
-def _misfit(attempts, reference):
-    """Why `attempts` is no answer of the kind that `reference` is, or None."""
-    if len(attempts) != 1:
-        return f"check takes one answer, got {len(attempts)}."
-    (attempt,), is_class = attempts, inspect.isclass(reference)
-    if is_class and not inspect.isclass(attempt):
-        apply = ", its apply" if issubclass(reference, torch.autograd.Function) else ""
+def _misfit(attempt, reference):
+    """Why `attempt` is no answer of the kind that `reference` is, or None."""
+    if inspect.isclass(reference) and not inspect.isclass(attempt):
+        apply = ", its apply" if _is_function_class(reference) else ""
         return (
             f"give check the class {reference.__name__} itself, not its instance{apply} or a "
             f"result; got a value of type {type(attempt).__name__}."
         )
+    if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
+        return f"give check the source, a string; got a value of type {type(attempt).__name__}."
     if inspect.isfunction(reference) and not callable(attempt):
         return f"give check the function itself, got a value of type {type(attempt).__name__}."
-    if not (is_class and issubclass(reference, torch.autograd.Function)):
-        return None
-    if not issubclass(attempt, torch.autograd.Function):
+    if _is_function_class(reference):
+        return _misfit_of_function_class(attempt, reference)
+    if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
+        if not issubclass(attempt, torch.nn.Module):
+            return "it must derive from nn.Module."
+    return None
+
+
+def _misfit_of_function_class(attempt, reference):
+    if not issubclass(attempt, Function):
         return "it must derive from torch.autograd.Function."
     for name in ("forward", "backward"):
         method = inspect.getattr_static(attempt, name)
-        if method is inspect.getattr_static(torch.autograd.Function, name):
+        if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
             return f"it has no method `{name}`. Look at its spelling and indentation."
         if not isinstance(method, staticmethod):
             return f"`{name}` must be a static method: @staticmethod, and no self."
+    ctx, *names = inspect.signature(reference.forward).parameters
+    if attempt.setup_context is Function.setup_context:
+        names = ctx, *names
+    try:
+        inspect.signature(attempt.forward).bind(*names)
+    except TypeError:
+        return f"`forward` must take ({', '.join(names)})."
     return None
 
 
-def _same(attempt, stub):
-    """Is `attempt` the stub as it stood? Compared by compiled code, so comments do not count."""
-    if attempt is ... or stub is ...:
-        return attempt is stub
-    if isinstance(stub, str):
-        return isinstance(attempt, str) and _tokens(attempt) == _tokens(stub)
-    same_kind = type(attempt) is type(stub) and _parents(attempt) == _parents(stub)
-    return same_kind and _code_of(attempt) == _code_of(stub)
+def _is_function_class(value):
+    return inspect.isclass(value) and issubclass(value, Function)
 
 
-def _tokens(source):
-    """What is left of a text in C without comments and layout."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL).split()
+def _outline(value):
+    """The kind of a value, and what of its code is not empty.
 
-
-def _code_of(value):
-    """What a function or the methods of a class compile to, without names of files and lines."""
+    Comments, layout, and docstrings where nothing else stands do not count.
+    """
+    if isinstance(value, str):  # a source in C
+        return str, re.sub(r"//[^\n]*|/\*.*?\*/", " ", value, flags=re.DOTALL).split()
     if inspect.isclass(value):
-        methods = {n: _code_of(m) for n, m in vars(value).items() if not inspect.isclass(m)}
-        return value.__name__, {name: code for name, code in methods.items() if code}
-    function = getattr(value, "__func__", value)
-    code = value if inspect.iscode(value) else None
-    code = getattr(inspect.unwrap(function), "__code__", code)
-    if code is None:
-        return None
-    constants = [_code_of(c) if inspect.iscode(c) else c for c in code.co_consts]
-    is_wrapped = hasattr(function, "__wrapped__")  # torch.compile(stub) is an attempt
-    return is_wrapped, code.co_code, constants, code.co_names, code.co_varnames
+        methods = {name: getattr(m, "__func__", m) for name, m in vars(value).items()}
+        functions = {name: m for name, m in methods.items() if inspect.isfunction(m)}
+        return value.__bases__, {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
+    if inspect.isfunction(value):
+        return "function", {} if _is_blank(value) else _code(value)
+    return None, None
 
 
-def _parents(value):
-    return value.__mro__[1:] if inspect.isclass(value) else None
+def _code(value):
+    """What a function compiles to, without where it stands."""
+    code = getattr(value, "__code__", value)
+    constants = tuple(_code(c) if inspect.iscode(c) else c for c in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames
 
 
-def _is_blank(value):
-    """Is it a function, or a class all of whose methods are functions, that does nothing at all?"""
-    if inspect.isclass(value):
-        methods = [getattr(m, "__func__", m) for m in vars(value).values()]
-        methods = [m for m in methods if inspect.isfunction(m)]
-        return bool(methods) and all(_is_blank(method) for method in methods)
-    if not inspect.isfunction(value):
-        return False
-    # What `...`, `pass` and a docstring leave behind: return None.
-    steps = [i for i in dis.get_instructions(value) if i.opname not in ("RESUME", "NOP")]
+def _is_blank(function):
+    """Does it nothing at all? `...`, `pass` and a docstring leave behind: return None."""
+    steps = [i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")]
     loads = [i for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
     return len(steps) <= 2 and [i.argval for i in loads] == [None]

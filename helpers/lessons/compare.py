@@ -9,25 +9,24 @@ import re
 import torch
 
 from helpers.doctor import examine
-from helpers.lessons.checking import first_line
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-11}  # in float64: what float32 touched is not right
 ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
 
-def finding(attempt, reference, inputs, order=1, faithful=True):
-    """None if `attempt(*inputs)` does what `reference(*inputs)` does, otherwise what does not.
+def difference(attempt, like, inputs, order=1, faithful=True):
+    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
 
     inputs: tensors (float64 for those to differentiate) and other values; neither function sees
     these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
-    the gradient is not meant to be the derivative. `reference` must be written with PyTorch's own
+    the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
     operations.
     """
-    theirs = _copies(inputs)
-    expected = reference(*theirs)
+    theirs = copies(inputs)
+    expected = like(*theirs)
     try:
-        outputs = attempt(*_copies(inputs))
+        outputs = attempt(*copies(inputs))
     except Exception as error:
         outputs = error
     if outputs is None:
@@ -49,7 +48,7 @@ def _wrong_outputs(outputs, expected):
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
         asked = f"a tuple of {len(expected)} tensors" if isinstance(expected, tuple) else "a tensor"
         return f"it returns a {type(outputs).__name__}, but {asked} is asked for."
-    outputs, expected = _as_tuple(outputs), _as_tuple(expected)
+    outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
         plural = "" if len(outputs) == 1 else "s"
         return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
@@ -71,12 +70,18 @@ def _wrong_outputs(outputs, expected):
 
 def _examined(attempt, inputs, order, faithful):
     """The doctor's first finding that counts, in the words of an exercise."""
-    for found in examine(attempt, *_copies(inputs), faithful=faithful).findings:
+    for found in examine(attempt, *copies(inputs), faithful=faithful).findings:
         if found.code in SECOND:
             counts = order == 2
         else:
             counts = found.severity == "error" or found.code in ALWAYS
         if counts:
+            message = found.evidence.get("message", "")
+            if found.code == "none-not-handled" and "number of gradients" in message:
+                return (
+                    "where grad_output is None, too, `backward` must return one value for each "
+                    "argument of `forward`."
+                )
             words = [re.sub(r" If that is meant.*", "", found.message)]
             if found.code == "gradient-none":
                 alone = len(inputs) == 1
@@ -93,8 +98,8 @@ def _examined(attempt, inputs, order, faithful):
                 )
             if found.code == "double-backward-refused":
                 words.append("But a second derivative is asked for.")
-            if "message" in found.evidence:
-                words.append(f"PyTorch says: {found.evidence['message'].rstrip('.')}.")
+            if message:
+                words.append(f"PyTorch says: {message.rstrip('.')}.")
             if found.remedy and found.code != "gradient-none":
                 words.append(f"Look at: {found.remedy}.")
             return " ".join(words)
@@ -106,8 +111,8 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
 
     Compared for a grad_output of about 1, and for one of about 1000, which clipping would change.
     """
-    mine = _copies(inputs)
-    pairs = list(zip(_as_tuple(attempt(*mine)), _as_tuple(expected), strict=True))
+    mine = copies(inputs)
+    pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
     for index, (output, right) in enumerate(pairs):
         if right.requires_grad and not output.requires_grad:
             which = "the output" if len(pairs) == 1 else f"output {index}"
@@ -160,7 +165,8 @@ def _differ(given, right, place=""):
     return f"is {given:.{digits}g}{place}, but {right:.{digits}g} is right.{hint}"
 
 
-def _copies(inputs):
+def copies(inputs):
+    """Leaves of their own for the tensors among `inputs`, which a call may spoil."""
     return [
         value.detach().clone().requires_grad_(value.is_floating_point())
         if isinstance(value, torch.Tensor)
@@ -173,5 +179,10 @@ def _is_leaf(value):
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _as_tuple(outputs):
+def as_tuple(outputs):
     return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def first_line(error):
+    """The first line of an exception's message; its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -5,6 +5,14 @@ import textwrap
 
 import torch
 
+IN_BACKWARD = "Does backward change grad_output, or leave PyTorch?"
+HINTS = {
+    "incorrectly registered or not traceable": IN_BACKWARD,
+    "written-to tensor": IN_BACKWARD,
+    "Could not guard on": "A mask as an index makes a size that depends on numbers; torch.where "
+    "does not.",
+}
+
 
 def essence(error):
     """The innermost cause of `error`, or its first line and the explanation under it."""
@@ -14,6 +22,26 @@ def essence(error):
         return cause[1]
     explanation = re.search(r"Explanation: (.*)", text)
     return text.splitlines()[0] + (f". {explanation[1]}" if explanation else "")
+
+
+def in_one_sentence(error):
+    """What PyTorch's message says, in one sentence, with a hint where it has no place to look."""
+    line = re.sub(r" in file `.*?`", "", essence(error))
+    line = re.sub(
+        r"(Shapes|Dtypes|Strides|Devices|Layouts) (.*) and (.*) are not equal",
+        r"\1 \2 of the kernel and \3 of the promise are not equal",
+        line,
+    )
+    line = re.sub(
+        r"Stride mismatch! Strides are (\(.*?\)) and (\(.*?\)) \(.*\)",
+        r"Strides are \1 in the kernel's result and \2 in the promise",
+        line,
+    )
+    line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
+    for words, hint in HINTS.items():
+        if words in line:
+            line += f" {hint}"
+    return line
 
 
 def say(text, indent=""):

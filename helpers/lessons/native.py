@@ -15,7 +15,7 @@ import torch
 from helpers.ops.involution.compiler import find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which nobody may write to
-PROCESSOR_SECONDS, SECONDS = 3, 30  # after which a trial is stopped
+PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
 SURVIVED = 77  # the exit status of a trial that came to its end
 
 

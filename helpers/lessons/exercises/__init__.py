@@ -1,1 +1,1 @@
-"""The exercises, one module a chapter, each with a list named `EXERCISES`."""
+"""The exercises, one module a chapter: every `Exercise` in it, in the order in which they stand."""

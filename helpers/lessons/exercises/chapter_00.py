@@ -4,7 +4,10 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+
+SAMPLE = torch.tensor(
+    [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64
+)
 
 
 class Triple(Function):
@@ -17,34 +20,30 @@ class Triple(Function):
         return 3 * grad_output
 
 
-def _check_triple(attempt):
-    x = torch.tensor(
-        [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64
-    )
-    return finding(attempt.apply, lambda x: 3 * x, [x])
-
-
-EXERCISES = [
-    Exercise(
-        number="0.1",
-        name="Triple",
-        stub="""class Triple(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 3 * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        ...""",
-        reference=Triple,
-        finding=_check_triple,
-        success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
-        "passed on three times as large.",
-        hints=(
-            "How much does 3 * x grow if x grows by a little?",
-            "backward gets grad_output, the slope of what follows. The chain rule combines both.",
-        ),
-        explanation="The chain rule: slope of all = slope of what follows (grad_output) times "
-        "slope of this step (3).",
+EXERCISE_1 = Exercise(
+    number="0.1",
+    name="Triple",
+    reference=Triple,
+    stub=("return 3 * grad_output", "..."),
+    wrong=[
+        ("3 * grad", "grad", "multiplied by 0.333"),
+        ("3 * grad_output", "grad_output * 0 + 3", "does not depend on grad_output"),
+        ("3 * grad", "-3 * grad", "negated"),
+        ("return 3 * grad", "3 * grad", "Is a `return` missing in `backward`?"),
+        ("3 * grad_output", "grad_output.mul_(3)", "changes grad_output in place"),
+        ("3 * grad_output", "(3 * grad_output).view(-1)", "shape"),
+        ("3 * grad_output", "3 * grad_output.float()", "float32"),
+        ("    @staticmethod\n    def backward(ctx", "    def backward(self",
+         "`backward` must be a static method"),
+    ],
+    like=lambda x: 3 * x,
+    samples={"": [SAMPLE]},
+    success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
+    "passed on three times as large.",
+    hints=(
+        "How much does 3 * x grow if x grows by a little?",
+        "backward gets grad_output, the slope of what follows. The chain rule combines both.",
     ),
-]
+    explanation="The chain rule: slope of all = slope of what follows (grad_output) times "
+    "slope of this step (3).",
+)  # fmt: skip

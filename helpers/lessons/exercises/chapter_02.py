@@ -1,13 +1,16 @@
 """Exercises of chapter 02: static Functions and ctx."""
 
-import inspect
-
 import torch
 from torch.autograd import Function
-from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.properties import (
+    calls_apart,
+    gradients_fit,
+    no_tensor_on_ctx,
+    of_shapes,
+    random,
+)
 
 
 class Square(Function):
@@ -22,6 +25,39 @@ class Square(Function):
         return 2 * x * grad_output
 
 
+EXERCISE_1 = Exercise(
+    number="2.1",
+    name="Square",
+    reference=Square,
+    stub="class Square(Function): ...",
+    wrong=[
+        ("2 * x * grad_output", "2 * x", "does not depend on grad_output"),
+        ("2 * x *", "x *", "multiplied by 0.5"),
+        ("return x * x", "return x**3", "`forward`: the output"),
+        ("return x * x", "", "`return` missing"),
+        ("(x)", "(x.clone())", "return x * x", "return x.mul_(x).clone()", "in place"),
+        ("return x * x", "return (x * x,)", "it returns a tuple, but a tensor is asked for"),
+        ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
+         "`ctx.x` holds an input outside `save_for_backward`"),
+        ("forward(ctx, x)", "forward(x)", "`forward` must take (ctx, x)."),
+        ("x * x", 'torch.einsum("ij,ij->ij", x, x)', "with an input of shape (5,)"),
+        ("return x * x", "y = x * x; ctx.mark_non_differentiable(y); return y",
+         "the output requires no gradient"),
+    ],
+    like=lambda x: x**2,
+    samples=of_shapes((3, 4), (5,), ()),
+    success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
+    "chain rule multiplies it by grad_output.",
+    hints=(
+        "backward needs x. How does forward hand it over?",
+        "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
+        "Which rule combines your own derivative with grad_output, the one that arrives?",
+    ),
+    explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
+    "on x, so that a second derivative is right as well.",
+)  # fmt: skip
+
+
 class Multiply(Function):
     @staticmethod
     def forward(ctx, a, b):
@@ -32,6 +68,40 @@ class Multiply(Function):
     def backward(ctx, grad_output):
         a, b = ctx.saved_tensors
         return (grad_output * b).sum_to_size(a.shape), (grad_output * a).sum_to_size(b.shape)
+
+
+PAIRS = {
+    f"with shapes {a} and {b}": [random(*a), random(*b) + 1]
+    for a, b in [((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ())]
+}
+EXERCISE_2 = Exercise(
+    number="2.2",
+    name="Multiply",
+    reference=Multiply,
+    stub="class Multiply(Function): ...",
+    wrong=[
+        (".sum_to_size(a.shape)", "", ".sum_to_size(b.shape)", "", "only the engine made it fit"),
+        ("a, b = ctx", "b, a = ctx", "The gradient returned for `a` is that of `b`"),
+        (".sum_to_size(a.shape)", "", ".sum_to_size(b.shape)", ".sum(0)",
+         "with shapes (4, 3) and (4, 3)"),
+        (", (grad_output * a).sum_to_size(b.shape)", "", "Backward returned 1 gradient(s)"),
+        ("(grad_output * a).sum_to_size(b.shape)", "None", "None stands in its place"),
+        ("sum_to_size(a.shape)", "sum(1, keepdim=True) if a.shape[1] == 1 else grad_output * b",
+         "sum_to_size(b.shape)", "sum(0, keepdim=b.dim() == 2) if a.shape != b.shape else "
+         "grad_output * a", "with shapes (2, 3) and ()"),
+    ],
+    like=torch.mul,
+    samples=PAIRS,
+    properties=[gradients_fit("ab", PAIRS)],
+    success="both gradients, each in the shape of its own input, without the engine's help.",
+    hints=(
+        "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
+        "Where one number of a was used several times, its gradient is the sum over the uses.",
+        "tensor.sum_to_size(shape) undoes a broadcast.",
+    ),
+    explanation="Broadcasting copies a number to several places; each place sends a gradient "
+    "back, and they add up. sum_to_size sums over exactly the dimensions that were broadcast.",
+)  # fmt: skip
 
 
 class MinMax(Function):
@@ -51,124 +121,48 @@ class MinMax(Function):
         return grad_x
 
 
-def _random(*shape):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-
-
-def _wrong_signature(attempt, *names):
-    if attempt.setup_context is Function.setup_context:
-        names = ("ctx", *names)
-    try:
-        inspect.signature(attempt.forward).bind(*names)
-    except TypeError:
-        return f"`forward` must take ({', '.join(names)})."
-    return None
-
-
-def _check_square(attempt):
-    if _wrong_signature(attempt, "x"):
-        return _wrong_signature(attempt, "x")
-    for shape in [(3, 4), (5,), ()]:
-        wrong = finding(attempt.apply, lambda x: x**2, [_random(*shape)])
-        if wrong:
-            return f"with an input of shape {shape}: {wrong}"
-    return None
-
-
-def _check_multiply(attempt):
-    if _wrong_signature(attempt, "a", "b"):
-        return _wrong_signature(attempt, "a", "b")
-    for a_shape, b_shape in [((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ())]:
-        a, b = _random(*a_shape), _random(*b_shape) + 1
-        wrong = finding(attempt.apply, torch.mul, [a, b])
-        if wrong:
-            return f"with shapes {a_shape} and {b_shape}: {wrong}"
-        output = attempt.apply(a.requires_grad_(), b.requires_grad_())
-        with torch.no_grad():
-            gradients = output.grad_fn.apply(output.detach())
-        for name, tensor, given in zip("ab", (a, b), gradients, strict=False):
-            if given.shape != tensor.shape:
-                return (
-                    f"with shapes {a_shape} and {b_shape}: `backward` returns a gradient of shape "
-                    f"{tuple(given.shape)} for `{name}`, whose shape is {tuple(tensor.shape)}; "
-                    "only the engine made it fit."
-                )
-    return None
-
-
-def _check_min_max(attempt):
-    if _wrong_signature(attempt, "x"):
-        return _wrong_signature(attempt, "x")
-    reference = lambda x: (x.amin(1), x.amax(1))  # noqa: E731
-    for shape in [(4, 5), (3, 1)]:
-        wrong = finding(attempt.apply, reference, [_random(*shape)])
-        if wrong:
-            return f"with an input of shape {shape}: {wrong}"
-    x = _random(4, 5).requires_grad_()
-    outputs = attempt.apply(x)
-    for name, value in vars(outputs[0].grad_fn).items():
-        if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
-            return (
-                f"`ctx.{name}` holds a tensor outside `save_for_backward`, so autograd does not "
-                "notice when it changes in place."
-            )
-    attempt.apply(x.flip(1))  # the same numbers in other places
-    given, right = (
-        torch.autograd.grad(sum(y.sum() for y in ys), x)[0] for ys in (outputs, reference(x))
-    )
-    if not torch.allclose(given, right):
-        return (
+EXERCISE_3 = Exercise(
+    number="2.3",
+    name="MinMax",
+    reference=MinMax,
+    stub="class MinMax(Function): ...",
+    wrong=[
+        ("grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])", "",
+         "`output[1]` depends on `x`"),
+        ("return grad_x", "return grad_min + grad_max", "(4, 5) belongs there"),
+        ("scatter_add_", "scatter_", "with an input of shape (3, 1)"),
+        ("ctx.save_for_backward(", "MinMax.kept = (", "ctx.saved_tensors", "MinMax.kept",
+         "two calls with other inputs disturb each other"),
+        ("ctx.save_for_backward(", "ctx.low, ctx.high = (",
+         "ctx.saved_tensors", "ctx.low, ctx.high",
+         "`ctx.low` holds a tensor outside `save_for_backward`"),
+        ("ctx.save_for_backward(", "ctx.kept = (", "ctx.saved_tensors", "ctx.kept",
+         "`ctx.kept` holds a tensor outside `save_for_backward`"),
+        ("ctx.shape = x.shape", "ctx.shape = x.shape; ctx.set_materialize_grads(False)",
+         "at_min, at_max =", "if grad_min is None or grad_max is None: return None\n"
+         "        at_min, at_max =", "None, which arrives for an output that is not used"),
+        ("smallest.values, largest.values", "largest.values, smallest.values",
+         "`forward`: output 0"),
+        ("def backward", "def backwards", "it has no method `backward`"),
+    ],
+    like=lambda x: (x.amin(1), x.amax(1)),
+    samples=of_shapes((4, 5), (3, 1)),
+    properties=[
+        no_tensor_on_ctx(random(4, 5)),
+        calls_apart(
+            MinMax,
+            [random(4, 5)],
+            [random(4, 5).flip(1)],  # the same numbers in other places
             "two calls with other inputs disturb each other: what backward needs must live on "
-            "ctx, call by call."
-        )
-    return None
-
-
-EXERCISES = [
-    Exercise(
-        number="2.1",
-        name="Square",
-        stub="class Square(Function): ...",
-        reference=Square,
-        finding=_check_square,
-        success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
-        "chain rule multiplies it by grad_output.",
-        hints=(
-            "backward needs x. How does forward hand it over?",
-            "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
-            "Which rule combines your own derivative with grad_output, the one that arrives?",
+            "ctx, call by call.",
         ),
-        explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
-        "on x, so that a second derivative is right as well.",
+    ],
+    success="each gradient went to the place its number came from, and nowhere else.",
+    hints=(
+        "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
+        "The gradient of x is zero but at two places of each row.",
+        "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
     ),
-    Exercise(
-        number="2.2",
-        name="Multiply",
-        stub="class Multiply(Function): ...",
-        reference=Multiply,
-        finding=_check_multiply,
-        success="both gradients, each in the shape of its own input, without the engine's help.",
-        hints=(
-            "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
-            "Where one number of a was used several times, its gradient is the sum over the uses.",
-            "tensor.sum_to_size(shape) undoes a broadcast.",
-        ),
-        explanation="Broadcasting copies a number to several places; each place sends a gradient "
-        "back, and they add up. sum_to_size sums over exactly the dimensions that were broadcast.",
-    ),
-    Exercise(
-        number="2.3",
-        name="MinMax",
-        stub="class MinMax(Function): ...",
-        reference=MinMax,
-        finding=_check_min_max,
-        success="each gradient went to the place its number came from, and nowhere else.",
-        hints=(
-            "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
-            "The gradient of x is zero but at two places of each row.",
-            "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
-        ),
-        explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
-        "scatter_) matters when both positions are the same, as in a row of one number.",
-    ),
-]
+    explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
+    "scatter_) matters when both positions are the same, as in a row of one number.",
+)  # fmt: skip

@@ -8,7 +8,9 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.properties import calls_apart, saved_by
+
+SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 
 
 class Power(Function):
@@ -22,6 +24,42 @@ class Power(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * ctx.n * x ** (ctx.n - 1), None
+
+
+POWERS = {f"with n = {n}": [SAMPLE, n] for n in (3, 2, 5, 1)}
+EXERCISE_1 = Exercise(
+    number="3.1",
+    name="Power",
+    reference=Power,
+    stub="class Power(Function): ...",
+    wrong=[
+        ("* ctx.n * x", "* x", "lacks the factor `n` = 3"),
+        ("- 1), None", "- 1)", "Backward returned 1 gradient(s)"),
+        ("ctx.n * x ** (ctx.n - 1)", "2 * x",
+         "with n = 3: The gradient of `x` lacks the factor `x`"),
+        ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
+         "`ctx.x` holds an input outside"),
+        ("ctx.n", "Power.n", "two calls with another n"),
+        ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
+        ("x ** (", "x.abs() ** (", "with n = 2: The gradient of `x`"),
+    ],
+    like=torch.pow,
+    # n = 1 comes last: much that is wrong looks half right there.
+    samples=POWERS | {"with n = 1, at x = 0": [0 * SAMPLE, 1]},
+    properties=[
+        calls_apart(Power, [SAMPLE, 2], [SAMPLE, 3],
+            "two calls with another n disturb each other: n must live on ctx, call by call.",
+        ),
+    ],
+    success="the gradient of x is right for every n, and n has none.",
+    hints=(
+        "x is a tensor and n is none. Each has its own place between forward and backward.",
+        "The derivative of xⁿ is n · xⁿ⁻¹.",
+        "backward returns two values: the gradient of x, and None for n.",
+    ),
+    explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 the "
+    "power x⁰ is 1, so no special case is needed.",
+)  # fmt: skip
 
 
 class ScaleGradient(Function):
@@ -38,6 +76,78 @@ class ScaleGradient(Function):
         return grad_output * ctx.scale, None
 
 
+class _StopsHere(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None
+
+
+def _leaves_x_alone(attempt):
+    x = SAMPLE.clone().requires_grad_()
+    h = x * 1
+    with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
+        attempt.apply(h, 0.1).zero_()
+    if not torch.equal(h, x):
+        yield "changing the output in place changes `x`, too, and autograd does not notice."
+
+
+def _makes_no_gradient_up(attempt):
+    x = SAMPLE.clone().requires_grad_()
+    output = _StopsHere.apply(attempt.apply(x, 0.1)).sum()
+    try:
+        (gradient,) = torch.autograd.grad(output, x, allow_unused=True)
+    except Exception as error:
+        yield f"when grad_output is None, `backward` raises: {error}"
+    if gradient is not None:
+        yield (
+            "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
+            "on, or `backward` makes zeros where None would do."
+        )
+
+
+EXERCISE_2 = Exercise(
+    number="3.2",
+    name="ScaleGradient",
+    reference=ScaleGradient,
+    stub="class ScaleGradient(Function): ...",
+    wrong=[
+        ("x.clone()", "x * scale", "`forward`: the output"),
+        ("* ctx.scale", "/ ctx.scale", "with scale = 0.1: the gradient is"),
+        ("ctx.set_materialize_grads(False)", "", "materialize_grads is still on"),
+        ("if grad_output is None", "if False", "None, which arrives"),
+        ("ctx.scale", "ScaleGradient.scale",
+         "two calls with another scale disturb each other"),
+        ("x.clone()", "x.data", "changing the output in place changes `x`"),
+        ("x.clone()", "x.detach()", "changing the output in place changes `x`"),
+        ("return None, None", "return", "where grad_output is None, too"),
+    ],
+    # The identity in value, with `scale` as its slope.
+    like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
+    samples={f"with scale = {scale}": [SAMPLE, scale] for scale in (0.1, -2.0)},
+    faithful=False,
+    properties=[
+        calls_apart(ScaleGradient, [SAMPLE, 0.1], [SAMPLE, 5.0],
+            "two calls with another scale disturb each other: it must live on ctx, call by call.",
+        ),
+        _leaves_x_alone,
+        _makes_no_gradient_up,
+    ],
+    success="the values pass unchanged, the gradient is scaled, and where none arrives, "
+    "none is made up.",
+    hints=(
+        "forward returns the values as they are; only backward has something to do.",
+        "ctx.set_materialize_grads(False) belongs into forward.",
+        "Then grad_output may be None; return None for both arguments in that case.",
+    ),
+    explanation="The copy lets callers change the result in place. gradcheck rejects this "
+    "Function, as it should: its gradient is not its derivative.",
+)  # fmt: skip
+
+
 class Tanh(Function):
     @staticmethod
     def forward(ctx, x):
@@ -51,90 +161,18 @@ class Tanh(Function):
         return grad_output * (1 - result**2)
 
 
-class _StopsHere(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return None
+def _saves_what_it_keeps(attempt):
+    kept, _ = saved_by(attempt.apply, SAMPLE)
+    if not kept:
+        yield "nothing went through save_for_backward, so autograd cannot watch what is kept."
 
 
-def _sample():
-    return torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
-
-
-def _check_power(attempt):
-    for n in (3, 2, 5, 1):  # 1 comes last: much that is wrong looks half right there
-        wrong = finding(attempt.apply, lambda x, n: x**n, [_sample(), n])
-        if wrong:
-            return f"with n = {n}: {wrong}"
-    at_zero = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    if not torch.equal(
-        torch.autograd.grad(attempt.apply(at_zero, 1).sum(), at_zero)[0], at_zero + 1
-    ):
-        return "with n = 1: the gradient of `x` is wrong at x = 0, where it is 1."
-    x = _sample().requires_grad_()
-    both = attempt.apply(x, 2) + attempt.apply(x, 3)
-    if not torch.allclose(torch.autograd.grad(both.sum(), x)[0], 2 * x + 3 * x**2):
-        return "two calls with another n disturb each other: n must live on ctx, call by call."
-    return None
-
-
-def _check_scale_gradient(attempt):
-    for scale in (0.1, -2.0):
-        wrong = finding(
-            attempt.apply,
-            # The identity in value, with `scale` as its slope.
-            lambda x, scale: x.detach() * (1 - scale) + x * scale,
-            [_sample(), scale],
-            faithful=False,
-        )
-        if wrong and "None, which arrives" in wrong and "number of gradients" in wrong:
-            return (
-                "where grad_output is None, too, `backward` must return one value for each "
-                "argument of `forward`."
-            )
-        if wrong:
-            return f"with scale = {scale}: {wrong}"
-    x = _sample().requires_grad_()
-    first, _ = attempt.apply(x, 0.1), attempt.apply(x, 5.0)
-    if not torch.allclose(torch.autograd.grad(first.sum(), x)[0], torch.full_like(x, 0.1)):
-        return "two calls with another scale disturb each other: it must live on ctx, call by call."
-    h = x * 1
-    with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
-        attempt.apply(h, 0.1).zero_()
-    if not torch.equal(h, x):
-        return "changing the output in place changes `x`, too, and autograd does not notice."
-    try:
-        (gradient,) = torch.autograd.grad(
-            _StopsHere.apply(attempt.apply(x, 0.1)).sum(), x, allow_unused=True
-        )
-    except Exception as error:
-        return f"when grad_output is None, `backward` raises: {error}"
-    if gradient is not None:
-        return (
-            "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
-            "on, or `backward` makes zeros where None would do."
-        )
-    return None
-
-
-def _check_tanh(attempt):
-    wrong = finding(attempt.apply, torch.tanh, [_sample()])
-    if wrong:
-        return wrong
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(1) or t, lambda t: t):
-        attempt.apply(_sample().requires_grad_())
-    if not saved:
-        return "nothing went through save_for_backward, so autograd cannot watch what is kept."
+def _lets_go_of_the_output(attempt):
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        output = attempt.apply(_sample().requires_grad_())
+        output = attempt.apply(SAMPLE.clone().requires_grad_())
         reference, node = weakref.ref(output), output.grad_fn
         del output
         leaks = reference() is not None
@@ -144,65 +182,44 @@ def _check_tanh(attempt):
         if collecting:
             gc.enable()
     if leaks:
-        return (
+        yield (
             "the output is still alive after its last use: output → grad_fn, which is ctx, → "
             "output is a circle that only the garbage collector finds."
         )
-    return None
 
 
-EXERCISES = [
-    Exercise(
-        number="3.1",
-        name="Power",
-        stub="class Power(Function): ...",
-        reference=Power,
-        finding=_check_power,
-        success="the gradient of x is right for every n, and n has none.",
-        hints=(
-            "x is a tensor and n is none. Each has its own place between forward and backward.",
-            "The derivative of xⁿ is n · xⁿ⁻¹.",
-            "backward returns two values: the gradient of x, and None for n.",
-        ),
-        explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 the "
-        "power x⁰ is 1, so no special case is needed.",
+EXERCISE_3 = Exercise(
+    number="3.3",
+    name="Tanh",
+    reference=Tanh,
+    stub=("        ctx.save_for_backward(result)\n", "",
+          "        (result,) = ctx.saved_tensors\n", "", "result", "ctx.result"),
+    wrong=[
+        ("return result", "ctx.result = result; return result",
+         "output and ctx refer to each other"),
+        ("ctx.save_for_backward(result)", "ctx.copy = result", "return result",
+         "return result.clone()", "(result,) = ctx.saved_tensors", "result = ctx.copy",
+         "`ctx.copy` holds a tensor outside"),
+        ("save_for_backward(result)", "save_for_backward(x)", "The gradient of `x`"),
+        ("ctx.save_for_backward(result)", 'ctx.kept = {"result": result.clone()}',
+         "(result,) = ctx.saved_tensors", 'result = ctx.kept["result"]',
+         "outside `save_for_backward`"),
+        ("result**2", "result", "The gradient of `x`"),
+        ("return result", "ctx.mark_non_differentiable(result); return result",
+         "the output requires no gradient"),
+        ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
+         "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
+         "nothing went through save_for_backward"),
+        ("return result", "ctx.again = lambda: result; return result", "the output is still alive"),
+    ],
+    like=torch.tanh,
+    samples={"": [SAMPLE]},
+    properties=[_saves_what_it_keeps, _lets_go_of_the_output],
+    success="the output dies with its last user, and autograd watches what is saved.",
+    hints=(
+        "Which attribute of ctx is a tensor?",
+        "save_for_backward stores an output of forward without making a circle.",
     ),
-    Exercise(
-        number="3.2",
-        name="ScaleGradient",
-        stub="class ScaleGradient(Function): ...",
-        reference=ScaleGradient,
-        finding=_check_scale_gradient,
-        success="the values pass unchanged, the gradient is scaled, and where none arrives, "
-        "none is made up.",
-        hints=(
-            "forward returns the values as they are; only backward has something to do.",
-            "ctx.set_materialize_grads(False) belongs into forward.",
-            "Then grad_output may be None; return None for both arguments in that case.",
-        ),
-        explanation="The copy lets callers change the result in place. gradcheck rejects this "
-        "Function, as it should: its gradient is not its derivative.",
-    ),
-    Exercise(
-        number="3.3",
-        name="Tanh",
-        stub="""class Tanh(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.result = torch.tanh(x)
-        return ctx.result
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * (1 - ctx.result**2)""",
-        reference=Tanh,
-        finding=_check_tanh,
-        success="the output dies with its last user, and autograd watches what is saved.",
-        hints=(
-            "Which attribute of ctx is a tensor?",
-            "save_for_backward stores an output of forward without making a circle.",
-        ),
-        explanation="save_for_backward recognises the output and keeps it without a reference "
-        "from the node back to itself, and with its version number.",
-    ),
-]
+    explanation="save_for_backward recognises the output and keeps it without a reference "
+    "from the node back to itself, and with its version number.",
+)  # fmt: skip

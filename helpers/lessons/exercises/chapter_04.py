@@ -5,7 +5,11 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.properties import saved_by
+
+SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
+EXTREME = torch.tensor([-800.0, 800.0], dtype=torch.float64)
+FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
 
 
 class Sigmoid(Function):
@@ -21,6 +25,46 @@ class Sigmoid(Function):
         return grad_output * result * (1 - result)
 
 
+def _saves_the_output_alone(attempt):
+    kept, (output,) = saved_by(attempt.apply, SAMPLE)
+    if not kept:
+        yield "nothing was saved with save_for_backward, so autograd cannot watch it."
+    if any(tensor.data_ptr() != output.data_ptr() for tensor in kept):
+        yield "something else than the output is saved, or a copy of it."
+
+
+EXERCISE_1 = Exercise(
+    number="4.1",
+    name="Sigmoid",
+    reference=Sigmoid,
+    stub="class Sigmoid(Function): ...",
+    wrong=[
+        ("save_for_backward(result)", "save_for_backward(x)", "(result,) = ctx.saved_tensors",
+         "result = torch.sigmoid(ctx.saved_tensors[0])", "something else than the output"),
+        ("save_for_backward(result)", "save_for_backward(result.clone())", "or a copy of it"),
+        ("ctx.save_for_backward(result)", "ctx.result = result", "(result,) = ctx.saved_tensors",
+         "result = ctx.result", "output and ctx refer to each other"),
+        ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
+         "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
+         "nothing was saved with save_for_backward"),
+        ("* result * (1", "* (1", "lacks the factor the output"),
+        ("(1 - result)", "(result - 1)", "negated"),
+        ("grad_output *", "grad_output.clamp(-1, 1) *", "not proportional to grad_output"),
+        ("grad_output *", "grad_output.clamp(-5, 5) *", "with a grad_output of about 1000"),
+        ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at ±800"),
+    ],
+    like=torch.sigmoid,
+    samples={"": [SAMPLE], "at ±800": [EXTREME]},
+    properties=[_saves_the_output_alone],
+    success="the derivative is made of the result alone, so nothing else is kept.",
+    hints=(
+        "What is σ' in terms of σ?",
+        "forward names the result, saves it, and returns it.",
+    ),
+    explanation="As with Exp: one saved tensor, and no second evaluation.",
+)  # fmt: skip
+
+
 class LogSumExp(Function):
     @staticmethod
     def forward(ctx, x):
@@ -33,6 +77,63 @@ class LogSumExp(Function):
     def backward(ctx, grad_output):
         x, result = ctx.saved_tensors
         return grad_output.unsqueeze(-1) * (x - result.unsqueeze(-1)).exp()
+
+
+class _Operations(TorchDispatchMode):
+    """Which of PyTorch's operations run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_written_by_hand(attempt):
+    with _Operations() as operations:
+        attempt.apply(SAMPLE)
+    if "logsumexp" in operations.names:
+        yield "torch.logsumexp computes it. Write it yourself."
+
+
+EXERCISE_2 = Exercise(
+    number="4.2",
+    name="LogSumExp",
+    reference=LogSumExp,
+    stub="class LogSumExp(Function): ...",
+    wrong=[
+        ("x.amax(-1, keepdim=True)", "x.new_zeros(1)",
+         "at numbers near ±1000: `forward`: the output is inf"),
+        ("x.amax(-1, keepdim=True)", "x[..., :1]", "at numbers near ±1000"),
+        ("(x - result.unsqueeze(-1)).exp()", "x.exp() / x.exp().sum(-1, keepdim=True)",
+         "Backward makes nan or inf"),
+        ("grad_output.unsqueeze(-1)", "grad_output", "shapes do not fit"),
+        ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "for three dimensions"),
+        ("largest =", "x = x.flatten(); largest =", "shape"),
+        ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()", "torch.logsumexp(x, -1)",
+         "Write it yourself"),
+        ("(x - result.unsqueeze(-1))", "x.sub_(result.unsqueeze(-1))", "after it had been saved"),
+    ],
+    like=lambda x: torch.logsumexp(x, -1),
+    samples={
+        "at ordinary numbers": [SAMPLE],
+        "at numbers near ±1000": [FAR],
+        "for a vector": [SAMPLE[0]],
+        "for three dimensions": [torch.stack([SAMPLE, 2 - SAMPLE])],
+    },
+    properties=[_is_written_by_hand],
+    success="nothing in it overflows, neither forward nor backward.",
+    hints=(
+        "e^1000 overflows. What changes if the largest number of a row is subtracted first?",
+        "log Σ e^x = m + log Σ e^(x - m), for any m.",
+        "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
+    ),
+    explanation="With m the largest number, every x - m is at most 0. In backward, x - y is "
+    "at most 0 as well, because y is at least as large as the largest x. What is saved is the "
+    "very tensor that is returned: it comes back with a history, for a second derivative.",
+)  # fmt: skip
 
 
 class _Suspect(Function):
@@ -91,107 +192,31 @@ suspects = {
 }
 
 
-def _sample():
-    return torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
-
-
-def _check_sigmoid(attempt):
-    extreme = torch.tensor([-800.0, 800.0], dtype=torch.float64)
-    for inputs, which in [(_sample(), ""), (extreme, "at ±800: ")]:
-        wrong = finding(attempt.apply, torch.sigmoid, [inputs])
-        if wrong:
-            return which + wrong
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        output = attempt.apply(_sample().requires_grad_())
-    if not kept:
-        return "nothing was saved with save_for_backward, so autograd cannot watch it."
-    if any(tensor.data_ptr() != output.data_ptr() for tensor in kept):
-        return "something else than the output is saved, or a copy of it."
-    return None
-
-
-class _Operations(TorchDispatchMode):
-    """Which of PyTorch's operations run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-def _check_log_sum_exp(attempt):
-    far = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]])
-    for inputs, which in [
-        (_sample(), "at ordinary numbers"),
-        (far.double(), "at numbers near ±1000"),
-        (_sample()[0], "for a vector"),
-        (torch.stack([_sample(), 2 - _sample()]), "for three dimensions"),
-    ]:
-        wrong = finding(attempt.apply, lambda x: torch.logsumexp(x, -1), [inputs])
-        if wrong:
-            return f"{which}: {wrong}"
-    with _Operations() as operations:
-        attempt.apply(_sample())
-    if "logsumexp" in operations.names:
-        return "torch.logsumexp computes it. Write it yourself."
-    return None
-
-
-def _check_answer(answer):
+def _is_the_wrong_one(answer):
     if not isinstance(answer, str) or answer not in suspects:
-        return f'answer with one of "A", "B", "C", "D", got {answer!r}.'
+        yield f'answer with one of "A", "B", "C", "D", got {answer!r}.'
     if answer != "C":
-        return f"the gradient of {answer} is right everywhere."
-    return None
+        yield f"the gradient of {answer} is right everywhere."
 
 
-EXERCISES = [
-    Exercise(
-        number="4.1",
-        name="Sigmoid",
-        stub="class Sigmoid(Function): ...",
-        reference=Sigmoid,
-        finding=_check_sigmoid,
-        success="the derivative is made of the result alone, so nothing else is kept.",
-        hints=(
-            "What is σ' in terms of σ?",
-            "forward names the result, saves it, and returns it.",
-        ),
-        explanation="As with Exp: one saved tensor, and no second evaluation.",
+EXERCISE_3 = Exercise(
+    number="4.3",
+    name="the wrong one",
+    stub="answer = ...",
+    reference="C",
+    wrong=[
+        ("C", "A", "the gradient of A is right"),
+        ("C", "B", "the gradient of B is right"),
+        ("C", "D", "the gradient of D is right"),
+        ("C", "E", "got 'E'"),
+    ],
+    properties=[_is_the_wrong_one],
+    success="C is |x|³ with the gradient 3x², which is right for positive x only. All three "
+    "numbers of the point were positive.",
+    hints=(
+        "What do the three numbers of the point have in common?",
+        "Call gradcheck at another point.",
     ),
-    Exercise(
-        number="4.2",
-        name="LogSumExp",
-        stub="class LogSumExp(Function): ...",
-        reference=LogSumExp,
-        finding=_check_log_sum_exp,
-        success="nothing in it overflows, neither forward nor backward.",
-        hints=(
-            "e^1000 overflows. What changes if the largest number of a row is subtracted first?",
-            "log Σ e^x = m + log Σ e^(x - m), for any m.",
-            "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
-        ),
-        explanation="With m the largest number, every x - m is at most 0. In backward, x - y is "
-        "at most 0 as well, because y is at least as large as the largest x. What is saved is the "
-        "very tensor that is returned: it comes back with a history, for a second derivative.",
-    ),
-    Exercise(
-        number="4.3",
-        name="the wrong one",
-        stub="answer = ...",
-        reference="C",
-        finding=_check_answer,
-        success="C is |x|³ with the gradient 3x², which is right for positive x only. All three "
-        "numbers of the point were positive.",
-        hints=(
-            "What do the three numbers of the point have in common?",
-            "Call gradcheck at another point.",
-        ),
-        explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails for "
-        "one letter: the gradient of |x|³ is 3x·|x|.",
-    ),
-]
+    explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails for "
+    "one letter: the gradient of |x|³ is 3x·|x|.",
+)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 from numbers import Integral
 
 import torch
@@ -9,8 +10,10 @@ import torch.nn.functional as F
 
 from helpers.lessons import native
 from helpers.lessons.checking import Exercise
-from helpers.lessons.cuda_on_cpu import emulator as host
+from helpers.lessons.cuda_on_cpu import emulator
+from helpers.lessons.properties import at
 from helpers.ops.involution import involution2d
+from helpers.ops.involution.compiler import find_compiler
 
 
 def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
@@ -22,36 +25,7 @@ def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
     return (h, w) if 0 <= h < out_height and 0 <= w < out_width else None
 
 
-def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
-    channels = x.shape[1] // groups
-    group = slice(g * channels, (g + 1) * channels)
-    padded = F.pad(x, [K // 2] * 4)
-    patch = padded[n, group, h : h + K, w : w + K]
-    return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
-
-
-DEPTHWISE = """
-__global__ void depthwise(const float* x, const float* weight, float* y,
-                          int channels, int height, int width, int K) {
-    int element = blockIdx.x * blockDim.x + threadIdx.x;
-    if (element >= channels * height * width) return;
-    int c = element / (height * width);
-    int row = element / width % height;
-    int column = element % width;
-    float sum = 0;
-    for (int i = 0; i < K; ++i) {
-        for (int j = 0; j < K; ++j) {
-            int r = row + i - K / 2, s = column + j - K / 2;
-            if (r < 0 || r >= height || s < 0 || s >= width) continue;
-            sum += weight[(c * K + i) * K + j] * x[(c * height + r) * width + s];
-        }
-    }
-    y[element] = sum;
-}
-"""
-
-
-def _check_output_pixel(attempt):
+def _as_unfold_says(attempt):
     height, width = 5, 7
     for stride, padding, dilation in [(1, 0, 1), (1, 1, 1), (2, 1, 1), (1, 2, 2), (3, 2, 2)]:
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
@@ -67,13 +41,47 @@ def _check_output_pixel(attempt):
             if given != expected:
                 sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
                 call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
-                return f"{call}: it says {given!r}, but {expected} is right."
+                yield f"{call}: it says {given!r}, but {expected} is right."
             if expected and not all(isinstance(index, Integral) for index in given):
-                return f"it says {given!r}, but an index is an integer. Use // for the division."
-    return None
+                yield f"it says {given!r}, but an index is an integer. Use // for the division."
 
 
-def _check_grad_weight_at(attempt):
+EXERCISE_1 = Exercise(
+    number="7.1",
+    name="output_pixel",
+    reference=output_pixel,
+    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
+    wrong=[
+        ("y + padding", "y", "x + padding", "x", "padding 1"),
+        ("if h_times_stride % stride or w_times_stride % stride", "if False", "stride 2"),
+        ("if h_times_stride % stride or w_times_stride % stride", "if False",
+         " if 0 <= h < out_height and 0 <= w < out_width else None", "", "but None is right"),
+        ("(h, w) if", "(h, h) if", "it says"),
+        ("(h, w) if", "(w, h) if", "it says"),
+        ("(h, w) if", "(h / 1, w / 1) if", "an index is an integer"),
+    ],
+    properties=[_as_unfold_says],
+    success="rows from rows and columns from columns: the published kernel mixed them up.",
+    hints=(
+        "Solve y = h · stride - padding + i · dilation for h.",
+        "What if the division by stride leaves a remainder?",
+        "And h must be one of the rows 0 to out_height - 1; w likewise.",
+    ),
+    explanation="With stride 2, every other input pixel was not read by this tap at all: that "
+    "is the remainder. Python's % and // round down, so a negative number needs no care here; "
+    "in C it does, which is why the kernel tests the sign first.",
+)  # fmt: skip
+
+
+def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
+    channels = x.shape[1] // groups
+    group = slice(g * channels, (g + 1) * channels)
+    padded = F.pad(x, [K // 2] * 4)
+    patch = padded[n, group, h : h + K, w : w + K]
+    return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
+
+
+def _as_autograd_says(attempt):
     generator = torch.Generator().manual_seed(0)
     random = {"dtype": torch.float64, "generator": generator}
     for groups, K in [(1, 3), (2, 3), (2, 5)]:
@@ -86,31 +94,79 @@ def _check_grad_weight_at(attempt):
             before = x.clone(), grad_output.clone()
             given = attempt(grad_output, x, n, g, h, w, groups, K)
             if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
-                return f"{where}: it changes x or grad_output in place."
+                yield f"{where}: it changes x or grad_output in place."
             right = expected[n, g, :, :, h, w]
             if not isinstance(given, torch.Tensor) or given.shape != right.shape:
                 got = f"a {type(given).__name__}"
                 if isinstance(given, torch.Tensor):
                     got = f"shape {tuple(given.shape)}"
-                return f"{where}: the result must be a tensor of shape ({K}, {K}), got {got}."
+                yield f"{where}: the result must be a tensor of shape ({K}, {K}), got {got}."
             if not torch.allclose(given.double(), right):
                 i, j = divmod(int((given - right).abs().argmax()), K)
-                return (
+                yield (
                     f"{where}: tap ({i}, {j}) is {given[i, j]:.4g}, but {right[i, j]:.4g} is right."
                 )
-    return None
 
 
-def _check_depthwise(source):
-    if not isinstance(source, str):
-        return f"give check the source as a string, got a value of type {type(source).__name__}."
+EXERCISE_2 = Exercise(
+    number="7.2",
+    name="grad_weight_at",
+    reference=grad_weight_at,
+    stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
+    wrong=[
+        ("(g + 1) * channels", "g * channels + 1", "group 0 of 1"),
+        ("slice(g * channels, (g + 1) * channels)", "slice(None)", "of 2"),
+        ("(grad_output[n, group, h, w][:, None, None] * patch)", "patch", "is right"),
+        ("F.pad(x, [K // 2] * 4)", "x", "is right"),
+        ("channels = x", "x *= 2\n    channels = x", "in place"),
+        (".sum(0)", ".sum()", "must be a tensor of shape (3, 3), got shape ()"),
+    ],
+    properties=[_as_autograd_says],
+    success="the channels of a group share the filter, so its gradient sums over them.",
+    hints=(
+        "One tap of the filter multiplies one pixel of each channel of the group.",
+        "Its gradient is the sum over these channels of grad_output times that pixel.",
+        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
+    ),
+    explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
+    "by the weight is x[c], times what arrives for y[c], summed over c.",
+)  # fmt: skip
+
+
+HEAD = """
+__global__ void depthwise(const float* x, const float* weight, float* y,
+                          int channels, int height, int width, int K) {
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+"""
+DEPTHWISE = (
+    HEAD
+    + """\
+    if (element >= channels * height * width) return;
+    int c = element / (height * width);
+    int row = element / width % height;
+    int column = element % width;
+    float sum = 0;
+    for (int i = 0; i < K; ++i) {
+        for (int j = 0; j < K; ++j) {
+            int r = row + i - K / 2, s = column + j - K / 2;
+            if (r < 0 || r >= height || s < 0 || s >= width) continue;
+            sum += weight[(c * K + i) * K + j] * x[(c * height + r) * width + s];
+        }
+    }
+    y[element] = sum;
+}
+"""
+)
+
+
+def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
-        return "the source must hold `__global__ void depthwise(...)`."
+        yield "the source must hold `__global__ void depthwise(...)`."
     try:
-        host._compile(source, "depthwise")  # once, and not again in every copy of this process
-    except host.KernelError as error:
-        return _shortened(str(error))
+        emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
+    except emulator.KernelError as error:
+        yield _shortened(str(error))
     for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
         weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
@@ -118,24 +174,22 @@ def _check_depthwise(source):
         where = f"with x of shape {tuple(x.shape)} and K = {K}"
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
-        launch = (source, "depthwise", -(-x.numel() // 32) + 1, 32, arrays)
+        blocks, seconds = -(-x.numel() // 32) + 1, native.PROCESSOR_SECONDS
+        launch = partial(emulator.run, source, "depthwise", blocks, 32, arrays, seconds=seconds)
         try:
-            crash = native.crash_of(lambda launch=launch: host.run(*launch, seconds=2))
-            if crash:
-                return f"{where}: {crash}"
-            actions = host.run(*launch, watch=((0, 0, 0), (1, 0, 0)), seconds=2)
-        except host.KernelError as error:
-            return f"{where}: {_shortened(str(error))}"
+            yield at(where, native.crash_of(launch))
+            actions = launch(watch=((0, 0, 0), (1, 0, 0)))
+        except emulator.KernelError as error:
+            yield f"{where}: {_shortened(str(error))}"
         expected = F.conv2d(x[None], weight[:, None], padding=K // 2, groups=channels)[0]
         if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
-            return (
+            yield (
                 f"{where}: y[{c}, {row}, {column}] is {y[c, row, column]:.4g}, but "
                 f"{expected[c, row, column]:.4g} is right."
             )
         if not any(action == "write" for action, _, _ in actions):
-            return f"{where}: the numbers are right, but thread 1 writes nothing."
-    return None
+            yield f"{where}: the numbers are right, but thread 1 writes nothing."
 
 
 def _shortened(text):
@@ -154,58 +208,48 @@ def _shortened(text):
     return text
 
 
-EXERCISES = [
-    Exercise(
-        number="7.1",
-        name="output_pixel",
-        stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
-        reference=output_pixel,
-        finding=_check_output_pixel,
-        success="rows from rows and columns from columns: the published kernel mixed them up.",
-        hints=(
-            "Solve y = h · stride - padding + i · dilation for h.",
-            "What if the division by stride leaves a remainder?",
-            "And h must be one of the rows 0 to out_height - 1; w likewise.",
-        ),
-        explanation="With stride 2, every other input pixel was not read by this tap at all: that "
-        "is the remainder. Python's % and // round down, so a negative number needs no care here; "
-        "in C it does, which is why the kernel tests the sign first.",
-    ),
-    Exercise(
-        number="7.2",
-        name="grad_weight_at",
-        stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
-        reference=grad_weight_at,
-        finding=_check_grad_weight_at,
-        success="the channels of a group share the filter, so its gradient sums over them.",
-        hints=(
-            "One tap of the filter multiplies one pixel of each channel of the group.",
-            "Its gradient is the sum over these channels of grad_output times that pixel.",
-            "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
-        ),
-        explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
-        "by the weight is x[c], times what arrives for y[c], summed over c.",
-    ),
-    Exercise(
-        number="7.3",
-        name="depthwise",
-        stub='''DEPTHWISE = """
-__global__ void depthwise(const float* x, const float* weight, float* y,
-                          int channels, int height, int width, int K) {
-    int element = blockIdx.x * blockDim.x + threadIdx.x;
+EXERCISE_3 = Exercise(
+    number="7.3",
+    name="depthwise",
+    reference=DEPTHWISE,
+    stub=f"""{HEAD}\
     // ... yours: find c, row and column of this element, sum over the taps, write y[element]
-}
-"""''',
-        reference=DEPTHWISE,
-        finding=_check_depthwise,
-        success="every element was written once, every read was inside, and every number is right.",
-        hints=(
-            "There are threads to spare; the first example of the chapter has that test.",
-            "Element (c, row, column) has the number (c * height + row) * width + column. Division "
-            "and remainder take it apart again.",
-            "row r, column s of channel c is x[(c * height + r) * width + s]; skip taps outside.",
-        ),
-        explanation="Division and remainder undo the numbering of memory. The bounds of the image "
-        "are tested in both directions, because memory goes on where the image ends.",
+}}
+""",
+    wrong=[
+        ("    if (element >= channels * height * width) return;\n", "",
+         "thread (20, 0, 0) of block (0, 0, 0) reads weight[1]"),
+        ("if (r < 0 || r >= height || s < 0 || s >= width) continue;", "", "reads x[-"),
+        (" || s < 0 || s >= width", "", "K = 3"),
+        ("element / width % height", "element / width", "with x of shape (3, 5, 4)"),
+        ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "y[2"),
+        ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
+        ("    y[element] = sum;\n", "", "no thread writes y[0]"),
+        ("row + i - K / 2", "row + i", "K = 3"),
+        ("sum +=", "sum =", "is right"),
+        ("    y[element] = sum;\n", "", "float sum", "y[element]", "sum +=", "y[element] +=",
+         "write once"),
+        ("y[element] = sum;", "y[element] += sum;", "has no value yet"),
+        ("__global__ void", "void", "must hold `__global__ void depthwise"),
+        ("    int element = blockIdx.x * blockDim.x + threadIdx.x;\n"
+         "    if (element >= channels * height * width) return;\n",
+         "    if (blockIdx.x * blockDim.x + threadIdx.x > 0) return;\n"
+         "    for (int element = 0; element < channels * height * width; ++element) {\n",
+         "= sum;\n", "= sum;\n}\n", "thread 1 writes nothing"),
+        ("= sum;\n}", "= sum;\n", "Is a brace missing at the end?"),
+        ("++i", "", "does not end"),
+        ("y[element] = sum;", "float t[4]; for (int i = 0; i < 1 << 22; ++i) t[i] = i; "
+         "y[element] = sum + 0 * t[3];", "Which index leaves its array?"),
+    ],
+    needs=find_compiler,
+    properties=[_runs],
+    success="every element was written once, every read was inside, and every number is right.",
+    hints=(
+        "There are threads to spare; the first example of the chapter has that test.",
+        "Element (c, row, column) has the number (c * height + row) * width + column. Division "
+        "and remainder take it apart again.",
+        "row r, column s of channel c is x[(c * height + r) * width + s]; skip taps outside.",
     ),
-]
+    explanation="Division and remainder undo the numbering of memory. The bounds of the image "
+    "are tested in both directions, because memory goes on where the image ends.",
+)  # fmt: skip

@@ -7,59 +7,23 @@ from torch.autograd import Function
 
 from helpers.lessons import native
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
-
-EXP_IN_C = """
-#include <math.h>
-
-void exp_forward(const double *x, double *y, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) y[i] = exp(x[i]);
-}
-
-void exp_backward(const double *grad_output, const double *y, double *grad_input, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) grad_input[i] = grad_output[i] * y[i];
-}
-"""
-
-ENERGY_BACKWARD = """
-template <class T>
-void energy_backward(const T* grad_output, int64_t stride, const T* x, T* grad_input,
-                     int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c)
-            grad_input[r * columns + c] = grad_output[r * stride] * x[r * columns + c];
-}
-"""
-
-PRODUCT = """
-template <class T>
-void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_strides,
-             T* y, int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c)
-            y[r * columns + c] = x[r * x_strides[0] + c * x_strides[1]]
-                               * w[r * w_strides[0] + c * w_strides[1]];
-}
-"""
+from helpers.lessons.compare import difference
+from helpers.lessons.properties import at, random
+from helpers.ops.involution.compiler import find_compiler
 
 
-def _checked(cases, language, doors="", calls=""):
+def _compiled(cases, language, doors="", calls=""):
     """Compile an attempt, and give the library to `cases`: first in a copy of this process."""
 
-    def check(source):
-        if not isinstance(source, str):
-            return f"give check the source, a string; got a value of type {type(source).__name__}."
+    def sentences(source):
         try:
             library = native.compile_library(source, language, doors, calls)
-            return native.crash_of(lambda: cases(library)) or cases(library)
+            yield native.crash_of(lambda: any(cases(library)))
+            yield from cases(library)
         except native.NativeError as error:
-            return str(error)
+            yield str(error)
 
-    return check
-
-
-def _random(*shape, dtype=torch.float64, seed=0):
-    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return sentences
 
 
 def _wrong(name, given, right):
@@ -73,6 +37,19 @@ def _wrong(name, given, right):
     if abs(one - other) < 1e-6 * abs(other):
         return f"{name}{where} has about seven right digits. Is something there a float?"
     return f"{name}{where} is {one:.4g}, but {other:.4g} is right."
+
+
+EXP_IN_C = """
+#include <math.h>
+
+void exp_forward(const double *x, double *y, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) y[i] = exp(x[i]);
+}
+
+void exp_backward(const double *grad_output, const double *y, double *grad_input, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) grad_input[i] = grad_output[i] * y[i];
+}
+"""
 
 
 def _exp_cases(library):
@@ -90,18 +67,15 @@ def _exp_cases(library):
         return arrays["grad_input"]
 
     for count in (6, 1, 1000, 0):
-        x = _random(count)
-        wrong = _wrong("y", forward(x), x.exp())
-        if wrong:
-            return f"`exp_forward`, count {count}: {wrong}"
-        forward(_random(count + 7))  # backward must not remember its count
-        grad_output, y = _random(count, seed=1), x.exp()
+        x = random(count)
+        yield at(f"`exp_forward`, count {count}", _wrong("y", forward(x), x.exp()))
+        forward(random(count + 7))  # backward must not remember its count
+        grad_output, y = random(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
         if wrong and torch.allclose(given, y):
-            return "`exp_backward` does not use grad_output, so it is right only for ones."
-        if wrong:
-            return f"`exp_backward`, count {count}: {wrong}"
+            yield "`exp_backward` does not use grad_output, so it is right only for ones."
+        yield at(f"`exp_backward`, count {count}", wrong)
 
     class Exp(Function):
         @staticmethod
@@ -114,8 +88,73 @@ def _exp_cases(library):
         def backward(ctx, grad_output):
             return backward(grad_output, *ctx.saved_tensors)
 
-    return finding(Exp.apply, torch.exp, [_random(2, 3)])
+    yield difference(Exp.apply, torch.exp, [random(2, 3)])
 
+
+FOR = "for (int64_t i = 0; i < count; ++i)"
+LINE_1, LINE_2 = "y[i] = exp(x[i]);", "grad_input[i] = grad_output[i] * y[i];"
+STDLIB = "#include <math.h>", "#include <math.h>\n#include <stdlib.h>"
+EXERCISE_1 = Exercise(
+    number="8.1",
+    name="Exp in C",
+    reference=EXP_IN_C,
+    stub=(
+        f"{FOR} {LINE_1}", "// yours: y = exp(x)",
+        f"{FOR} {LINE_2}", "// yours: the gradient, from the result that forward saved",
+    ),
+    wrong=[
+        ("grad_output[i] * y[i]", "y[i]", "does not use grad_output"),
+        ("grad_output[i] * y[i]", "grad_output[i] * exp(y[i])", "`exp_backward`, count 6"),
+        ("grad_output[i] * y[i]", "grad_output[i]", "grad_input[0] is"),
+        ("grad_output[i] * y[i]", "grad_output[0] * y[i]", "grad_input[1] is"),
+        ("grad_output[i] * y[i]", "grad_output[i] / y[i]", "grad_input[0] is"),
+        ("exp(x[i]);", "exp(x[i])", "in line 5 of the cell: expected"),
+        (LINE_1, ";", "leaves elements of `y` without a value"),
+        ("y[i] = exp", "y[i] += exp", "as += does"),
+        (LINE_2, ";", "leaves elements of `grad_input`"),
+        ("i < count; ++i) y", "i <= count; ++i) y", "writes past the end of `y`"),
+        (LINE_1, LINE_1 + " y[-1] = 0;", "before the start of `y`"),
+        ("i < count; ++i) y", "i < 6; ++i) y", "past the end"),
+        ("i < count; ++i) y", "i < 6000000000; ++i) y", "Which index leaves its array?"),
+        ("i < count; ++i) y", "i < count; i) y", "does not end"),
+        ("exp(x[i])", "expf(x[i])", "Is something there a float?"),
+        ("i < count; ++i) y", "i < count && i < 100; ++i) y", "leaves elements of `y`"),
+        ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]", "an index past the end"),
+        ("void exp_forward", "static void exp_forward", "static and inline hide it"),
+        ("void exp_forward", "int64_t n;\nvoid exp_forward", LINE_1, LINE_1 + " n = count;",
+         "i < count; ++i) grad_input", "i < n; ++i) grad_input", "past the end"),
+        ("exp_backward", "exp_backwards", "no function `exp_backward`"),
+        ("exp(x[i])", "Exp(x[i])", "it does not compile in line 5 of the cell"),
+        ("exp(x[i])", "Exp(x[i])", "#include", "double Exp(double);\n#include", "nowhere"),
+        ("#include <math.h>", "", "it does not compile in line 5"),
+        ("const double *x", "double *x", LINE_1, "y[i] = x[i] = exp(x[i]);",
+         "changes `x`, which is an input"),
+        (*STDLIB, LINE_1, "exit(0);", "it ends the process"),
+        (*STDLIB, LINE_1, "abort();", "does it call abort?"),
+        ("const double *x", "const float *x", "is"),
+    ],
+    needs=find_compiler,
+    properties=[_compiled(_exp_cases, "c")],
+    success="a Function of C, whose gradient is made of the result that forward saved.",
+    hints=(
+        "Two loops over count elements. An element is x[i].",
+        "The derivative of exp(x) is exp(x), and that is y.",
+        "backward multiplies what arrives, grad_output[i], by the derivative.",
+    ),
+    explanation="The Function around it calls contiguous() on both arrays first, so that one "
+    "loop over count elements is enough whatever their shape.",
+)  # fmt: skip
+
+
+ENERGY_BACKWARD = """
+template <class T>
+void energy_backward(const T* grad_output, int64_t stride, const T* x, T* grad_input,
+                     int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+            grad_input[r * columns + c] = grad_output[r * stride] * x[r * columns + c];
+}
+"""
 
 # C has one name for a function, C++ one for each type: these lines make names that ctypes finds.
 _ENERGY_DOOR = """
@@ -123,12 +162,6 @@ extern "C" void energy_of_doubles(const double* g, int64_t s, const double* x, d
                                   int64_t n) { energy_backward(g, s, x, y, m, n); }
 extern "C" void energy_of_floats(const float* g, int64_t s, const float* x, float* y, int64_t m,
                                  int64_t n) { energy_backward(g, s, x, y, m, n); }
-"""
-_PRODUCT_DOOR = """
-extern "C" void product_of_doubles(const double* x, const int64_t* xs, const double* w,
-    const int64_t* ws, double* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
-extern "C" void product_of_floats(const float* x, const int64_t* xs, const float* w,
-    const int64_t* ws, float* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
 """
 _TYPES = {"doubles": torch.float64, "floats": torch.float32}
 _SHAPES = ((4, 4), (3, 5), (5, 3))
@@ -141,13 +174,12 @@ def _tried(where, right, *call, **options):
     except native.NativeError as error:
         raise native.NativeError(f"{where}: {error}") from None
     _, _, arguments, result = call
-    wrong = _wrong(result, arguments[result], right)
-    return wrong and f"{where}: {wrong}"
+    return at(where, _wrong(result, arguments[result], right))
 
 
 def _energy_cases(library):
     for (types, dtype), (rows, columns) in itertools.product(_TYPES.items(), _SHAPES):
-        x, some = _random(rows, columns, dtype=dtype), _random(2 * rows, dtype=dtype, seed=1)
+        x, some = random(rows, columns, dtype=dtype), random(2 * rows, dtype=dtype, seed=1)
         for grad, what in (
             (some[:rows], "contiguous"),
             (some[::2], "every second element of an array, stride 2"),
@@ -157,20 +189,81 @@ def _energy_cases(library):
             arguments |= {"grad_input": torch.empty_like(x), "rows": rows, "columns": columns}
             where = f"{types}, x of shape ({rows}, {columns}), grad_output {what}"
             call = library, f"energy_of_{types}", arguments, "grad_input"
-            wrong = _tried(where, grad[:, None] * x, *call, says="energy_backward")
-            if wrong:
-                return wrong
-    return None
+            yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
+
+
+EXERCISE_2 = Exercise(
+    number="8.2",
+    name="energy_backward",
+    reference=ENERGY_BACKWARD,
+    stub=("grad_output[r * stride] * ", ""),
+    wrong=[
+        ("grad_output[r * stride] * ", "2 * ", "(4, 4), grad_output contiguous"),
+        ("grad_output[r * stride]", "grad_output[r]", "stride 2"),
+        ("grad_output[r * stride]", "grad_output[c * stride]", "is right"),
+        ("grad_output[r * stride]", "grad_output[r * columns + c]", "index past the end"),
+        ("grad_output[r * stride]", "grad_output[0]", "is right"),
+        ("* x[r * columns + c]", "", "is right"),
+        ("grad_input[r * columns + c]", "grad_input[r * rows + c]", "(3, 5)"),
+        ("grad_output[r * stride]", "float(grad_output[r * stride])", "a float?"),
+        ("grad_output[r * stride]", "grad[r * stride]", "in line 7 of the cell: "),
+        ("const T* grad_output, int64_t stride", "const T* grad_output", "in line 7 of the cell: "),
+        ("const T* x, T* grad_input", "const double* x, double* grad_input",
+         "the check calls energy_backward(grad_output, stride, x, grad_input, rows, columns)"),
+        ("energy_backward", "energy", "that does not fit. Look at name"),
+        ("const T* x", "T* x", "grad_input[r * columns + c] =", "x[r * columns + c] =",
+         "the check calls energy_backward"),
+        ("grad_input[r", "if (rows) throw 1; else grad_input[r", "Does an exception"),
+        (ENERGY_BACKWARD, "", "that does not fit"),
+    ],
+    needs=find_compiler,
+    properties=[
+        _compiled(
+            _energy_cases,
+            "c++",
+            _ENERGY_DOOR,
+            "energy_backward(grad_output, stride, x, grad_input, rows, columns)",
+        )
+    ],
+    success="one number for each row, found by its stride, also when all rows share one.",
+    hints=(
+        "y has one element for each row, and so has grad_output.",
+        "Every element of row r is multiplied by the grad_output of this row.",
+        "From one element of grad_output to the next are `stride` elements of memory.",
+    ),
+    explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. A stride of 0 is what "
+    "the gradient of a sum has: one number in memory, read again for each row.",
+)  # fmt: skip
+
+
+PRODUCT = """
+template <class T>
+void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_strides,
+             T* y, int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+            y[r * columns + c] = x[r * x_strides[0] + c * x_strides[1]]
+                               * w[r * w_strides[0] + c * w_strides[1]];
+}
+"""
+
+
+_PRODUCT_DOOR = """
+extern "C" void product_of_doubles(const double* x, const int64_t* xs, const double* w,
+    const int64_t* ws, double* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
+extern "C" void product_of_floats(const float* x, const int64_t* xs, const float* w,
+    const int64_t* ws, float* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
+"""
 
 
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
-        "contiguous": _random(rows, columns, **options),
-        "transposed": _random(columns, rows, **options).t(),
-        "every second column": _random(rows, 2 * columns, **options)[:, ::2],
-        "one row, expanded": _random(1, columns, **options).expand(rows, columns),
-        "one column, expanded": _random(rows, 1, **options).expand(rows, columns),
+        "contiguous": random(rows, columns, **options),
+        "transposed": random(columns, rows, **options).t(),
+        "every second column": random(rows, 2 * columns, **options)[:, ::2],
+        "one row, expanded": random(1, columns, **options).expand(rows, columns),
+        "one column, expanded": random(rows, 1, **options).expand(rows, columns),
     }
 
 
@@ -184,93 +277,44 @@ def _product_cases(library):
             arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
             where = f"{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}"
             call = library, f"product_of_{types}", arguments, "y"
-            wrong = _tried(where, x * w, *call, says="product")
-            if wrong:
-                return wrong
-    return None
+            yield _tried(where, x * w, *call, says="product")
 
 
-EXERCISES = [
-    Exercise(
-        number="8.1",
-        name="Exp in C",
-        stub='''EXP_IN_C = """
-#include <math.h>
-
-void exp_forward(const double *x, double *y, int64_t count) {
-    // yours: y = exp(x)
-}
-
-void exp_backward(const double *grad_output, const double *y, double *grad_input, int64_t count) {
-    // yours: the gradient, from the result that forward saved
-}
-"""''',
-        reference=EXP_IN_C,
-        finding=_checked(_exp_cases, "c"),
-        success="a Function of C, whose gradient is made of the result that forward saved.",
-        hints=(
-            "Two loops over count elements. An element is x[i].",
-            "The derivative of exp(x) is exp(x), and that is y.",
-            "backward multiplies what arrives, grad_output[i], by the derivative.",
-        ),
-        explanation="The Function around it calls contiguous() on both arrays first, so that one "
-        "loop over count elements is enough whatever their shape.",
-    ),
-    Exercise(
-        number="8.2",
-        name="energy_backward",
-        stub='''ENERGY_BACKWARD = """
-template <class T>
-void energy_backward(const T* grad_output, int64_t stride, const T* x, T* grad_input,
-                     int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c)
-            grad_input[r * columns + c] = x[r * columns + c];
-}
-"""''',
-        reference=ENERGY_BACKWARD,
-        finding=_checked(
-            _energy_cases,
-            "c++",
-            _ENERGY_DOOR,
-            "energy_backward(grad_output, stride, x, grad_input, rows, columns)",
-        ),
-        success="one number for each row, found by its stride, also when all rows share one.",
-        hints=(
-            "y has one element for each row, and so has grad_output.",
-            "Every element of row r is multiplied by the grad_output of this row.",
-            "From one element of grad_output to the next are `stride` elements of memory.",
-        ),
-        explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. A stride of 0 is what "
-        "the gradient of a sum has: one number in memory, read again for each row.",
-    ),
-    Exercise(
-        number="8.3",
-        name="product",
-        stub='''PRODUCT = """
-template <class T>
-void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_strides,
-             T* y, int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c)
-            y[r * rows + c] = x[r * x_strides[0] + c * x_strides[1]]
-                            * w[r * x_strides[0] + c * w_strides[1]];
-}
-"""''',
-        reference=PRODUCT,
-        finding=_checked(
+EXERCISE_3 = Exercise(
+    number="8.3",
+    name="product",
+    reference=PRODUCT,
+    stub=("y[r * columns", "y[r * rows", "   * w[r * w_strides", "* w[r * x_strides"),
+    wrong=[
+        ("w_strides[0] + c * w_strides[1]", "x_strides[0] + c * x_strides[1]", "w transposed"),
+        ("y[r * columns + c]", "y[r * rows + c]", "shape (3, 5)"),
+        ("w[r * w_strides[0]", "w[r * x_strides[0]", "w transposed"),
+        ("c * w_strides[1]", "c", "w transposed"),
+        ("c * x_strides[1]", "c", "x transposed"),
+        ("y[r * columns + c]", "y[r * x_strides[0] + c * x_strides[1]]", "x transposed"),
+        ("x[r * x_strides[0] + c * x_strides[1]]", "x[r * columns + c]", "x transposed"),
+        ("c < columns", "c < rows", "leaves elements of `y`"),
+        ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
+         "shape (5, 3)"),
+        ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),
+        ("y[r * columns + c] =", "y[rows * columns + 200] = y[r * columns + c] =",
+         "`product` writes past the end of `y`"),
+    ],
+    needs=find_compiler,
+    properties=[
+        _compiled(
             _product_cases,
             "c++",
             _PRODUCT_DOOR,
             "product(x, x_strides, w, w_strides, y, rows, columns)",
-        ),
-        success="each array is walked with its own strides, and the result with its own width.",
-        hints=(
-            "Two indices are wrong. Each works for two contiguous square matrices.",
-            "y is contiguous: how many elements lie between the starts of two of its rows?",
-            "x and w may lie differently in memory.",
-        ),
-        explanation="Contiguous square matrices hide both mistakes: rows equals columns, and all "
-        "strides are the same. Test with shapes whose sizes differ, and with a transposed tensor.",
+        )
+    ],
+    success="each array is walked with its own strides, and the result with its own width.",
+    hints=(
+        "Two indices are wrong. Each works for two contiguous square matrices.",
+        "y is contiguous: how many elements lie between the starts of two of its rows?",
+        "x and w may lie differently in memory.",
     ),
-]
+    explanation="Contiguous square matrices hide both mistakes: rows equals columns, and all "
+    "strides are the same. Test with shapes whose sizes differ, and with a transposed tensor.",
+)  # fmt: skip

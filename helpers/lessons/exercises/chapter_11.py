@@ -4,7 +4,9 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import finding
+from helpers.lessons.properties import of_shapes, random
+
+SHAPE = "for an input of shape"
 
 
 class RowDot(Function):
@@ -18,6 +20,32 @@ class RowDot(Function):
         a, b = ctx.saved_tensors
         grad_output = grad_output.unsqueeze(1)
         return grad_output * b, grad_output * a
+
+
+EXERCISE_1 = Exercise(
+    number="11.1",
+    name="RowDot",
+    reference=RowDot,
+    stub=("grad_output * b, grad_output * a", "grad_output * a, grad_output * b"),
+    wrong=[
+        ("        grad_output = grad_output.unsqueeze(1)\n", "", "shapes do not fit"),
+        ("grad_output * b, grad_output * a", "b.clone(), a.clone()",
+         "does not depend on grad_output"),
+        (".unsqueeze(1)", ".sum()", "the gradient of `a`"),
+    ],
+    like=lambda a, b: (a * b).sum(1),
+    samples={
+        f"{SHAPE} {shape}": [random(*shape), 2 * random(*shape).flip(0)]
+        for shape in ((4, 3), (2, 5))
+    },
+    order=2,
+    success="the derivative of a product by one factor is the other factor.",
+    hints=(
+        "Examine it: examine(RowDot, torch.randn(4, 3), torch.randn(4, 3)).",
+        "In which order does backward return its gradients?",
+    ),
+    explanation="backward returns its gradients in the order of forward's arguments.",
+)  # fmt: skip
 
 
 class Delay(Function):
@@ -34,6 +62,30 @@ class Delay(Function):
         return grad_x
 
 
+EXERCISE_2 = Exercise(
+    number="11.2",
+    name="Delay",
+    reference=Delay,
+    stub=("grad_x[:-1] = grad_output[1:]", "grad_x[1:] = grad_output[:-1]"),
+    wrong=[
+        ("return grad_x", "return grad_output.clone()", "The gradient of `x`"),
+        ("return grad_x", "return grad_output.roll(-1, 0)", "right in part"),
+        ("grad_x[:-1] = grad_output[1:]", "grad_x[:-2] = grad_output[2:]", "shifted"),
+        ("return grad_x", "return torch.cat([grad_output[1:6], grad_output.new_zeros(1, 2)])",
+         "for an input of shape (4, 3)"),
+    ],
+    like=lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
+    samples=of_shapes((6, 2), (4, 3), says=SHAPE),
+    order=2,
+    success="what forward moves down, backward moves up.",
+    hints=(
+        "Which output does x[0] go to? From where does its gradient come?",
+        "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
+    ),
+    explanation="The last x goes nowhere, so its gradient is 0.",
+)  # fmt: skip
+
+
 class CenterRows(Function):
     @staticmethod
     def forward(ctx, x):
@@ -42,6 +94,30 @@ class CenterRows(Function):
     @staticmethod
     def backward(ctx, grad_output):
         return grad_output - grad_output.mean(1, keepdim=True)
+
+
+EXERCISE_3 = Exercise(
+    number="11.3",
+    name="CenterRows",
+    reference=CenterRows,
+    stub=(" - grad_output.mean(1, keepdim=True)", ""),
+    wrong=[
+        ("grad_output.mean(1", "grad_output.mean(0", "The gradient of `x`"),
+        ("grad_output.mean", "grad_output.sum", "the gradient of `x`"),
+        ("- grad_output.mean(1, keepdim=True)", "* (1 - 1 / grad_output.shape[1])",
+         "The gradient of `x`"),
+    ],
+    like=lambda x: x - x.mean(1, keepdim=True),
+    samples=of_shapes((3, 5), (2, 7), says=SHAPE),
+    order=2,
+    success="the mean depends on every element, too.",
+    hints=(
+        "If one x grows by 1, how does the mean of its row change?",
+        "Each output contains -x/D for every x of its row: a second term, the same for all.",
+    ),
+    explanation="The matrix of this operation, the identity minus a constant, is symmetric, "
+    "so backward is forward applied to grad_output.",
+)  # fmt: skip
 
 
 class LookUp(Function):
@@ -58,6 +134,45 @@ class LookUp(Function):
         return grad_table.index_add_(0, index, grad_output), None
 
 
+def _none_for_the_index(attempt):
+    table, index = random(4, 2).requires_grad_(), torch.tensor([0, 1])
+    if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
+        yield "it returns a gradient for the index, which has none: None belongs there."
+
+
+EXERCISE_4 = Exercise(
+    number="11.4",
+    name="LookUp",
+    reference=LookUp,
+    stub=(
+        "return grad_table.index_add_(0, index, grad_output), None",
+        "grad_table[index] = grad_output\n        return grad_table, None",
+    ),
+    wrong=[
+        ("index_add_", "index_copy_", "lacks contributions"),
+        ("return grad_table.index_add_(0, index, grad_output)",
+         "grad_table[index] += grad_output\n        return grad_table", "lacks contributions"),
+        (", None", "", "Backward returned 1 gradient"),
+        ("ctx.rows, ", "int(index.max()) + 1, ", "belongs there"),
+        ("None", "torch.zeros(grad_output.shape[0])", "None belongs there"),
+    ],
+    like=lambda table, index: table[index],
+    samples={
+        f"{SHAPE} (5, 3)": [random(5, 3), torch.tensor([0, 2, 2, 4, 0, 2])],
+        f"{SHAPE} (6, 2)": [random(6, 2), torch.tensor([1, 1, 3])],
+    },
+    order=2,
+    properties=[_none_for_the_index],
+    success="a row that was looked up three times gets three contributions.",
+    hints=(
+        "What happens in grad_table[index] = ... if an index occurs twice?",
+        "index_add_ adds where assignment overwrites.",
+    ),
+    explanation="Where one number is used several times, its gradient is the sum over its "
+    "uses. With all indices different, the broken version passes every check.",
+)  # fmt: skip
+
+
 class LogCosh(Function):
     @staticmethod
     def forward(ctx, x):
@@ -70,170 +185,35 @@ class LogCosh(Function):
         return grad_output * torch.tanh(x)
 
 
-def _random(*shape):
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-
-
-def _checked(attempt, reference, samples):
-    """The finding on the first sample of inputs for which there is one."""
-    for inputs in samples:
-        wrong = finding(attempt.apply, reference, inputs, order=2)
-        if wrong:
-            return f"for an input of shape {tuple(inputs[0].shape)}: {wrong}"
-    return None
-
-
-def _check_row_dot(attempt):
-    samples = [[_random(n, d), 2 * _random(n, d).flip(0)] for n, d in [(4, 3), (2, 5)]]
-    return _checked(attempt, lambda a, b: (a * b).sum(1), samples)
-
-
-def _check_delay(attempt):
-    def reference(x):
-        return torch.cat([torch.zeros_like(x[:1]), x[:-1]])
-
-    return _checked(attempt, reference, [[_random(6, 2)], [_random(4, 3)]])
-
-
-def _check_center_rows(attempt):
-    samples = [[_random(3, 5)], [_random(2, 7)]]
-    return _checked(attempt, lambda x: x - x.mean(1, keepdim=True), samples)
-
-
-def _check_look_up(attempt):
-    samples = [
-        [_random(5, 3), torch.tensor([0, 2, 2, 4, 0, 2])],
-        [_random(6, 2), torch.tensor([1, 1, 3])],
-    ]
-    wrong = _checked(attempt, lambda table, index: table[index], samples)
-    if wrong:
-        return wrong
-    table, index = _random(4, 2).requires_grad_(), torch.tensor([0, 1])
-    if attempt.apply(table, index).grad_fn.apply(_random(2, 2))[1] is not None:
-        return "it returns a gradient for the index, which has none: None belongs there."
-    return None
-
-
-def _check_log_cosh(attempt):
-    reference = lambda x: torch.log(torch.cosh(x))  # noqa: E731
-    return _checked(attempt, reference, [[_random(2, 4)], [100 * _random(3, 1)]])
-
-
-EXERCISES = [
-    Exercise(
-        number="11.1",
-        name="RowDot",
-        stub="""class RowDot(Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        return (a * b).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        a, b = ctx.saved_tensors
-        grad_output = grad_output.unsqueeze(1)
-        return grad_output * a, grad_output * b""",
-        reference=RowDot,
-        finding=_check_row_dot,
-        success="the derivative of a product by one factor is the other factor.",
-        hints=(
-            "Examine it: examine(RowDot, torch.randn(4, 3), torch.randn(4, 3)).",
-            "In which order does backward return its gradients?",
-        ),
-        explanation="backward returns its gradients in the order of forward's arguments.",
+EXERCISE_5 = Exercise(
+    number="11.5",
+    name="LogCosh",
+    reference=LogCosh,
+    stub=(
+        " * torch.tanh(x)", ".mul_(ctx.slope)", "save_for_backward(x)", "slope = torch.tanh(x)",
+        "        (x,) = ctx.saved_tensors\n", "",
     ),
-    Exercise(
-        number="11.2",
-        name="Delay",
-        stub="""class Delay(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.zeros_like(x)
-        y[1:] = x[:-1]
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        grad_x = torch.zeros_like(grad_output)
-        grad_x[1:] = grad_output[:-1]
-        return grad_x""",
-        reference=Delay,
-        finding=_check_delay,
-        success="what forward moves down, backward moves up.",
-        hints=(
-            "Which output does x[0] go to? From where does its gradient come?",
-            "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
-        ),
-        explanation="The last x goes nowhere, so its gradient is 0.",
+    wrong=[
+        ("torch.tanh(x)", "ctx.slope", "save_for_backward(x)", "slope = torch.tanh(x)",
+         "(x,) = ctx.saved_tensors", "", "silently wrong"),
+        ("grad_output * torch.tanh(x)", "grad_output.mul_(torch.tanh(x))",
+         "changes grad_output in place"),
+        ("torch.tanh(x)", "x", "save_for_backward(x)", "save_for_backward(torch.tanh(x))",
+         "silently wrong"),
+        ("torch.tanh(x)", "(torch.exp(10 * x) ** 0.1 - torch.exp(-10 * x) ** 0.1) / "
+         "(torch.exp(10 * x) ** 0.1 + torch.exp(-10 * x) ** 0.1)", "nan or inf"),
+    ],
+    like=lambda x: torch.log(torch.cosh(x)),
+    samples={
+        f"{SHAPE} (2, 4)": [random(2, 4)],
+        f"{SHAPE} (3, 1)": [100 * random(3, 1)],
+    },
+    order=2,
+    success="both cured: grad_output is left alone, and the slope has a history.",
+    hints=(
+        "An underscore at the end of a method is one of the two causes.",
+        "The slope on ctx is a constant for the second derivative. Save x instead.",
     ),
-    Exercise(
-        number="11.3",
-        name="CenterRows",
-        stub="""class CenterRows(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x - x.mean(1, keepdim=True)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output""",
-        reference=CenterRows,
-        finding=_check_center_rows,
-        success="the mean depends on every element, too.",
-        hints=(
-            "If one x grows by 1, how does the mean of its row change?",
-            "Each output contains -x/D for every x of its row: a second term, the same for all.",
-        ),
-        explanation="The matrix of this operation, the identity minus a constant, is symmetric, "
-        "so backward is forward applied to grad_output.",
-    ),
-    Exercise(
-        number="11.4",
-        name="LookUp",
-        stub="""class LookUp(Function):
-    @staticmethod
-    def forward(ctx, table, index):
-        ctx.save_for_backward(index)
-        ctx.rows = len(table)
-        return table[index]
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (index,) = ctx.saved_tensors
-        grad_table = grad_output.new_zeros(ctx.rows, grad_output.shape[1])
-        grad_table[index] = grad_output
-        return grad_table, None""",
-        reference=LookUp,
-        finding=_check_look_up,
-        success="a row that was looked up three times gets three contributions.",
-        hints=(
-            "What happens in grad_table[index] = ... if an index occurs twice?",
-            "index_add_ adds where assignment overwrites.",
-        ),
-        explanation="Where one number is used several times, its gradient is the sum over its "
-        "uses. With all indices different, the broken version passes every check.",
-    ),
-    Exercise(
-        number="11.5",
-        name="LogCosh",
-        stub="""class LogCosh(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.slope = torch.tanh(x)
-        return torch.log(torch.cosh(x))
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output.mul_(ctx.slope)""",
-        reference=LogCosh,
-        finding=_check_log_cosh,
-        success="both cured: grad_output is left alone, and the slope has a history.",
-        hints=(
-            "An underscore at the end of a method is one of the two causes.",
-            "The slope on ctx is a constant for the second derivative. Save x instead.",
-        ),
-        explanation="grad_output may be shared with other parts of the graph, so it must not be "
-        "changed; and what backward computes from a saved x has a history.",
-    ),
-]
+    explanation="grad_output may be shared with other parts of the graph, so it must not be "
+    "changed; and what backward computes from a saved x has a history.",
+)  # fmt: skip
