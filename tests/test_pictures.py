@@ -1,7 +1,4 @@
-"""The README's pictures are figures of the notebooks: that of the cell tagged `picture-NAME`.
-
-After a notebook was executed, `python tests/test_pictures.py` makes them anew.
-"""
+"""The README's pictures are figures of the notebooks: that of the cell tagged `picture-NAME`."""
 
 import base64
 import re
@@ -33,9 +30,4 @@ def test_each_picture_is_the_figure_of_its_notebook():
     given = figures()
     assert sorted(shown) == sorted(given) == sorted(path.name for path in PICTURES.iterdir())
     stale = [name for name in given if (PICTURES / name).read_bytes() != given[name]]
-    assert stale == [], "renew them: python tests/test_pictures.py"
-
-
-if __name__ == "__main__":
-    for name, png in figures().items():
-        (PICTURES / name).write_bytes(png)
+    assert stale == [], "make them anew: python -m tests.execute"
