@@ -39,6 +39,7 @@ def test_dimensions_of_size_1_may_be_missing_or_too_many():
             wrong(variable(2, 2)).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # which is the point
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_gradients_of_two_inputs_do_not_share_memory(create_graph):
     x, w, upstream = variable(3), variable(3), torch.ones(3).double()
