@@ -341,8 +341,13 @@ EXERCISE_3 = Exercise(
          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
          '        state_dict.setdefault(prefix + "offset", bias)', "lacks `offset`"),
         ("    @staticmethod\n", "", "which arguments arrive"),
-        ("if prefix", "for key in [k for k in state_dict if k.endswith('.bias')]:\n"
-         "            state_dict[key[:-4] + 'offset'] = state_dict.pop(key)\n        if prefix",
+        ('if prefix + "weight" in state_dict', "for key in list(state_dict)",
+         'weight = state_dict.pop(prefix + "weight")',
+         'new = key.replace("weight", "kernel").replace("bias", "offset")',
+         'state_dict[prefix + "kernel"] = weight.t()', "value = state_dict.pop(key)",
+         'bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))',
+         'value = value.t() if key.endswith("weight") else value',
+         'state_dict[prefix + "offset"] = bias', "state_dict[new] = value",
          "around a layer `norm` with a weight and a bias of its own: a checkpoint"),
     ],
     properties=[_loads_old_and_new],
