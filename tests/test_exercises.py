@@ -157,8 +157,22 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
             return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
 
-    verdict = EXERCISES["2.2"].judge(Multiply)
-    assert verdict.mark == RIGHT, verdict.message
+    given = EXERCISES["2.1"]
+    refuses = "@torch.autograd.function.once_differentiable\n    def backward"
+    once = given.made_of(given.edited("def backward", refuses))
+    for verdict in (EXERCISES["2.2"].judge(Multiply), given.judge(once)):
+        assert verdict.mark == RIGHT, verdict.message
+
+
+def test_where_is_said_unless_it_is_the_same_everywhere():
+    given = EXERCISES["3.1"]
+    for edits, said in [
+        (["- 1), None", "- 1)"], "Backward returned 1 gradient(s)"),
+        (["x ** (ctx.n - 1)", "-(x ** (ctx.n - 1))"], "with n = 3: The gradient of `x` is right"),
+        (["return x**n", "return None if n == 1 else x**n"], "with n = 1: it returns None"),
+    ]:
+        verdict = given.judge(given.made_of(given.edited(*edits)))
+        assert verdict.message.startswith(said), verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():
