@@ -1,6 +1,8 @@
 """Every exercise: its stub, its solution, and wrong attempts that learners really make."""
 
+import ctypes
 import importlib
+import os
 import re
 import shutil
 import sys
@@ -246,6 +248,18 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     operator = EXERCISES["9.2"].reference()
     assert "not the operator that it made" in EXERCISES["9.2"].judge(operator).message
     assert "got 7" in EXERCISES["4.3"].judge(7).message
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
+    monkeypatch.setattr(native, "SECONDS", 2)
+    libc = ctypes.CDLL(None)
+    child = os.fork()
+    if child == 0:
+        libc.__cxa_atexit(libc.pause, None, None)
+        said = native.crash_of(lambda: libc.exit(0))
+        os._exit(said != "it ends the process that calls it (exit).")
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_compiler
