@@ -125,7 +125,7 @@ def _in_words(found, attempt, inputs):
     elif "given" in found.evidence and "expected" in found.evidence:
         where = found.evidence.get("at")
         place = f"At {where} it" if where else "It"
-        words.append(f"{place} {_differ(found.evidence['given'], found.evidence['expected'])}")
+        words.append(f"{place} {differ(found.evidence['given'], found.evidence['expected'])}")
     if found.code == "straight-through":
         remedy = "what in forward holds the output still: a clamp, a rounding, a comparison"
     if found.code == "double-backward-refused":
@@ -238,10 +238,10 @@ def _worst(value, right):
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
     place = f" at {where}" if where else ""
-    return _differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
+    return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
-def _differ(given, right, place=""):
+def differ(given, right, place=""):
     """ "is 2 at [0], but 3 is right.", with as many digits as it takes to see the difference."""
     if not (isinstance(given, float) and isinstance(right, float)):
         return f"is {given}{place}, but {right} is right."
