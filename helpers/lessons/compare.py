@@ -7,6 +7,7 @@ is the answer.
 import contextlib
 import itertools
 import re
+import warnings
 
 import torch
 
@@ -34,7 +35,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     if outputs is None:
         return "it returns None. Is a `return` missing in `forward`?"
     raised = outputs if isinstance(outputs, Exception) else None
-    wrong = None if raised else _wrong_outputs(outputs, expected)
+    wrong = None if raised else _unfilled(attempt, inputs) or _wrong_outputs(outputs, expected)
     if wrong:
         return wrong
     findings = examine(attempt, *copies(inputs), faithful=faithful).findings
@@ -90,6 +91,35 @@ def _wrong_outputs(outputs, expected):
     return None
 
 
+def _unfilled(attempt, inputs):
+    """Where a result or a gradient is memory that nothing was written to, or None."""
+
+    def results():
+        leaves = copies(inputs)
+        outputs = as_tuple(attempt(*leaves))
+        differentiable = [output for output in outputs if output.requires_grad]
+        ones = [torch.ones_like(output) for output in differentiable]
+        yield from (("`forward`: the output", output) for output in outputs)
+        for gradient in _gradients(differentiable, _leaves(leaves), ones):
+            yield "the gradient", torch.tensor(0.0) if gradient is None else gradient
+
+    mode = torch.get_deterministic_debug_mode()
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # which others name
+        warnings.simplefilter("ignore")
+        usual = list(results())
+        try:
+            torch.set_deterministic_debug_mode("warn")  # new memory is nan
+            marked = list(results())
+        finally:
+            torch.set_deterministic_debug_mode(mode)
+        for (what, one), (_, other) in zip(usual, marked, strict=True):
+            unfilled = other.isnan() & ~one.isnan()
+            if unfilled.any():
+                where = unfilled.nonzero()[0].tolist()
+                return f"{what} has no value at {where}: nothing fills what torch.empty made there."
+    return None
+
+
 def _counts(found, order):
     """Does this finding of the doctor make an attempt wrong?"""
     if found.code in SECOND:
@@ -114,6 +144,11 @@ def _in_words(found, attempt, inputs):
     words = [re.sub(r" If that is meant.*", "", found.message)]
     words[0] = words[0].replace("has once too often the factor", "has a wrong power of")
     remedy = found.remedy
+    some = re.search(r"right in part: (at index ([\d, ]+) of dimension (\d+)) it is", words[0])
+    sizes = [value.shape[int(some[3])] for value in inputs if some and torch.is_tensor(value)]
+    if some and 2 * len(some[2].split(",")) > max(sizes):
+        words[0] = words[0].replace(f"{some[0]} wrong", f"wrong {some[1]}")
+        remedy = "the formula, at the element shown"
     if found.code == "gradient-none":
         remedy = None
         alone = len(inputs) == 1
