@@ -153,6 +153,19 @@ def test_other_right_answers_are_accepted():
         assert verdict.mark == RIGHT, verdict.message
 
 
+def test_other_ways_to_multiply_by_the_hessian_are_accepted():
+    given = EXERCISES["5.2"]
+    for edits in [
+        ["    x =", "    assert f(x).dim() == 0\n    x ="],
+        ["return grad", "def product(): return product and grad",
+         "[0]", "[0]\n    return product()"],
+        ["(first,) = grad(f(x), x, create_graph=True)", "f(x).backward(create_graph=True)\n"
+         "    first, x.grad = x.grad, None"],
+    ]:  # fmt: skip
+        verdict = given.judge(given.made_of(given.edited(*edits)))
+        assert verdict.mark == RIGHT, verdict.message
+
+
 def test_a_subclass_of_an_answer_is_an_answer():
     answer = EXERCISES["2.1"].reference
     verdict = EXERCISES["2.1"].judge(type("Square", (answer,), {}))
@@ -173,6 +186,12 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
     once = given.made_of(given.edited("def backward", refuses))
     for verdict in (EXERCISES["2.2"].judge(Multiply), given.judge(once)):
         assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_line_of_ours_is_not_quoted():
+    given = EXERCISES["1.1"]
+    two = given.made_of(given.edited("return grad_output", "return grad_output, grad_output"))
+    assert given.judge(two).message.endswith("(expected 1, but got 2).")
 
 
 def test_where_is_said_unless_it_is_the_same_everywhere():

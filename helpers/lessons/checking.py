@@ -163,9 +163,9 @@ class Exercise:
         for where, inputs in self.samples.items():
             wrong = compared(function, self.like, inputs, *how)
             if wrong:
-                others = [other for name, other in self.samples.items() if name != where]
+                others = (other for name, other in self.samples.items() if name != where)
                 same = (compared(function, self.like, other, *how) == wrong for other in others)
-                return wrong if others and all(same) else at(where, wrong)
+                return wrong if all(same) else at(where, wrong)
         return None
 
 

@@ -248,9 +248,7 @@ def _wrong_second_derivative(attempt, like, inputs):
         mine = second(attempt)
     except Exception:
         return None
-    pairs = zip(mine, second(like), strict=True)
-    worst = (_worst(torch.where(y.isfinite(), x, y), y) for x, y in pairs)
-    return next(filter(None, worst), None)
+    return next(filter(None, map(_worst, mine, second(like))), None)
 
 
 def _weights(outputs, generator, size=1):

@@ -84,18 +84,11 @@ def _fits(reduced):
 
 LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
 ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
-PAIRS = {
-    f"with shapes {a} and {b}": [random(*a), random(*b) + 1]
-    for a, b in [
-        ((4, 3), (4, 3)),
-        ((4, 3), (3,)),
-        ((4, 1), (1, 3)),
-        ((2, 3), ()),
-        ((4, 3), (1, 1)),
-        ((2, 4, 3), (3,)),
-        ((2, 4, 3), (4, 1)),
-    ]  # fmt: skip
-}
+SHAPES = [
+    ((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ()),
+    ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)),
+]  # fmt: skip
+PAIRS = {f"with shapes {a} and {b}": [random(*a), random(*b) + 1] for a, b in SHAPES}
 EXERCISE_2 = Exercise(
     number="2.2",
     name="Multiply",

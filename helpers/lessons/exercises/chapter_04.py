@@ -113,6 +113,7 @@ EXERCISE_2 = Exercise(
         ("(x - result.unsqueeze(-1)).exp()", "x.exp() / x.exp().sum(-1, keepdim=True)",
          "Backward makes nan or inf"),
         ("grad_output.unsqueeze(-1)", "grad_output", "shapes do not fit"),
+        ("sum(-1)", "sum(1)", "for a vector"),
         ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "for three dimensions"),
         ("largest =", "x = x.flatten(); largest =", "shape"),
         ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()", "torch.logsumexp(x, -1)",
