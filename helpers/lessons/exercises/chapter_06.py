@@ -341,6 +341,8 @@ EXERCISE_3 = Exercise(
          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
          '        state_dict.setdefault(prefix + "offset", bias)', "lacks `offset`"),
         ("    @staticmethod\n", "", "which arguments arrive"),
+        ("class Dense(nn.Module)", "class Dense(nn.Linear): pass\n\n\nclass Other(nn.Module)",
+         "no longer called kernel and offset"),
         ('if prefix + "weight" in state_dict', "for key in list(state_dict)",
          'weight = state_dict.pop(prefix + "weight")',
          'new = key.replace("weight", "kernel").replace("bias", "offset")',
