@@ -11,6 +11,7 @@ from helpers.lessons.checking import Exercise
 from helpers.lessons.properties import saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
+FAR = torch.tensor([-800.0, 800.0], dtype=torch.float64)
 
 
 class Sinh(Function):
@@ -224,12 +225,12 @@ EXERCISE_3 = Exercise(
          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =", "x, y =",
          "sigmoid = torch.sigmoid(x)", "sigmoid = y / x", "at x = 0"),
         ("sigmoid = torch.sigmoid(x)", "sigmoid = 1 / (1 + torch.exp(-x))",
-         "far out: the gradient is right; its own derivative is nan"),
+         "at ±800: the gradient is right; its own derivative is nan"),
         ("x * torch.sigmoid(x)", "x * torch.sigmoid(x), torch.sigmoid(x)",
          "it returns a tuple, but a tensor is asked for"),
     ],
     like=torch.nn.functional.silu,
-    samples={"": [SAMPLE], "at x = 0": [0 * SAMPLE], "far out": [800 * SAMPLE[0]]},
+    samples={"": [SAMPLE], "at x = 0": [0 * SAMPLE], "at ±800": [FAR]},
     order=2,
     success="what backward computes from a saved input has a history. The price is a second "
     "evaluation; returning the sigmoid as an output would save it.",
