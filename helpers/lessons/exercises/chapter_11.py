@@ -70,6 +70,7 @@ EXERCISE_2 = Exercise(
     wrong=[
         ("return grad_x", "return grad_output.clone()", "The gradient of `x`"),
         ("return grad_x", "return grad_output.roll(-1, 0)", "right in part"),
+        ("return grad_x", "grad_x[2] = grad_x[1]; return grad_x", "right in part: at index 2 of"),
         ("return grad_x", "return grad_output.flip(0)", "is wrong at index 0, 1, 3, 4, 5 of dim"),
         ("zeros_like(grad_output)", "empty_like(grad_output)", "gradient has no value at [5, 0]"),
         ("zeros_like(x)", "empty_like(x)", "`forward`: the output has no value at [0, 0]"),
