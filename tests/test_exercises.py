@@ -1,6 +1,7 @@
 """Every exercise: its stub, its solution, and wrong attempts that learners really make."""
 
-import importlib
+import ctypes
+import os
 import re
 import shutil
 import sys
@@ -19,11 +20,6 @@ from tests.conftest import needs_compiler
 
 ROOT = Path(__file__).parents[1]
 EXERCISES = {given.number: given for given in exercises()}
-OTHER_PROGRAMS = {
-    number: attempts
-    for path in sorted((ROOT / "tests" / "attempts").glob("chapter_*.py"))
-    for number, attempts in importlib.import_module(f"tests.attempts.{path.stem}").ATTEMPTS.items()
-}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -32,7 +28,6 @@ def wrong_attempts(number):
     given = EXERCISES[number]
     for *edits, words in given.wrong:
         yield given.made_of(given.edited(*edits)), words
-    yield from OTHER_PROGRAMS.get(number, [])
 
 
 def exercise_cells():
@@ -64,7 +59,7 @@ def test_solution_is_accepted(number):
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # as attempts at 5.2 do
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, monkeypatch):
-    monkeypatch.setattr(native, "PROCESSOR_SECONDS", 0.5)  # of loops that do not end
+    monkeypatch.setattr(native, "PROCESSOR_SECONDS", 0.3)  # of loops that do not end
     attempts = list(wrong_attempts(number))
     assert len(attempts) >= 3
     for attempt, words in attempts:
@@ -136,8 +131,30 @@ def test_other_right_answers_are_accepted():
         columns = [x[i : x.shape[0] - size + 1 + i : step] for i in starts]
         return torch.stack(columns).t().contiguous()
 
-    for number, answer in (("7.1", output_pixel), ("9.1", fake_windows)):
+    def as_a_list(*arguments):
+        found = output_pixel(*arguments)
+        return found and list(found)
+
+    def as_a_tensor(*arguments):
+        found = output_pixel(*arguments)
+        return found and torch.tensor(found)
+
+    pixels = [("7.1", answer) for answer in (output_pixel, as_a_list, as_a_tensor)]
+    for number, answer in (*pixels, ("9.1", fake_windows)):
         verdict = EXERCISES[number].judge(answer)
+        assert verdict.mark == RIGHT, verdict.message
+
+
+def test_other_ways_to_multiply_by_the_hessian_are_accepted():
+    given = EXERCISES["5.2"]
+    for edits in [
+        ["    x =", "    assert f(x).dim() == 0\n    x ="],
+        ["return grad", "def product(): return product and grad",
+         "[0]", "[0]\n    return product()"],
+        ["(first,) = grad(f(x), x, create_graph=True)", "f(x).backward(create_graph=True)\n"
+         "    first, x.grad = x.grad, None"],
+    ]:  # fmt: skip
+        verdict = given.judge(given.made_of(given.edited(*edits)))
         assert verdict.mark == RIGHT, verdict.message
 
 
@@ -156,8 +173,28 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
             return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
 
-    verdict = EXERCISES["2.2"].judge(Multiply)
-    assert verdict.mark == RIGHT, verdict.message
+    given = EXERCISES["2.1"]
+    refuses = "@torch.autograd.function.once_differentiable\n    def backward"
+    once = given.made_of(given.edited("def backward", refuses))
+    for verdict in (EXERCISES["2.2"].judge(Multiply), given.judge(once)):
+        assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_line_of_ours_is_not_quoted():
+    given = EXERCISES["1.1"]
+    two = given.made_of(given.edited("return grad_output", "return grad_output, grad_output"))
+    assert given.judge(two).message.endswith("(expected 1, but got 2).")
+
+
+def test_where_is_said_unless_it_is_the_same_everywhere():
+    given = EXERCISES["3.1"]
+    for edits, said in [
+        (["- 1), None", "- 1)"], "Backward returned 1 gradient(s)"),
+        (["x ** (ctx.n - 1)", "-(x ** (ctx.n - 1))"], "with n = 3: The gradient of `x` is right"),
+        (["return x**n", "return None if n == 1 else x**n"], "with n = 1: it returns None"),
+    ]:
+        verdict = given.judge(given.made_of(given.edited(*edits)))
+        assert verdict.message.startswith(said), verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():
@@ -222,6 +259,18 @@ def test_what_is_no_answer_at_all_gets_a_sentence():
     operator = EXERCISES["9.2"].reference()
     assert "not the operator that it made" in EXERCISES["9.2"].judge(operator).message
     assert "got 7" in EXERCISES["4.3"].judge(7).message
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
+    monkeypatch.setattr(native, "SECONDS", 2)
+    libc = ctypes.CDLL(None)
+    child = os.fork()
+    if child == 0:
+        libc.__cxa_atexit(libc.pause, None, None)
+        said = native.crash_of(lambda: libc.exit(0))
+        os._exit(said != "it ends the process that calls it (exit).")
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_compiler

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.compare import difference, first_line
+from helpers.lessons.compare import difference, first_line, silently_wrong
 from helpers.lessons.properties import at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
@@ -43,7 +43,7 @@ class Exercise:
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
     samples:     {where: inputs} on which it must do so; a verdict begins with `where`
-    order:       2 if second derivatives must be right, too
+    order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
     properties:  what else must hold, in this order (see properties.py)
     needs:       a function that raises, and says what is missing, where attempts cannot be tried
@@ -151,11 +151,22 @@ class Exercise:
     def _sentences(self, attempt):
         """What is wrong, the coarsest first, and None for what is not."""
         yield _misfit(attempt, self.reference)
-        for where, inputs in self.samples.items():
-            function = attempt.apply if _is_function_class(attempt) else attempt
-            yield at(where, difference(function, self.like, inputs, self.order, self.faithful))
+        function = attempt.apply if _is_function_class(attempt) else attempt
+        yield self._unlike(function, difference, self.order, self.faithful)
         for has in self.properties:
             yield from has(attempt)
+        if self.order == 1:
+            yield self._unlike(function, silently_wrong)
+
+    def _unlike(self, function, compared, *how):
+        """How `function` differs from `like`, and where, unless it is the same for all samples."""
+        for where, inputs in self.samples.items():
+            wrong = compared(function, self.like, inputs, *how)
+            if wrong:
+                others = (other for name, other in self.samples.items() if name != where)
+                same = (compared(function, self.like, other, *how) == wrong for other in others)
+                return wrong if all(same) else at(where, wrong)
+        return None
 
 
 def exercises():

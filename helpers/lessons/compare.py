@@ -4,7 +4,10 @@ Values are compared with a reference; gradients go to the doctor, `_examined`, w
 is the answer.
 """
 
+import contextlib
+import itertools
 import re
+import warnings
 
 import torch
 
@@ -31,16 +34,36 @@ def difference(attempt, like, inputs, order=1, faithful=True):
         outputs = error
     if outputs is None:
         return "it returns None. Is a `return` missing in `forward`?"
-    if isinstance(outputs, Exception):
-        name = type(outputs).__name__
-        return (
-            _examined(attempt, inputs, order, faithful)
-            or f"calling it raises {name}: {first_line(outputs)}"
-        )
-    return (
-        _wrong_outputs(outputs, expected)
-        or _examined(attempt, inputs, order, faithful)
-        or _wrong_gradients(attempt, expected, inputs, theirs)
+    raised = outputs if isinstance(outputs, Exception) else None
+    wrong = None if raised else _unfilled(attempt, inputs) or _wrong_outputs(outputs, expected)
+    if wrong:
+        return wrong
+    findings = examine(attempt, *copies(inputs), faithful=faithful).findings
+    counting = next((found for found in findings if _counts(found, order)), None)
+    if counting and counting.code not in SECOND:
+        exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
+        return exchanged or _in_words(counting, attempt, inputs)
+    if raised:
+        return f"calling it raises {type(raised).__name__}: {first_line(raised)}"
+    wrong = _wrong_gradients(attempt, expected, inputs, theirs)
+    if wrong or not counting:
+        return wrong
+    second = _wrong_second_derivative(attempt, like, inputs)
+    if second and "nan" in second:
+        return f"the gradient is right; its own derivative {second}"
+    return _in_words(counting, attempt, inputs)
+
+
+def silently_wrong(attempt, like, inputs):
+    """None if `attempt` has no second derivative, or has that of `like`; otherwise what it has.
+
+    For an attempt without a `difference` at first order.
+    """
+    wrong = _wrong_second_derivative(attempt, like, inputs)
+    return wrong and (
+        f"the gradient is right; its own derivative is silently wrong: it {wrong} None is "
+        "asked for here, so it may raise an error, but not be wrong. Look at: what backward takes "
+        "for a constant, as an intermediate that forward has saved."
     )
 
 
@@ -68,41 +91,114 @@ def _wrong_outputs(outputs, expected):
     return None
 
 
-def _examined(attempt, inputs, order, faithful):
-    """The doctor's first finding that counts, in the words of an exercise."""
-    for found in examine(attempt, *copies(inputs), faithful=faithful).findings:
-        if found.code in SECOND:
-            counts = order == 2
-        else:
-            counts = found.severity == "error" or found.code in ALWAYS
-        if counts:
-            message = found.evidence.get("message", "")
-            if found.code == "none-not-handled" and "number of gradients" in message:
+def _unfilled(attempt, inputs):
+    """Where a result or a gradient is memory that nothing was written to, or None."""
+
+    def results():
+        leaves = copies(inputs)
+        outputs = as_tuple(attempt(*leaves))
+        differentiable = [output for output in outputs if output.requires_grad]
+        ones = [torch.ones_like(output) for output in differentiable]
+        yield from (("`forward`: the output", output) for output in outputs)
+        for gradient in _gradients(differentiable, _leaves(leaves), ones):
+            yield "the gradient", torch.tensor(0.0) if gradient is None else gradient
+
+    mode = torch.get_deterministic_debug_mode()
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # which others name
+        warnings.simplefilter("ignore")
+        usual = list(results())
+        try:
+            torch.set_deterministic_debug_mode("warn")  # new memory is nan
+            marked = list(results())
+        finally:
+            torch.set_deterministic_debug_mode(mode)
+        for (what, one), (_, other) in zip(usual, marked, strict=True):
+            unfilled = other.isnan() & ~one.isnan()
+            if unfilled.any():
+                where = unfilled.nonzero()[0].tolist()
+                return f"{what} has no value at {where}: nothing fills what torch.empty made there."
+    return None
+
+
+def _counts(found, order):
+    """Does this finding of the doctor make an attempt wrong?"""
+    if found.code in SECOND:
+        return order == 2
+    return found.severity == "error" or found.code in ALWAYS
+
+
+def _in_words(found, attempt, inputs):
+    """A finding of the doctor in the words of an exercise."""
+    message = found.evidence.get("message", "")
+    if found.code == "none-not-handled":
+        if "number of gradients" in message:
+            return (
+                "where grad_output is None, too, `backward` must return one value for each "
+                "argument of `forward`."
+            )
+        if _needs_its_output(attempt, inputs):
+            return (
+                "`backward` works only as long as somebody holds the output; ctx does not keep "
+                f"it. PyTorch says: {message.rstrip('.')}."
+            )
+    words = [re.sub(r" If that is meant.*", "", found.message)]
+    words[0] = words[0].replace("has once too often the factor", "has a wrong power of")
+    remedy = found.remedy
+    some = re.search(r"right in part: (at index ([\d, ]+) of dimension (\d+)) it is", words[0])
+    sizes = [value.shape[int(some[3])] for value in inputs if some and torch.is_tensor(value)]
+    if some and 2 * len(some[2].split(",")) > max(sizes):
+        words[0] = words[0].replace(f"{some[0]} wrong", f"wrong {some[1]}")
+        remedy = "the formula, at the element shown"
+    if found.code == "gradient-none":
+        remedy = None
+        alone = len(inputs) == 1
+        words.append(
+            "Is a `return` missing in `backward`?"
+            if alone
+            else "None stands in its place. Is the order of what backward returns right?"
+        )
+    elif "given" in found.evidence and "expected" in found.evidence:
+        where = found.evidence.get("at")
+        place = f"At {where} it" if where else "It"
+        words.append(f"{place} {differ(found.evidence['given'], found.evidence['expected'])}")
+    if found.code == "straight-through":
+        remedy = "what in forward holds the output still: a clamp, a rounding, a comparison"
+    if found.code == "double-backward-refused":
+        words.append("But a second derivative is asked for.")
+    if message:
+        words.append(f"PyTorch says: {message.rstrip('.')}.")
+    if remedy:
+        words.append(f"Look at: {remedy}.")
+    return " ".join(words)
+
+
+def _needs_its_output(attempt, inputs):
+    """Does backward fail once nobody holds the output any more?"""
+    leaves = copies(inputs)
+    total = sum(output.sum() for output in as_tuple(attempt(*leaves)))
+    try:
+        total.backward()
+    except Exception:
+        return True
+    return False
+
+
+def _exchanged(attempt, expected, inputs, theirs):
+    """Does backward take the gradient of one output for that of another?"""
+    mine = copies(inputs)
+    outputs, expected = as_tuple(attempt(*mine)), as_tuple(expected)
+    weights = _weights(expected, torch.Generator().manual_seed(0))
+    for i, j in itertools.combinations(range(len(expected)), 2):
+        swapped = list(weights)
+        swapped[i], swapped[j] = weights[j], weights[i]
+        with contextlib.suppress(Exception):  # not of one shape, or it is the doctor's to say
+            given = _gradients(outputs, _leaves(mine), weights)
+            right = _gradients(expected, _leaves(theirs), swapped)
+            if not any(map(_worst, given, right)):
                 return (
-                    "where grad_output is None, too, `backward` must return one value for each "
-                    "argument of `forward`."
+                    f"`backward` exchanges the gradients of output {i} and output {j}. They "
+                    "arrive in the order in which forward returns the outputs."
                 )
-            words = [re.sub(r" If that is meant.*", "", found.message)]
-            if found.code == "gradient-none":
-                alone = len(inputs) == 1
-                words.append(
-                    "Is a `return` missing in `backward`?"
-                    if alone
-                    else "None stands in its place. Is the order of what backward returns right?"
-                )
-            elif "given" in found.evidence and "expected" in found.evidence:
-                where = found.evidence.get("at")
-                place = f"At {where} it" if where else "It"
-                words.append(
-                    f"{place} {_differ(found.evidence['given'], found.evidence['expected'])}"
-                )
-            if found.code == "double-backward-refused":
-                words.append("But a second derivative is asked for.")
-            if message:
-                words.append(f"PyTorch says: {message.rstrip('.')}.")
-            if found.remedy and found.code != "gradient-none":
-                words.append(f"Look at: {found.remedy}.")
-            return " ".join(words)
     return None
 
 
@@ -118,22 +214,45 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
             which = "the output" if len(pairs) == 1 else f"output {index}"
             return f"{which} requires no gradient, as if it were marked as non-differentiable."
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
-    leaves = [(m, t) for m, t in zip(mine, theirs, strict=True) if _is_leaf(m)]
     generator = torch.Generator().manual_seed(0)
     for size in (1, 1000):
-        weights = [
-            size * torch.randn(right.shape, dtype=right.dtype, generator=generator)
-            for _, right in pairs
-        ]
-        given = _gradients([o for o, _ in pairs], [m for m, _ in leaves], weights)
-        right = _gradients([r for _, r in pairs], [t for _, t in leaves], weights)
+        weights = _weights([right for _, right in pairs], generator, size)
+        given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
+        right = _gradients([r for _, r in pairs], _leaves(theirs), weights)
         for index, (one, other) in enumerate(zip(given, right, strict=True)):
             worst = None if one is None or other is None else _worst(one, other)
             if worst:
-                which = "the gradient" if len(leaves) == 1 else f"gradient {index}"
+                which = "the gradient" if len(given) == 1 else f"gradient {index}"
                 large = "with a grad_output of about 1000, " if size > 1 else ""
                 return f"{large}{which} {worst}"
     return None
+
+
+def _wrong_second_derivative(attempt, like, inputs):
+    """Where and how the second derivative differs from that of `like`; None if there is none."""
+
+    def second(function):
+        generator = torch.Generator().manual_seed(0)
+        leaves = copies(inputs)
+        outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
+        weights = [w.requires_grad_() for w in _weights(outputs, generator)]
+        slopes = torch.autograd.grad(
+            outputs, _leaves(leaves), weights, create_graph=True, allow_unused=True
+        )
+        slopes = [slope for slope in slopes if slope is not None]
+        # Not grad, which would pass by a node that refuses to be differentiated.
+        torch.autograd.backward(slopes, _weights(slopes, generator))
+        return [torch.zeros_like(x) if x.grad is None else x.grad for x in _leaves(leaves)]
+
+    try:
+        mine = second(attempt)
+    except Exception:
+        return None
+    return next(filter(None, map(_worst, mine, second(like))), None)
+
+
+def _weights(outputs, generator, size=1):
+    return [size * torch.randn(y.shape, dtype=y.dtype, generator=generator) for y in outputs]
 
 
 def _gradients(outputs, leaves, weights):
@@ -152,16 +271,16 @@ def _worst(value, right):
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
     place = f" at {where}" if where else ""
-    return _differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
+    return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
-def _differ(given, right, place=""):
+def differ(given, right, place=""):
     """ "is 2 at [0], but 3 is right.", with as many digits as it takes to see the difference."""
     if not (isinstance(given, float) and isinstance(right, float)):
         return f"is {given}{place}, but {right} is right."
     digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
     rounded = 0 < abs(given - right) < 1e-5 * abs(right)
-    hint = " Is something computed in float32?" if rounded else ""
+    hint = " Is a small number added, or something computed in float32?" if rounded else ""
     return f"is {given:.{digits}g}{place}, but {right:.{digits}g} is right.{hint}"
 
 
@@ -175,8 +294,8 @@ def copies(inputs):
     ]
 
 
-def _is_leaf(value):
-    return isinstance(value, torch.Tensor) and value.requires_grad
+def _leaves(values):
+    return [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
 
 
 def as_tuple(outputs):

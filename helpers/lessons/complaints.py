@@ -11,6 +11,8 @@ HINTS = {
     "written-to tensor": IN_BACKWARD,
     "Could not guard on": "A mask as an index makes a size that depends on numbers; torch.where "
     "does not.",
+    "new_empty() takes 1 positional argument": "That is what new_empty says of a size that is a "
+    "float, as / makes it.",
 }
 
 

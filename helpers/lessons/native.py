@@ -2,12 +2,13 @@
 
 import ctypes
 import faulthandler
+import mmap
 import os
 import re
 import signal
 import subprocess
 import tempfile
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ from helpers.ops.involution.compiler import find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which nobody may write to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
-SURVIVED = 77  # the exit status of a trial that came to its end
+SURVIVED, ENDED = 77, 78  # the exit status of a trial that came to its end, or called exit
+TRIED = mmap.mmap(-1, 256)  # the last call, which a copy of this process and its parent both see
 
 
 class NativeError(Exception):
@@ -76,55 +78,95 @@ def call(library, name, arguments, result, says=""):
     arguments: a dict in the order of the parameters. result: the name of the one that is written;
     it starts as nan. says: the name that a learner knows the function by.
     Each tensor lies in a copy of its memory, with a margin on both sides. Raises NativeError if
-    there is no such function, a margin or an input is written to, or the result is not.
+    there is no such function, a margin or an input is written to, or the result is not, or is made
+    of what has no value.
     """
     says = says or name
     if not hasattr(library, name):
         raise NativeError(
             f"there is no function `{says}` in it. Look at the spelling; static and inline hide it."
         )
+    ints = [f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)]
+    _note(f"`{says}`{' with ' * bool(ints)}{', '.join(ints)}")
+    function = getattr(library, name)
+    function.restype = None
+    places = _run(function, arguments, result, says)
+    arguments[result].copy_(places[result])
+    inputs = {k: v for k, v in arguments.items() if k in places and k != result}
+    unknown = arguments[result].isnan()
+    if unknown.any() and all(value.isfinite().all() for value in inputs.values()):
+        where = tuple(unknown.nonzero()[0].tolist())
+
+        def again(**fills):
+            return _run(function, arguments, result, says, fills)[result][where].item()
+
+        element = f"{result}{list(where)}"
+        other = again(**{result: 77})
+        if other == 77:
+            raise NativeError(f"`{says}` leaves {element} without a value.")
+        if not isnan(other):
+            raise NativeError(f"`{says}` reads {element} before it has a value, as += does.")
+        for key in inputs:
+            if not isnan(again(**{key: 77})):
+                raise NativeError(
+                    f"for {element}, `{says}` reads `{key}` at an index past the end, or before "
+                    "the start."
+                )
+        raise NativeError(f"`{says}` makes {element} nan. Does a pointer have another type?")
+
+
+def _run(function, arguments, result, says, fills=None):
+    """The tensors among `arguments` after a call of `function`, in memory of their own.
+
+    fills: {name: number} to fill other memory with than nan: that around an input, whose reading
+    shows in the result, and the result itself.
+    """
+    fills = fills or {}
     places, margins, values = {}, {}, []
-    arguments[result].fill_(torch.nan)
     for argument, value in arguments.items():
         if not isinstance(value, torch.Tensor):
             values.append(ctypes.c_int64(value))
             continue
         count = value.untyped_storage().nbytes() // value.itemsize
-        # What is read past the end of an input shows in the result.
-        fill = nan if value.is_floating_point() and argument != result else 77
-        memory = value.new_full((count + 2 * MARGIN,), fill)
-        memory[MARGIN:-MARGIN] = value.as_strided((count,), (1,), 0)
-        places[argument] = memory.as_strided(
-            value.shape, value.stride(), MARGIN + value.storage_offset()
-        )
-        margins[argument] = fill, memory[:MARGIN], memory[-MARGIN:]
-        values.append(ctypes.c_void_p(places[argument].data_ptr()))
-    function = getattr(library, name)
-    function.restype = None
+        fill = fills.get(argument, nan) if value.is_floating_point() else 77
+        margin = 77 if argument == result else fill
+        memory = value.new_full((count + 2 * MARGIN,), margin)
+        inner = memory[MARGIN : MARGIN + count]
+        inner.copy_(value.as_strided((count,), (1,), 0))
+        if argument == result:
+            inner.fill_(fill)
+        start = MARGIN + value.storage_offset()
+        places[argument] = memory.as_strided(value.shape, value.stride(), start)
+        margins[argument] = margin, memory[:MARGIN], memory[MARGIN + count :]
+        values.append(ctypes.c_void_p(memory.data_ptr() + start * value.itemsize))
     function(*values)
     for argument, place in places.items():
         fill, *sides = margins[argument]
         for where, margin in zip(("before the start", "past the end"), sides, strict=True):
-            if not (margin.isnan() if fill is nan else margin == fill).all():
+            if not (margin.isnan() if isnan(fill) else margin == fill).all():
                 raise NativeError(f"`{says}` writes {where} of `{argument}`.")
         if argument != result and not torch.equal(place, arguments[argument]):
             raise NativeError(f"`{says}` changes `{argument}`, which is an input.")
-    arguments[result].copy_(places[result])
-    finite = [v.isfinite().all() for k, v in arguments.items() if k in places and k != result]
-    if all(finite) and arguments[result].isnan().any():
-        raise NativeError(
-            f"`{says}` leaves elements of `{result}` without a value, or reads what has none, as "
-            "+= does, or an index past the end, or a pointer of another type."
-        )
+    return places
+
+
+def _note(text):
+    """What is tried now, for the parent of a copy of this process."""
+    TRIED.seek(0)
+    TRIED.write(text.encode().ljust(len(TRIED), b"\0"))
 
 
 def crash_of(function):
     """None if `function()` leaves a copy of this process alive, otherwise a sentence."""
     if not hasattr(os, "fork"):  # Windows
         return None
+    _note("it")
     child = os.fork()
     if child == 0:
         faulthandler.disable()
+        # The first to run if exit is called: what this process has to tidy up could wait for ever.
+        libc = ctypes.CDLL(None)
+        libc.__cxa_atexit(libc._exit, ctypes.c_void_p(ENDED), None)
         for number in (signal.SIGVTALRM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_SECONDS)
@@ -139,13 +181,14 @@ def crash_of(function):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
+    what = TRIED[:].rstrip(b"\0").decode()
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == SURVIVED:
             return None
-        return "it ends the process that calls it (exit)."
+        return f"{what} ends the process that calls it (exit)."
     number = os.WTERMSIG(status)
     if number in (signal.SIGVTALRM, signal.SIGALRM):
-        return "it does not end: the copy of this process that tried it was stopped."
+        return f"{what} does not end: the copy of this process that tried it was stopped."
     why = {
         signal.SIGSEGV: " Which index leaves its array?",
         signal.SIGBUS: " Which index leaves its array?",
@@ -153,4 +196,4 @@ def crash_of(function):
         signal.SIGFPE: " Does it divide by zero?",
     }
     name = signal.Signals(number).name
-    return f"it crashed the copy of this process that tried it ({name}).{why.get(number, '')}"
+    return f"{what} crashed the copy of this process that tried it ({name}).{why.get(number, '')}"

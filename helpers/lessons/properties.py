@@ -75,8 +75,9 @@ def no_tensor_on_ctx(*inputs):
         for name, value in vars(output.grad_fn).items():
             if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
                 yield (
-                    f"`ctx.{name}` holds a tensor outside `save_for_backward`, so autograd does "
-                    "not notice when it changes in place."
+                    f"the gradient is right. But `ctx.{name}` holds a tensor outside "
+                    "`save_for_backward`, so autograd neither notices when it changes in place, "
+                    "nor frees it after backward."
                 )
 
     return sentences

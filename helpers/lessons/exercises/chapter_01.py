@@ -18,6 +18,8 @@ def _is_legacy(attempt):
             "it derives from today's torch.autograd.Function. The old style is "
             "`from helpers.ops.legacy import Function`."
         )
+    if not issubclass(attempt, Function):
+        yield "it does not derive from Function: `from helpers.ops.legacy import Function`."
     if attempt.__init__ is object.__init__:
         yield "it has no method `__init__`. Two underscores on each side?"
     for name, argument in (("forward", "x"), ("backward", "grad_output")):
@@ -60,8 +62,20 @@ def _wrong_instance(attempt, arguments, like, x):
         if output.dtype == x.dtype != gradient.dtype:
             return f"`backward` returns {str(gradient.dtype)[6:]} for `x`, which is float64."
     wrong = difference(lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x])
-    # The doctor speaks of today's style, and does not know what the argument is called.
-    return wrong and re.sub(r"\bctx\b", "self", re.sub(r"tensor \d of a Function", "x", wrong))
+    # The doctor speaks of today's style, and does not know what the argument is called, nor which
+    # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
+    for old, new in [
+        (r" Look at: `return None, \*_Backward.*", ""),
+        (r"\bctx\b", "self"),
+        (r"tensor \d of a Function", "x"),
+        (
+            r"is right, but (transposed|its dimensions are permuted .*?)\. At",
+            "has the numbers of grad_output in their old order, as a reshape or a view leaves "
+            "them. At",
+        ),
+    ]:
+        wrong = wrong and re.sub(old, new, wrong)
+    return wrong
 
 
 class AddConstant(Function):
@@ -90,13 +104,14 @@ EXERCISE_1 = Exercise(
         ("return grad_output", "return grad_output + self.constant",
          "not proportional to grad_output"),
         ("return grad_output", "return grad_output, grad_output.sum()",
-         "invalid number of gradient"),
+         "(expected 1, but got 2)."),
         ("return grad_output", "return grad_output.float()", "returns float32 for `x`"),
         ("return grad_output", "return grad_output.sum(0)[:2]",
          "The gradient of `x` has shape (2)"),
         ("return grad_output", "return grad_output * self.needs_input_gradient[0]",
          "has no attribute 'needs_input_gradient'"),
-        ("self.constant = constant", "pass", "has no attribute 'constant'"),
+        ("self.constant = constant", "pass",
+         "has no attribute 'constant'. Look at: `return x + self.constant`."),
         ("self.constant", "AddConstant.constant",
          "two instances with other constants disturb each other"),
         ("+ self.constant", "+ 2.5", "for AddConstant(-1.0)"),
@@ -109,6 +124,7 @@ EXERCISE_1 = Exercise(
          "y = x + self.constant; self.mark_non_differentiable(y); return y",
          "the output requires no gradient"),
         ("(Function)", "(torch.autograd.Function)", "derives from today's"),
+        ("(Function)", "", "does not derive from Function"),
         ("def backward", "def backwards", "it has no method `backward`"),
         ("__init__", "_init_", "it has no method `__init__`"),
         ("(self, constant)", "(self)", "= constant", "= 2.5", "the constructor raises TypeError"),
@@ -146,7 +162,7 @@ class Transpose(Function):
         return grad_output.transpose(*self.dims)
 
 
-SHAPES = [((3, 2), (0, 1)), ((4, 2, 3), (0, 2)), ((4, 2, 3), (1, -1))]
+SHAPES = [((3, 2), (0, 1)), ((4, 2, 3), (0, 1)), ((4, 2, 3), (0, 2)), ((4, 2, 3), (1, -1))]
 EXERCISE_2 = Exercise(
     number="1.2",
     name="Transpose",
@@ -161,9 +177,20 @@ EXERCISE_2 = Exercise(
         ("grad_output.transpose(*self.dims)", "grad_output", "right, but transposed: its shape"),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
          "for Transpose(0, 2) of shape (4, 2, 3)"),
+        ("x.transpose(*self.dims)", "x.transpose(self.dims[0], -1)",
+         "for Transpose(0, 1) of shape (4, 2, 3): the output has shape"),
+        ("grad_output.transpose(*self.dims)", "grad_output.transpose(self.dims[0], -1)",
+         "for Transpose(0, 1) of shape (4, 2, 3): The gradient of `x` has shape"),
         ("return x.transpose", "self.size = x.size(); return x.transpose",
          "grad_output.transpose(*self.dims)", "grad_output.reshape(self.size)",
-         "right, but transposed"),
+         "has the numbers of grad_output in their old order, as a reshape"),
+        ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "for Transpose(1, -1)"),
+        ("return x.", "Transpose.last = self.dims; return x.",
+         "grad_output.transpose(*self.dims)", "grad_output.transpose(*Transpose.last)",
+         "disturb each other"),
+        ("return grad_output.transpose(*self.dims)", "return grad_output.reshape([4, 2, 3])\\\n"
+         "            if grad_output.dim() == 3 else grad_output.t()",
+         "has the numbers of grad_output in their old order"),
         ("self.dims", "Transpose.dims", "disturb each other"),
         ("grad_output.", "grad_output.float().", "returns float32 for `x`"),
         ("return grad_output", "return (1 + 1e-9) * grad_output",

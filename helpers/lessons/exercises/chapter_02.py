@@ -39,6 +39,8 @@ EXERCISE_1 = Exercise(
         ("return x * x", "return (x * x,)", "it returns a tuple, but a tensor is asked for"),
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
          "`ctx.x` holds an input outside `save_for_backward`"),
+        ("save_for_backward(x)", "save_for_backward(2 * x)", "2 * x *", "x *",
+         "its own derivative is silently wrong"),
         ("forward(ctx, x)", "forward(x)", "`forward` must take (ctx, x)."),
         ("x * x", 'torch.einsum("ij,ij->ij", x, x)', "with an input of shape (5,)"),
         ("return x * x", "y = x * x; ctx.mark_non_differentiable(y); return y",
@@ -70,10 +72,23 @@ class Multiply(Function):
         return (grad_output * b).sum_to_size(a.shape), (grad_output * a).sum_to_size(b.shape)
 
 
-PAIRS = {
-    f"with shapes {a} and {b}": [random(*a), random(*b) + 1]
-    for a, b in [((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ())]
-}
+def _fits(reduced):
+    """Edits that reduce the gradient g of t by hand."""
+    return (
+        "a, b = ctx.saved_tensors",
+        f"a, b = ctx.saved_tensors; fit = lambda g, t: g if g.shape == t.shape else {reduced}",
+        "(grad_output * b).sum_to_size(a.shape)", "fit(grad_output * b, a)",
+        "(grad_output * a).sum_to_size(b.shape)", "fit(grad_output * a, b)",
+    )  # fmt: skip
+
+
+LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
+ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
+SHAPES = [
+    ((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ()),
+    ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)),
+]  # fmt: skip
+PAIRS = {f"with shapes {a} and {b}": [random(*a), random(*b) + 1] for a, b in SHAPES}
 EXERCISE_2 = Exercise(
     number="2.2",
     name="Multiply",
@@ -89,6 +104,11 @@ EXERCISE_2 = Exercise(
         ("sum_to_size(a.shape)", "sum(1, keepdim=True) if a.shape[1] == 1 else grad_output * b",
          "sum_to_size(b.shape)", "sum(0, keepdim=b.dim() == 2) if a.shape != b.shape else "
          "grad_output * a", "with shapes (2, 3) and ()"),
+        (*_fits(LEADING + "g.sum(0 if t.shape[0] == 1 else 1, keepdim=True)"),
+         "with shapes (4, 3) and (1, 1)"),
+        (*_fits(f"g.sum() if t.dim() == 0 else g.sum(0) if g.dim() > t.dim() else {ONES}"),
+         "with shapes (2, 4, 3) and (3,)"),
+        (*_fits(LEADING + ONES), "with shapes (2, 4, 3) and (4, 1)"),
     ],
     like=torch.mul,
     samples=PAIRS,
@@ -135,7 +155,11 @@ EXERCISE_3 = Exercise(
          "two calls with other inputs disturb each other"),
         ("ctx.save_for_backward(", "ctx.low, ctx.high = (",
          "ctx.saved_tensors", "ctx.low, ctx.high",
-         "`ctx.low` holds a tensor outside `save_for_backward`"),
+         "the gradient is right. But `ctx.low` holds a tensor outside `save_for_backward`"),
+        ("ctx.shape =", "ctx.mask = x == x.amin(1, keepdim=True); ctx.shape =",
+         "the gradient is right. But `ctx.mask` holds a tensor"),
+        ("(ctx, grad_min, grad_max)", "(ctx, grad_max, grad_min)",
+         "exchanges the gradients of output 0 and output 1"),
         ("ctx.save_for_backward(", "ctx.kept = (", "ctx.saved_tensors", "ctx.kept",
          "`ctx.kept` holds a tensor outside `save_for_backward`"),
         ("ctx.shape = x.shape", "ctx.shape = x.shape; ctx.set_materialize_grads(False)",

@@ -33,6 +33,7 @@ EXERCISE_1 = Exercise(
     reference=Power,
     stub="class Power(Function): ...",
     wrong=[
+        ("x ** (ctx.n - 1)", "x**ctx.n", "has a wrong power of `x`"),
         ("* ctx.n * x", "* x", "lacks the factor `n` = 3"),
         ("- 1), None", "- 1)", "Backward returned 1 gradient(s)"),
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
@@ -41,6 +42,7 @@ EXERCISE_1 = Exercise(
          "`ctx.x` holds an input outside"),
         ("ctx.n", "Power.n", "two calls with another n"),
         ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
+        ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)", "with n = 5"),
         ("x ** (", "x.abs() ** (", "with n = 2: The gradient of `x`"),
     ],
     like=torch.pow,
@@ -105,7 +107,8 @@ def _makes_no_gradient_up(attempt):
     if gradient is not None:
         yield (
             "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
-            "on, or `backward` makes zeros where None would do."
+            "on (it is switched off in `forward`; in `backward` it is too late), or `backward` "
+            "makes zeros where None would do."
         )
 
 
@@ -118,7 +121,11 @@ EXERCISE_2 = Exercise(
         ("x.clone()", "x * scale", "`forward`: the output"),
         ("* ctx.scale", "/ ctx.scale", "with scale = 0.1: the gradient is"),
         ("ctx.set_materialize_grads(False)", "", "materialize_grads is still on"),
+        ("        ctx.set_materialize_grads(False)\n", "", "        if grad_output is None",
+         "        ctx.set_materialize_grads(False)\n        if grad_output is None",
+         "in `backward` it is too late"),
         ("if grad_output is None", "if False", "None, which arrives"),
+        ("* ctx.scale", "* abs(ctx.scale)", "with scale = -2.0: the gradient"),
         ("ctx.scale", "ScaleGradient.scale",
          "two calls with another scale disturb each other"),
         ("x.clone()", "x.data", "changing the output in place changes `x`"),
@@ -210,6 +217,11 @@ EXERCISE_3 = Exercise(
         ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
          "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
          "nothing went through save_for_backward"),
+        ("ctx.save_for_backward(result)", "ctx.result = weakref.ref(result)",
+         "(result,) = ctx.saved_tensors", "result = ctx.result()",
+         "works only as long as somebody holds the output"),
+        ("save_for_backward(result)", "save_for_backward(result.detach())",
+         "its own derivative is silently wrong"),
         ("return result", "ctx.again = lambda: result; return result", "the output is still alive"),
     ],
     like=torch.tanh,

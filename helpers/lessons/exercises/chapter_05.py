@@ -1,5 +1,9 @@
 """Exercises of chapter 05: higher-order gradients."""
 
+import gc
+import warnings
+import weakref
+
 import torch
 from torch.autograd import Function, grad
 
@@ -7,6 +11,7 @@ from helpers.lessons.checking import Exercise
 from helpers.lessons.properties import saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
+FAR = torch.tensor([-800.0, 800.0], dtype=torch.float64)
 
 
 class Sinh(Function):
@@ -38,6 +43,10 @@ EXERCISE_1 = Exercise(
         ("+ grad_cosh", "- grad_cosh", "The gradient of `x`"),
         ("return s, c", "return s.clone(), c.clone()", "ctx.save_for_backward(s, c)",
          "ctx.s, ctx.c = s, c", "ctx.saved_tensors", "ctx.s, ctx.c", "silently wrong"),
+        ("return s, c", "ctx.mark_non_differentiable(c); return s, c",
+         "output 1 requires no gradient"),
+        ("grad_sinh * c + grad_cosh * s", "grad_sinh * s + grad_cosh * c",
+         "exchanges the gradients of output 0 and output 1"),
         ("return s, c", "return s", "a tuple of 2 tensors is asked for"),
         ("save_for_backward(s, c)", "save_for_backward(x)", "s, c = ctx.saved_tensors",
          "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()",
@@ -80,15 +89,18 @@ class _Counted(Function):
 
 
 def _multiplies(attempt):
-    shapes = set()
+    shapes, seen = set(), []
 
     def f(x):
         shapes.add(tuple(x.shape))
+        seen.append(weakref.ref(x))
         return (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
 
-    for x in (SAMPLE.flatten().requires_grad_(), SAMPLE.clone().requires_grad_(), SAMPLE.clone()):
+    with_grad = SAMPLE.clone().requires_grad_()
+    with_grad.grad = torch.ones_like(SAMPLE)
+    for x in (SAMPLE.flatten().requires_grad_(), with_grad, SAMPLE.clone()):
         v = torch.linspace(-1, 2, 6, dtype=torch.float64).view(x.shape)
-        v_before, needed = v.clone(), x.requires_grad
+        v_before, needed, kept = v.clone(), x.requires_grad, x.grad
         hessian = torch.autograd.functional.hessian(f, x.detach()).view(6, 6)
         expected = (hessian @ v.flatten()).view(x.shape)
         kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
@@ -97,8 +109,11 @@ def _multiplies(attempt):
         before = x.detach().clone()
         _Counted.backwards = 0
         shapes.clear()
+        seen.clear()
         try:
-            given = attempt(f, x, v)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that of create_graph=True is answered below
+                given = attempt(f, x, v)
         except RuntimeError as error:
             asks = "element 0 of tensors does not require grad" in str(error)
             why = " (Which of the two derivatives needs create_graph=True?)" if needed else ""
@@ -122,10 +137,18 @@ def _multiplies(attempt):
             )
         if _Counted.backwards > 2:
             yield f"the values are right, but f was differentiated {_Counted.backwards} times."
-        if not torch.equal(x, before) or x.grad is not None or x.requires_grad != needed:
+        spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
+        if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
             yield "it leaves a trace in x: its values, its .grad or its requires_grad changed."
         if not torch.equal(v, v_before):
             yield "it changes v in place."
+    del given
+    gc.collect()
+    if any(reference() is not None and reference() is not x for reference in seen):
+        yield (
+            "the values are right, but the tensor that f got is never freed, not even by Python's "
+            "garbage collector. Does it have a .grad with a history?"
+        )
 
 
 EXERCISE_2 = Exercise(
@@ -146,6 +169,10 @@ EXERCISE_2 = Exercise(
         ("[0]", "", "must be a tensor of that shape"),
         ("x.detach()", "x.detach().flatten()", "first * v", "first * v.flatten()",
          "[0]", "[0].view(v.shape)", "f got a tensor of shape (6,)"),
+        ("    x = x.d", "    x.grad = None\n    x = x.d", "leaves a trace in x"),
+        ("    x = x.d", "    x.grad is None or x.grad.zero_()\n    x = x.d", "leaves a trace in x"),
+        ("(first,) = grad(f(x), x, create_graph=True)", "f(x).backward(create_graph=True)",
+         "first * v", "x.grad * v", "is never freed"),
         ("(first,) = grad(f(x), x, create_graph=True)", "slope = lambda x: grad(f(x), x)[0]",
          "grad((first * v).sum(), x)[0]", "(slope(x + 1e-5 * v) - slope(x - 1e-5 * v)) / 2e-5",
          "only nearly H·v"),
@@ -197,11 +224,13 @@ EXERCISE_3 = Exercise(
         ("ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)",
          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =", "x, y =",
          "sigmoid = torch.sigmoid(x)", "sigmoid = y / x", "at x = 0"),
+        ("sigmoid = torch.sigmoid(x)", "sigmoid = 1 / (1 + torch.exp(-x))",
+         "at ±800: the gradient is right; its own derivative is nan"),
         ("x * torch.sigmoid(x)", "x * torch.sigmoid(x), torch.sigmoid(x)",
          "it returns a tuple, but a tensor is asked for"),
     ],
     like=torch.nn.functional.silu,
-    samples={"": [SAMPLE], "at x = 0": [torch.zeros(2, dtype=torch.float64)]},
+    samples={"": [SAMPLE], "at x = 0": [0 * SAMPLE], "at ±800": [FAR]},
     order=2,
     success="what backward computes from a saved input has a history. The price is a second "
     "evaluation; returning the sigmoid as an output would save it.",

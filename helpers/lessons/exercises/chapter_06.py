@@ -36,23 +36,29 @@ class Scale(nn.Module):
 
 
 def _scales(attempt):
-    yield at("for a float32 input", _no_tensor_of(torch.float32, attempt(3)(torch.ones(2, 3))))
-    for arguments, names in [
-        ({}, ["scale", "bias"]),
-        ({"bias": True}, ["scale", "bias"]),
-        ({"bias": False}, ["scale"]),
-    ]:
-        call = f"Scale({', '.join(['3'] + [f'{k}={v}' for k, v in arguments.items()])})"
-        module = attempt(3, **arguments).double()
+    for call, names in (
+        ("Scale(3)", ["scale", "bias"]),
+        ("Scale(3, bias=True)", ["scale", "bias"]),
+        ("Scale(3, bias=False)", ["scale"]),
+    ):
+        module = eval(call, {"Scale": attempt})
         found = [name for name, p in module.named_parameters() if p.requires_grad]
         if sorted(found) != sorted(names):
             yield f"{call} trains the parameters {found}, but {names} are asked for."
         for name, start in [("scale", 1.0), ("bias", 0.0)][: len(names)]:
             parameter = getattr(module, name)
             if parameter.shape != (3,) or not (parameter == start).all():
-                yield f"`{name}` of {call} should be {[start] * 3} at first, got {parameter.data}."
+                given = parameter.tolist()
+                yield f"`{name}` of {call} should be {[start] * 3} at first, got {given}."
         if len(names) == 1 and getattr(module, "bias", 0) is not None:
             yield f"`bias` of {call} must exist and be None."
+        where = f"{call}, for a float32 input of shape (2, 3)"
+        try:
+            output = module(torch.ones(2, 3))
+        except Exception as error:
+            yield f"{where}: it raises {_in_one_line(error)}."
+        yield at(where, _no_tensor_of(torch.float32, output))
+        module.double()
         with torch.no_grad():
             for number, parameter in enumerate(module.parameters(), start=2):
                 parameter.copy_(number * torch.tensor([1.0, -2.0, 0.5]).double() / 3)
@@ -98,6 +104,10 @@ EXERCISE_1 = Exercise(
         ("return y if self.bias is None else y + self.bias", "return y, self.bias",
          "a tuple, not a tensor"),
         ("self.scale * x", "self.scale.data * x", "`scale` is cut off"),
+        ("torch.ones(features)", "torch.ones(1)", "[1.0, 1.0, 1.0] at first, got [1.0]."),
+        ("torch.ones(features)", "torch.ones(features, 1)", "at first, got [[1.0], [1.0], [1.0]]."),
+        ("self.scale * x", "self.scale[:, None] * x",
+         "Scale(3), for a float32 input of shape (2, 3): it raises RuntimeError: The size"),
         ("y + self.bias", "y + self.bias.detach()", "`bias` is cut off"),
         ("self.scale * x", "self.scale * x.float()", "in float32?"),
         ("y if self.bias is None else y + self.bias",
@@ -165,13 +175,23 @@ def _centers(attempt):
         (gradient,) = torch.autograd.grad(output.sum(), x)
         if not torch.allclose(gradient, torch.ones_like(x)):
             yield "a gradient flows through the mean; that of x should be 1 everywhere."
+    for where, with_grad in (("for ordinary data", True), ("under torch.no_grad()", False)):
+        mean = mean + 0.1 * (SAMPLE.mean(0) - mean)
+        with torch.set_grad_enabled(with_grad):
+            module(SAMPLE)
+        if not torch.allclose(module.mean, mean):
+            yield (
+                f"after a batch in training, {where}, `mean` is {_rounded(module.mean)}, but "
+                f"{_rounded(mean)} is right. Ask self.training alone."
+            )
     module.eval()
-    output = module(SAMPLE + 5)
-    yield at("in evaluation", _no_tensor_of(torch.float64, output))
-    if not torch.allclose(module.mean, mean):
-        yield "in evaluation the mean has changed. Ask self.training."
-    if not torch.allclose(output, SAMPLE + 5 - mean):
-        yield "in evaluation, the output is not x minus the mean."
+    for x in (SAMPLE + 5, (SAMPLE + 5).requires_grad_()):
+        output = module(x)
+        yield at("in evaluation", _no_tensor_of(torch.float64, output))
+        if not torch.allclose(module.mean, mean):
+            yield "in evaluation the mean has changed. Ask self.training."
+        if not torch.allclose(output, x - mean):
+            yield "in evaluation, the output is not x minus the mean."
 
 
 def _rounded(tensor):
@@ -192,6 +212,11 @@ EXERCISE_2 = Exercise(
         ("if self.training", "output = x - self.mean\n        if self.training",
          "return x - self.mean", "return output", "as it was before the update"),
         ("if self.training", "if True", "Ask self.training"),
+        ("if self.training", "if x.requires_grad", "in training, for ordinary data, `mean` is"),
+        ("if self.training", "if self.training and x.requires_grad", "for ordinary data, `mean`"),
+        ("if self.training", "if self.training and torch.is_grad_enabled()",
+         "in training, under torch.no_grad(), `mean` is"),
+        ("if self.training", "if self.training or x.requires_grad", "the mean has changed"),
         ("self.mean +=", "self.mean = self.mean +", "mean(0)", "mean(0, keepdim=True)",
          "has shape (1, 3)"),
         ("return x - self.mean", "", "Is a `return` missing"),
@@ -241,11 +266,16 @@ def _loads_old_and_new(attempt):
     def deeper(layer):
         return nn.ModuleDict({"part": nn.Sequential(nn.Identity(), layer)})
 
+    def around(layer):
+        layer.norm = nn.LayerNorm(5)
+        return layer
+
     for size, bias, wrap, where in [
         ((3, 5), True, lambda layer: layer, "alone"),
         ((3, 3), True, lambda layer: layer, "square"),
         ((3, 5), True, nn.Sequential, "inside nn.Sequential"),
         ((3, 5), True, deeper, "deeper inside"),
+        ((3, 5), True, around, "around a layer `norm` with a weight and a bias of its own"),
         ((3, 5), False, lambda layer: layer, "without a bias"),
     ]:
         linear, dense = nn.Linear(*size, bias=bias), attempt(*size)
@@ -311,6 +341,16 @@ EXERCISE_3 = Exercise(
          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
          '        state_dict.setdefault(prefix + "offset", bias)', "lacks `offset`"),
         ("    @staticmethod\n", "", "which arguments arrive"),
+        ("class Dense(nn.Module)", "class Dense(nn.Linear): pass\n\n\nclass Other(nn.Module)",
+         "no longer called kernel and offset"),
+        ('if prefix + "weight" in state_dict', "for key in list(state_dict)",
+         'weight = state_dict.pop(prefix + "weight")',
+         'new = key.replace("weight", "kernel").replace("bias", "offset")',
+         'state_dict[prefix + "kernel"] = weight.t()', "value = state_dict.pop(key)",
+         'bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))',
+         'value = value.t() if key.endswith("weight") else value',
+         'state_dict[prefix + "offset"] = bias', "state_dict[new] = value",
+         "around a layer `norm` with a weight and a bias of its own: a checkpoint"),
     ],
     properties=[_loads_old_and_new],
     success="both generations load, wherever the module stands.",

@@ -3,7 +3,6 @@
 import itertools
 import re
 from functools import partial
-from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -38,12 +37,19 @@ def _as_unfold_says(attempt):
             places = (columns[3 * i + j] == y * width + x).nonzero().flatten().tolist()
             expected = divmod(places[0], out_width) if places else None
             given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
-            if given != expected:
+            pair = _plain(given)
+            if pair != expected:
                 sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
                 call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
                 yield f"{call}: it says {given!r}, but {expected} is right."
-            if expected and not all(isinstance(index, Integral) for index in given):
+            if expected and not all(isinstance(index, int) for index in pair):
                 yield f"it says {given!r}, but an index is an integer. Use // for the division."
+
+
+def _plain(value):
+    """Lists, tensors and arrays as tuples of numbers."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 EXERCISE_1 = Exercise(
@@ -159,15 +165,20 @@ DEPTHWISE = (
 )
 
 
+# Without optimisation, so that no write is left out. Both compilers skip what is not theirs.
+AS_WRITTEN = '#pragma GCC optimize "O0"\n#pragma clang optimize off\n#line 1 "kernel.cu"\n'
+
+
 def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
         yield "the source must hold `__global__ void depthwise(...)`."
+    source = AS_WRITTEN + source
     try:
         emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
     except emulator.KernelError as error:
         yield _shortened(str(error))
-    for (channels, height, width), K in [((1, 4, 5), 1), ((1, 4, 5), 3), ((3, 5, 4), 5)]:
+    for channels, height, width, K in [(1, 4, 5, 1), (1, 4, 5, 3), (3, 5, 4, 5), (2, 3, 4, 2)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
         weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
         y = torch.empty_like(x)
@@ -175,13 +186,17 @@ def _runs(source):
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         blocks, seconds = -(-x.numel() // 32) + 1, native.PROCESSOR_SECONDS
-        launch = partial(emulator.run, source, "depthwise", blocks, 32, arrays, seconds=seconds)
+        run = partial(emulator.run, source, "depthwise", arguments=arrays, seconds=seconds)
         try:
-            yield at(where, native.crash_of(launch))
-            actions = launch(watch=((0, 0, 0), (1, 0, 0)))
+            yield at(where, native.crash_of(lambda run=run, blocks=blocks: run(blocks, 32)))
+            actions = run(blocks, 32, watch=((0, 0, 0), (1, 0, 0)))
         except emulator.KernelError as error:
-            yield f"{where}: {_shortened(str(error))}"
-        expected = F.conv2d(x[None], weight[:, None], padding=K // 2, groups=channels)[0]
+            said = str(error)
+            if "written before" in said:
+                said += _of_whom(said, run)
+            yield f"{where}: {_shortened(said)}"
+        padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
+        expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
         if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
             yield (
@@ -190,6 +205,20 @@ def _runs(source):
             )
         if not any(action == "write" for action, _, _ in actions):
             yield f"{where}: the numbers are right, but thread 1 writes nothing."
+
+
+def _of_whom(text, run):
+    """Whether it was another thread that wrote an element before, or the same."""
+    thread, block, element = map(int, re.findall(r"(?:\(|y\[)(\d+)", text)[:3])
+    try:
+        run(1, 1)
+    except emulator.KernelError as alone:
+        another = "written before" not in str(alone) and 32 * block + thread != element
+    return (
+        f". Two threads own y[{element}]: how is a thread told from those of other blocks?"
+        if another
+        else ". Sum in a variable of the thread, and write once"
+    )
 
 
 def _shortened(text):
@@ -201,8 +230,6 @@ def _shortened(text):
         said = errors[0].split("error:")[1].strip()
         brace = ". Is a brace missing at the end?" if not line and "expected" in said else ""
         return f"it does not compile{place}: {said}{brace}"
-    if "written before" in text:
-        text += ". Sum in a variable of the thread, and write once"
     if "nothing was written to" in text:
         text = text.split(", which")[0] + ", which has no value yet. Use = for the one write"
     return text
@@ -226,6 +253,12 @@ EXERCISE_3 = Exercise(
         ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
         ("    y[element] = sum;\n", "", "no thread writes y[0]"),
         ("row + i - K / 2", "row + i", "K = 3"),
+        ("K / 2", "(K - 1) / 2", "K = 2: y["),
+        ("= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
+        ("= sum;", "= sum; if (row > 0) y[element] = sum;", "written before. Sum in"),
+        ("int c =", "element = channels * height * width - 1 - element; int c =",
+         "= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
+        ("blockIdx.x * blockDim.x + ", "", "Two threads own y[0]"),
         ("sum +=", "sum =", "is right"),
         ("    y[element] = sum;\n", "", "float sum", "y[element]", "sum +=", "y[element] +=",
          "write once"),
@@ -238,8 +271,8 @@ EXERCISE_3 = Exercise(
          "= sum;\n", "= sum;\n}\n", "thread 1 writes nothing"),
         ("= sum;\n}", "= sum;\n", "Is a brace missing at the end?"),
         ("++i", "", "does not end"),
-        ("y[element] = sum;", "float t[4]; for (int i = 0; i < 1 << 22; ++i) t[i] = i; "
-         "y[element] = sum + 0 * t[3];", "Which index leaves its array?"),
+        ("y[element] = sum;", "float t[1 << 24]; t[0] = sum; y[element] = t[0];",
+         "Which index leaves its array?"),
     ],
     needs=find_compiler,
     properties=[_runs],

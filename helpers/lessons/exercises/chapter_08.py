@@ -26,6 +26,14 @@ def _compiled(cases, language, doors="", calls=""):
     return sentences
 
 
+def _called(where, *call, **options):
+    """A native call, whose errors begin with `where`."""
+    try:
+        native.call(*call, **options)
+    except native.NativeError as error:
+        raise native.NativeError(f"{where}: {error}") from None
+
+
 def _wrong(name, given, right):
     """ "y[1, 2] is …, but … is right." for the first wrong element, or None."""
     exact = 1e-12 if right.dtype == torch.float64 else 1e-5
@@ -57,13 +65,13 @@ def _exp_cases(library):
         if x.dtype != torch.float64:  # the doctor asks for other types, too
             raise TypeError("x must be float64")
         arrays = {"x": x.contiguous(), "y": x.new_empty(x.shape), "count": x.numel()}
-        native.call(library, "exp_forward", arrays, "y")
+        _called(f"count {x.numel()}", library, "exp_forward", arrays, "y")
         return arrays["y"]
 
     def backward(grad_output, y):
         arrays = {"grad_output": grad_output.contiguous(), "y": y}
         arrays |= {"grad_input": torch.empty_like(y), "count": y.numel()}
-        native.call(library, "exp_backward", arrays, "grad_input")
+        _called(f"count {y.numel()}", library, "exp_backward", arrays, "grad_input")
         return arrays["grad_input"]
 
     for count in (6, 1, 1000, 0):
@@ -109,17 +117,24 @@ EXERCISE_1 = Exercise(
         ("grad_output[i] * y[i]", "grad_output[0] * y[i]", "grad_input[1] is"),
         ("grad_output[i] * y[i]", "grad_output[i] / y[i]", "grad_input[0] is"),
         ("exp(x[i]);", "exp(x[i])", "in line 5 of the cell: expected"),
-        (LINE_1, ";", "leaves elements of `y` without a value"),
-        ("y[i] = exp", "y[i] += exp", "as += does"),
-        (LINE_2, ";", "leaves elements of `grad_input`"),
+        (LINE_1, ";", "count 6: `exp_forward` leaves y[0] without a value."),
+        ("y[i] = exp", "y[i] += exp", "reads y[0] before it has a value, as += does"),
+        (LINE_2, ";", "count 6: `exp_backward` leaves grad_input[0] without a value."),
         ("i < count; ++i) y", "i <= count; ++i) y", "writes past the end of `y`"),
         (LINE_1, LINE_1 + " y[-1] = 0;", "before the start of `y`"),
-        ("i < count; ++i) y", "i < 6; ++i) y", "past the end"),
+        ("i < count; ++i) y", "i < 6; ++i) y", "count 13: `exp_forward` leaves y[6]"),
         ("i < count; ++i) y", "i < 6000000000; ++i) y", "Which index leaves its array?"),
         ("i < count; ++i) y", "i < count; i) y", "does not end"),
         ("exp(x[i])", "expf(x[i])", "Is something there a float?"),
-        ("i < count; ++i) y", "i < count && i < 100; ++i) y", "leaves elements of `y`"),
-        ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]", "an index past the end"),
+        ("i < count; ++i) y", "i < count && i < 100; ++i) y", "leaves y[100]"),
+        ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]",
+         "for y[5], `exp_forward` reads `x` at an index past the end"),
+        ("* y[i]", "* y[i + 1]", "for grad_input[5], `exp_backward` reads `y` at"),
+        ("exp(x[i])", "log(x[i])", "makes y[1] nan"),
+        (f"{FOR} {LINE_1}", f"int64_t i = 0; do {LINE_1} while (++i < count);",
+         "count 0: `exp_forward` writes past the end of `y`."),
+        (f"{FOR} {LINE_1}", f"int64_t i = 0; do {LINE_1} while (++i != count);",
+         "`exp_forward` with count = 0 crashed"),
         ("void exp_forward", "static void exp_forward", "static and inline hide it"),
         ("void exp_forward", "int64_t n;\nvoid exp_forward", LINE_1, LINE_1 + " n = count;",
          "i < count; ++i) grad_input", "i < n; ++i) grad_input", "past the end"),
@@ -129,7 +144,7 @@ EXERCISE_1 = Exercise(
         ("#include <math.h>", "", "it does not compile in line 5"),
         ("const double *x", "double *x", LINE_1, "y[i] = x[i] = exp(x[i]);",
          "changes `x`, which is an input"),
-        (*STDLIB, LINE_1, "exit(0);", "it ends the process"),
+        (*STDLIB, LINE_1, "exit(0);", "`exp_forward` with count = 6 ends the process"),
         (*STDLIB, LINE_1, "abort();", "does it call abort?"),
         ("const double *x", "const float *x", "is"),
     ],
@@ -169,10 +184,7 @@ _SHAPES = ((4, 4), (3, 5), (5, 3))
 
 def _tried(where, right, *call, **options):
     """What is wrong with the result of a native call, which goes by the name `where`, or None."""
-    try:
-        native.call(*call, **options)
-    except native.NativeError as error:
-        raise native.NativeError(f"{where}: {error}") from None
+    _called(where, *call, **options)
     _, _, arguments, result = call
     return at(where, _wrong(result, arguments[result], right))
 
@@ -293,7 +305,7 @@ EXERCISE_3 = Exercise(
         ("c * x_strides[1]", "c", "x transposed"),
         ("y[r * columns + c]", "y[r * x_strides[0] + c * x_strides[1]]", "x transposed"),
         ("x[r * x_strides[0] + c * x_strides[1]]", "x[r * columns + c]", "x transposed"),
-        ("c < columns", "c < rows", "leaves elements of `y`"),
+        ("c < columns", "c < rows", "`product` leaves y[0, 3] without a value."),
         ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
          "shape (5, 3)"),
         ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),

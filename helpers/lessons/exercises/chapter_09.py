@@ -1,5 +1,6 @@
 """Exercises of chapter 09: custom operators that compile."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
+from helpers.lessons.compare import differ, difference
 from helpers.lessons.complaints import in_one_sentence
 from helpers.lessons.properties import at
 
@@ -24,12 +25,8 @@ def _no_tensor(given):
 def _compiled(function, **options):
     """`function`, compiled in one graph, and the list that its graphs go to."""
     graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph
-
     torch.compiler.reset()
+    backend = lambda graph, inputs: graphs.append(graph) or graph  # noqa: E731
     return torch.compile(function, backend=backend, fullgraph=True, **options), graphs
 
 
@@ -39,12 +36,12 @@ def fake_windows(x, size, step):
 
 
 def _promises(attempt):
-    for n, size, step, dtype in [
+    for n, size, step, dtype in (
         (10, 3, 1, torch.float64),
         (11, 4, 2, torch.float32),
         (9, 2, 3, torch.int64),
         (8, 5, 5, torch.float64),
-    ]:
+    ):
         where = f"for {n} numbers of {dtype}, size {size}, step {step}"
         try:
             given = attempt(torch.empty(n, dtype=dtype, device="meta"), size, step)
@@ -131,6 +128,7 @@ EXERCISE_1 = Exercise(
          "it promises torch.float32, but the kernel keeps the dtype"),
         ("x.new_empty(count, size)", "torch.empty(count, size, dtype=x.dtype)",
          'but it promises "cpu"'),
+        ("//", "/", "That is what new_empty says of a size that is a float"),
         (" + 1", "", "the shape (7, 3)"),
         (" // step", "", "size 4, step 2"),
         ("return x.new_empty(count, size)",
@@ -199,25 +197,36 @@ def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
         yield f"it must return the operator, got a value of type {type(op).__name__}."
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
-    for name, x, limit in [
-        ("float64", numbers, 0.5),
-        ("float32", numbers.float(), 0.5),
-        ("limit 0", numbers, 0.0),
-        ("transposed", numbers.t(), 0.5),
-        ("one number", numbers[0, 0], 0.5),
-    ]:
+    samples = {
+        "float64": (numbers, 0.5),
+        "float32": (numbers.float(), 0.5),
+        "limit 0": (numbers, 0.0),
+        "transposed": (numbers.t(), 0.5),
+        "one number": (numbers[0, 0], 0.5),
+    }
+    quick = "test_schema", "test_autograd_registration", "test_faketensor"
+    each = itertools.product((quick, "test_aot_dispatch_dynamic"), samples.items())
+    for tests, (name, (x, limit)) in each:
         leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         torch.compiler.reset()
-        for test, result in opcheck(op, (leaf, limit), raise_exception=False).items():
+        results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
+        for test, result in results.items():
             if result != "SUCCESS":
                 yield f"{test}, sample `{name}`: {in_one_sentence(result)}"
-        if not op(leaf, limit).requires_grad:
-            yield "opcheck passes, but the result has no derivative any more."
-    wrong = difference(lambda x: op(x, 0.5), lambda x: F.softshrink(x, 0.5), [numbers])
-    yield at("opcheck passes, but", wrong)
-    x = torch.tensor([-0.5, 0.5], dtype=torch.float64, requires_grad=True)
-    if torch.autograd.grad(op(x, 0.5).sum(), x)[0].any():
-        yield "opcheck passes, but at x = ±limit the given gradient is 0, and yours is not."
+    if not op(leaf, 0.5).requires_grad:
+        yield "opcheck passes, but the result has no derivative any more."
+    for limit in (0.5, 1.5, 0.0):
+        yield at(f"opcheck passes, but with limit {limit}", _wrong_numbers(op, limit))
+
+
+def _wrong_numbers(op, limit):
+    # On both sides of ±limit, equally far from it, so that the middle of two numbers is the limit.
+    x = torch.tensor([[-3, -1.1, -0.9, -0.2], [0.3, 0.9, 1.1, 2]]).double() * (limit or 1)
+    wrong = difference(lambda x: op(x, limit), lambda x: F.softshrink(x, limit), [x])
+    x = torch.tensor([-limit, limit], dtype=torch.float64, requires_grad=True)
+    if not wrong and torch.autograd.grad(op(x, limit).sum(), x)[0].any():
+        return "at x = ±limit the given gradient is 0, and yours is not."
+    return wrong
 
 
 # What the stub gets wrong, each as an edit of the reference.
@@ -244,11 +253,16 @@ EXERCISE_2 = Exercise(
         (*LEAVES_TORCH, ".numpy() is not supported for tensor subclasses"),
         ("torch.empty_like(x)", "torch.empty(x.shape, dtype=x.dtype, device=x.device)",
          "(1, 4) in the kernel's result and"),
-        ("(x.abs() > ctx.limit)", "torch.ones_like(x)", "opcheck passes, but: The gradient"),
+        ("(x.abs() > ctx.limit)", "torch.ones_like(x)",
+         "with limit 0.5: The gradient of `x` is right in part: where the magnitude of `x` is "
+         "below 0.5,"),
+        ("- limit", "- 0.5", "opcheck passes, but with limit 1.5: `forward`"),
+        ("ctx.limit), None", "0.5), None", "opcheck passes, but with limit 1.5: The gradient"),
+        ("array = x.numpy()", "array = x.numpy() * (limit != 0)", "with limit 0.0: `forward`"),
         ("    soft_threshold.register_autograd(backward, setup_context=setup_context)\n", "",
          "no autograd formula"),
         ("ctx.limit), None", "ctx.limit)", "incorrect number of gradients"),
-        ("np.sign(array) *", "", "opcheck passes, but: `forward`"),
+        ("np.sign(array) *", "", "opcheck passes, but with limit 0.5: `forward`"),
         ("return soft_threshold", "return soft_threshold._init_fn", "must return the operator"),
         (*MUTATES, "mutates_args=()", 'mutates_args=("x",)', "Cannot register autograd formula"),
         ("grad_output * (x.abs() > ctx.limit)", "(x.abs() > ctx.limit).to(x.dtype)",
@@ -320,8 +334,9 @@ def _wrong_clip(clip, x):
         )
     if not torch.equal(given.detach(), before):
         return "the x of the caller is changed."
-    if not torch.allclose(output, expected):
-        return f"the norm of the result is {output.norm():.4g}, {expected.norm():.4g} is right."
+    exact = {"rtol": 1e-10} if x.dtype == torch.float64 else {}
+    if not torch.allclose(output, expected, **exact):
+        return f"the norm of the result {differ(output.norm().item(), expected.norm().item())}"
     if not output.requires_grad:
         return "the result has no gradient any more."
     weights = torch.linspace(1, 2, x.numel(), dtype=x.dtype).view(x.shape)
@@ -329,7 +344,7 @@ def _wrong_clip(clip, x):
     (right,) = torch.autograd.grad((expected * weights).sum(), theirs)
     if gradient.isnan().any():
         return "the gradient is nan. Something divides by the norm where it is not needed."
-    if torch.allclose(gradient, right):
+    if torch.allclose(gradient, right, **exact):
         return None
     words = f"the first gradient is {gradient[0, 0]:.4g}, but {right[0, 0]:.4g} is right."
     loss = (through * (2.0 / through.norm().clamp(min=2.0)) * weights).sum()
@@ -358,11 +373,13 @@ EXERCISE_3 = Exercise(
          "the norm in the denominator is a plain number"),
         (f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
          "x = 0: the gradient is nan"),
+        ("norm.clamp(min=limit)", "(norm.clamp(min=limit) + 1e-6)",
+         "x is longer than limit: the norm of the result is 1.9999999, but 2 is right"),
         ("min=limit", "min=1e-9", "x is shorter than limit: the norm of the result"),
         ("return x", "return x.detach()", "no gradient any more"),
         (f"x * {FACTOR}", f"torch.compiler.disable(torch.mul)(x, {FACTOR})",
          "there is still a break"),
-        (FACTOR, "torch.where(norm > limit, limit / norm.item(), 1.0)", "x = 0: it divides by 0"),
+        (FACTOR, "min(limit / norm.item(), 1.0)", "x = 0: it divides by 0"),
         (f"return x * {FACTOR}", f"with torch.no_grad(): x.mul_({FACTOR})\n    return x * 1",
          "the x of the caller is changed"),
         (f"x * {FACTOR}", "3", "got a value of type int"),

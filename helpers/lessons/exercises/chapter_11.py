@@ -70,6 +70,10 @@ EXERCISE_2 = Exercise(
     wrong=[
         ("return grad_x", "return grad_output.clone()", "The gradient of `x`"),
         ("return grad_x", "return grad_output.roll(-1, 0)", "right in part"),
+        ("return grad_x", "grad_x[2] = grad_x[1]; return grad_x", "right in part: at index 2 of"),
+        ("return grad_x", "return grad_output.flip(0)", "is wrong at index 0, 1, 3, 4, 5 of dim"),
+        ("zeros_like(grad_output)", "empty_like(grad_output)", "gradient has no value at [5, 0]"),
+        ("zeros_like(x)", "empty_like(x)", "`forward`: the output has no value at [0, 0]"),
         ("grad_x[:-1] = grad_output[1:]", "grad_x[:-2] = grad_output[2:]", "shifted"),
         ("return grad_x", "return torch.cat([grad_output[1:6], grad_output.new_zeros(1, 2)])",
          "for an input of shape (4, 3)"),
@@ -131,7 +135,7 @@ class LookUp(Function):
     def backward(ctx, grad_output):
         (index,) = ctx.saved_tensors
         grad_table = grad_output.new_zeros(ctx.rows, grad_output.shape[1])
-        return grad_table.index_add_(0, index, grad_output), None
+        return grad_table.index_put_((index,), grad_output, accumulate=True), None
 
 
 def _none_for_the_index(attempt):
@@ -145,12 +149,14 @@ EXERCISE_4 = Exercise(
     name="LookUp",
     reference=LookUp,
     stub=(
-        "return grad_table.index_add_(0, index, grad_output), None",
+        "return grad_table.index_put_((index,), grad_output, accumulate=True), None",
         "grad_table[index] = grad_output\n        return grad_table, None",
     ),
     wrong=[
-        ("index_add_", "index_copy_", "lacks contributions"),
-        ("return grad_table.index_add_(0, index, grad_output)",
+        (", accumulate=True", "", "lacks contributions"),
+        ("index_put_((index,), grad_output, accumulate=True)", "index_add_(0, index, grad_output)",
+         "for an index of -1"),
+        ("return grad_table.index_put_((index,), grad_output, accumulate=True)",
          "grad_table[index] += grad_output\n        return grad_table", "lacks contributions"),
         (", None", "", "Backward returned 1 gradient"),
         ("ctx.rows, ", "int(index.max()) + 1, ", "belongs there"),
@@ -160,13 +166,14 @@ EXERCISE_4 = Exercise(
     samples={
         f"{SHAPE} (5, 3)": [random(5, 3), torch.tensor([0, 2, 2, 4, 0, 2])],
         f"{SHAPE} (6, 2)": [random(6, 2), torch.tensor([1, 1, 3])],
+        "for an index of -1": [random(4, 2), torch.tensor([0, -1, 3])],
     },
     order=2,
     properties=[_none_for_the_index],
     success="a row that was looked up three times gets three contributions.",
     hints=(
         "What happens in grad_table[index] = ... if an index occurs twice?",
-        "index_add_ adds where assignment overwrites.",
+        "index_put_ with accumulate=True adds where assignment overwrites.",
     ),
     explanation="Where one number is used several times, its gradient is the sum over its "
     "uses. With all indices different, the broken version passes every check.",
@@ -209,7 +216,8 @@ EXERCISE_5 = Exercise(
         f"{SHAPE} (3, 1)": [100 * random(3, 1)],
     },
     order=2,
-    success="both cured: grad_output is left alone, and the slope has a history.",
+    success="grad_output is left alone, and the slope has a history. What is left is forward: "
+    "in float32, log(cosh(100)) is inf.",
     hints=(
         "An underscore at the end of a method is one of the two causes.",
         "The slope on ctx is a constant for the second derivative. Save x instead.",
