@@ -65,7 +65,7 @@ def _wrong_instance(attempt, arguments, like, x):
     # The doctor speaks of today's style, and does not know what the argument is called, nor which
     # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
     for old, new in [
-        (r" Look at: `return None, \*_Backward.*", ""),
+        (r" Look at: `return None, \*_[bB]ackward.*", ""),
         (r"\bctx\b", "self"),
         (r"tensor \d of a Function", "x"),
         (
