@@ -33,6 +33,12 @@ def test_evidence_is_measured():
     assert found.evidence["angle"] == "0°"
 
 
+def test_operations_are_counted():
+    """Two products of 3 · 5 · 4 multiplications and as many additions, whoever asks."""
+    seen = {"operations for `input` alone": 240, "for all inputs": 240}
+    assert PATIENTS["NeverAsks"].examine().findings[0].evidence == seen
+
+
 def test_the_worst_element_is_pointed_at():
     class Off(formulas.Square):
         @staticmethod

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -15,6 +17,7 @@ from torch.autograd import Function
 from helpers.lessons import clinic, complaints, draw, missing, native, timeline
 from helpers.lessons.compare import difference
 from helpers.lessons.data import digits
+from helpers.lessons.patients import PATIENTS
 from tests import conftest
 from tests.conftest import needs_compiler
 
@@ -287,3 +290,19 @@ def test_a_crash_stays_in_the_copy(monkeypatch):
 def test_an_unknown_patient_gets_the_names():
     with pytest.raises(ValueError, match=r"name must be one of .*, Sinc, .*; got 'nope'"):
         clinic.consult("nope")
+
+
+def test_totals_tell_who_is_missed_and_who_is_accused(monkeypatch, capsys):
+    named, passed, right = (PATIENTS[k] for k in ("IgnoresGradOutput", "InputOnCtx", "sine"))
+    broken = [PATIENTS["TransposedWeight"], *17 * [named], passed]  # the first has two findings
+    mistaken, unseen = (replace(p, code="negated") for p in (named, right))
+    monkeypatch.setattr(clinic, "BROKEN", [*broken, PATIENTS["OneInAMillion"]])
+    monkeypatch.setattr(clinic, "HEALTHY", 20 * [right])
+    clinic.totals()
+    monkeypatch.setattr(clinic, "BROKEN", [*broken, mistaken, unseen])
+    monkeypatch.setattr(clinic, "HEALTHY", [right, named])
+    clinic.totals()
+    assert re.findall(r"(?:: |than )(about \d+|all but \d+|\w+)", capsys.readouterr().out) == [
+        *("0", "all", "about 1", "20", "none"),
+        *("20", "all but 2", "about 1", "0", "1"),
+    ]

@@ -113,6 +113,6 @@ def only_one_input(exam):
         _, returned, spent = tried
         vain = [x for x in returned if x != name]
         if vain and spent == total > 0 and not exam.has("needs-input-grad-ignored"):
-            seen = {"multiplications and additions": f"{total}, as for all gradients"}
+            seen = {f"operations for `{name}` alone": spent, "for all inputs": total}
             others = " and ".join(f"`{x}`" for x in vain)
             yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)

@@ -1,4 +1,4 @@
-"""What chapter 11 shows of the patients: a consultation, a table, two Jacobians side by side."""
+"""What chapter 11 shows of the patients: a consultation, two Jacobians side by side, totals."""
 
 import inspect
 import re
@@ -57,20 +57,14 @@ def jacobians(names):
         print(f"{name} ({finding.code}): {int(wrong.sum())} of {wrong.numel()} entries are wrong")
 
 
-def table():
-    """Print by cause: patients, how many the doctor names, how many gradcheck flags."""
-    rows = {}
-    for patient in BROKEN:
-        if patient.name in TOO_LARGE:
-            continue
-        row = rows.setdefault(patient.code, [0, 0, 0])
-        row[0] += 1
-        row[1] += patient.code == patient.examine().findings[0].code
-        row[2] += patient.gradcheck() is not None
-    print(f"{'cause':<28}{'patients':>9}{'named':>7}{'gradcheck':>11}")
-    for code, row in sorted(rows.items()):
-        print(f"{code:<28}{row[0]:>9}{row[1]:>7}{row[2]:>11}")
-    total = torch.tensor(list(rows.values())).sum(0).tolist()
-    print(f"{'all':<28}{total[0]:>9}{total[1]:>7}{total[2]:>11}")
-    accused = sum(not patient.examine().ok for patient in HEALTHY)
-    print(f"healthy functions: {len(HEALTHY)}, accused: {accused}")
+def totals():
+    """Print how many the doctor and gradcheck find, so roughly that one more changes no word."""
+    broken = [patient for patient in BROKEN if patient.name not in TOO_LARGE]
+    missed = sum([f.code for f in p.examine().findings][:1] != [p.code] for p in broken)
+    passed = sum(p.gradcheck() is None for p in broken)
+    accused = sum(not p.examine().ok for p in HEALTHY)
+    print(f"more than {len(broken) // 20 * 20} broken functions")
+    print(f"    the doctor names: {f'all but {missed}' if missed else 'all'}")
+    print(f"    gradcheck passes: about {10 * passed / len(broken):.0f} in 10")
+    print(f"more than {len(HEALTHY) // 20 * 20} healthy functions")
+    print(f"    the doctor accuses: {accused or 'none'}")
