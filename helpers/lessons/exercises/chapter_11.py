@@ -138,10 +138,12 @@ class LookUp(Function):
         return grad_table.index_put_((index,), grad_output, accumulate=True), None
 
 
-def _none_for_the_index(attempt):
-    table, index = random(4, 2).requires_grad_(), torch.tensor([0, 1])
+def _minds_the_index(attempt):
+    table, index = random(4, 2).requires_grad_(), torch.tensor([0, -1])
     if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
         yield "it returns a gradient for the index, which has none: None belongs there."
+    if index[1] != -1:
+        yield "forward changes the caller's index. `index % rows` makes a new one."
 
 
 EXERCISE_4 = Exercise(
@@ -156,6 +158,11 @@ EXERCISE_4 = Exercise(
         (", accumulate=True", "", "lacks contributions"),
         ("index_put_((index,), grad_output, accumulate=True)", "index_add_(0, index, grad_output)",
          "for an index of -1"),
+        ("index_put_((index,), grad_output, accumulate=True)",
+         "index_add_(0, torch.where(index == -1, ctx.rows - 1, index), grad_output)",
+         "for an index of -2"),
+        ("        ctx.save", "        index[index < 0] += len(table)\n        ctx.save",
+         "changes the caller's index"),
         ("return grad_table.index_put_((index,), grad_output, accumulate=True)",
          "grad_table[index] += grad_output\n        return grad_table", "lacks contributions"),
         (", None", "", "Backward returned 1 gradient"),
@@ -167,9 +174,10 @@ EXERCISE_4 = Exercise(
         f"{SHAPE} (5, 3)": [random(5, 3), torch.tensor([0, 2, 2, 4, 0, 2])],
         f"{SHAPE} (6, 2)": [random(6, 2), torch.tensor([1, 1, 3])],
         "for an index of -1": [random(4, 2), torch.tensor([0, -1, 3])],
+        "for an index of -2": [random(4, 2), torch.tensor([0, -2, 2])],
     },
     order=2,
-    properties=[_none_for_the_index],
+    properties=[_minds_the_index],
     success="a row that was looked up three times gets three contributions.",
     hints=(
         "What happens in grad_table[index] = ... if an index occurs twice?",
@@ -216,8 +224,8 @@ EXERCISE_5 = Exercise(
         f"{SHAPE} (3, 1)": [100 * random(3, 1)],
     },
     order=2,
-    success="grad_output is left alone, and the slope has a history. (log(cosh(x)) itself is inf at "
-    "100 in float32; |x| + log1p(exp(-2|x|)) - log(2) is not.)",
+    success="grad_output is left alone, and the slope has a history. (log(cosh(x)) itself is "
+    "inf at 100 in float32; |x| + log1p(exp(-2|x|)) - log(2) is not.)",
     hints=(
         "An underscore at the end of a method is one of the two causes.",
         "The slope on ctx is a constant for the second derivative. Save x instead.",
