@@ -275,5 +275,5 @@ EXERCISE_3 = Exercise(
         "Nothing in forward is recorded. What if the sigmoid is computed in backward?",
     ),
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "
-    "backward is recorded, and the second derivative sees it.",
+    "backward is recorded, and the second derivative sees it. The price is a second evaluation.",
 )  # fmt: skip
