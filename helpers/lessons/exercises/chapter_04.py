@@ -29,8 +29,14 @@ def _saves_the_output_alone(attempt):
     kept, (output,) = saved_by(attempt.apply, SAMPLE)
     if not kept:
         yield "nothing was saved with save_for_backward, so autograd cannot watch it."
-    if any(tensor.data_ptr() != output.data_ptr() for tensor in kept):
-        yield "something else than the output is saved, or a copy of it."
+    others = [tensor for tensor in kept if tensor.data_ptr() != output.data_ptr()]
+    for other in others:
+        if torch.equal(other, SAMPLE):
+            alone = len(others) == len(kept)
+            yield f"`save_for_backward` got the input{', not the output' if alone else ' as well'}."
+        if torch.equal(other, output):
+            yield "`save_for_backward` got a copy of the output, which takes memory of its own."
+        yield "`save_for_backward` got a tensor that is neither the input nor the output."
 
 
 EXERCISE_1 = Exercise(
@@ -40,8 +46,12 @@ EXERCISE_1 = Exercise(
     stub="class Sigmoid(Function): ...",
     wrong=[
         ("save_for_backward(result)", "save_for_backward(x)", "(result,) = ctx.saved_tensors",
-         "result = torch.sigmoid(ctx.saved_tensors[0])", "something else than the output"),
-        ("save_for_backward(result)", "save_for_backward(result.clone())", "or a copy of it"),
+         "result = torch.sigmoid(ctx.saved_tensors[0])", "got the input, not the output"),
+        ("save_for_backward(result)", "save_for_backward(x, result)", "(result,) =", "x, result =",
+         "got the input as well"),
+        ("save_for_backward(result)", "save_for_backward(result * (1 - result))", "(result,) =",
+         "(slope,) =", "result * (1 - result)\n", "slope\n", "neither the input nor the output"),
+        ("save_for_backward(result)", "save_for_backward(result.clone())", "a copy of the output"),
         ("ctx.save_for_backward(result)", "ctx.result = result", "(result,) = ctx.saved_tensors",
          "result = ctx.result", "output and ctx refer to each other"),
         ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
@@ -61,7 +71,7 @@ EXERCISE_1 = Exercise(
     properties=[_saves_the_output_alone],
     success="the derivative is made of the result alone, so nothing else is kept.",
     hints=(
-        "What is σ' in terms of σ?",
+        "Which of your two tensors does σ(1 − σ) need?",
         "forward names the result, saves it, and returns it.",
     ),
     explanation="As with Exp: one saved tensor, and no second evaluation.",
@@ -116,6 +126,10 @@ EXERCISE_2 = Exercise(
         ("sum(-1)", "sum(1)", "for a vector"),
         ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "for three dimensions"),
         ("largest =", "x = x.flatten(); largest =", "shape"),
+        ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()",
+         "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()",
+         "for a single row: the output has shape (), but (1,) is right"),
+        ("largest.squeeze(-1)", "largest.squeeze()", "for shape (2, 1, 3): the output has shape"),
         ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()", "torch.logsumexp(x, -1)",
          "Write it yourself"),
         ("save_for_backward(x, result)", "save_for_backward((x - result.unsqueeze(-1)).exp())",
@@ -129,7 +143,9 @@ EXERCISE_2 = Exercise(
         "at ordinary numbers": [SAMPLE],
         "at numbers near ±1000": [FAR],
         "for a vector": [SAMPLE[0]],
+        "for a single row": [SAMPLE[:1]],
         "for three dimensions": [torch.stack([SAMPLE, 2 - SAMPLE])],
+        "for shape (2, 1, 3)": [SAMPLE[:, None]],
     },
     properties=[_is_written_by_hand],
     success="nothing in it overflows, neither forward nor backward.",

@@ -1,14 +1,18 @@
 """Exercises of chapter 05: higher-order gradients."""
 
 import gc
+import inspect
+import re
+import traceback
 import warnings
 import weakref
 
 import torch
-from torch.autograd import Function, grad
+from torch.autograd import Function, functional, grad
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.properties import saved_by
+from helpers.lessons.compare import difference
+from helpers.lessons.properties import at, saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 FAR = torch.tensor([-800.0, 800.0], dtype=torch.float64)
@@ -89,10 +93,12 @@ class _Counted(Function):
 
 
 def _multiplies(attempt):
-    shapes, seen = set(), []
+    shapes, needs, callers, seen = set(), set(), set(), []
 
     def f(x):
         shapes.add(tuple(x.shape))
+        needs.add(x.requires_grad)
+        callers.update(frame.f_code for frame, _ in traceback.walk_stack(inspect.currentframe()))
         seen.append(weakref.ref(x))
         return (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
 
@@ -101,23 +107,30 @@ def _multiplies(attempt):
     for x in (SAMPLE.flatten().requires_grad_(), with_grad, SAMPLE.clone()):
         v = torch.linspace(-1, 2, 6, dtype=torch.float64).view(x.shape)
         v_before, needed, kept = v.clone(), x.requires_grad, x.grad
-        hessian = torch.autograd.functional.hessian(f, x.detach()).view(6, 6)
+        hessian = functional.hessian(f, x.detach()).view(6, 6)
         expected = (hessian @ v.flatten()).view(x.shape)
         kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
         leaf = x.detach().requires_grad_()
         (gradient,) = grad(f(leaf), leaf)
         before = x.detach().clone()
         _Counted.backwards = 0
-        shapes.clear()
-        seen.clear()
+        for collected in (shapes, needs, callers, seen):
+            collected.clear()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that of create_graph=True is answered below
                 given = attempt(f, x, v)
         except RuntimeError as error:
             asks = "element 0 of tensors does not require grad" in str(error)
-            why = " (Which of the two derivatives needs create_graph=True?)" if needed else ""
+            why = (
+                " (f got a tensor without requires_grad: make a leaf of your own.)"
+                if False in needs
+                else " (Which of the two derivatives needs create_graph=True?)"
+            )
             yield f"for {kind}, it raises: {error}" + (why if asks else "")
+        for name in ("hvp", "vhp", "jvp"):
+            if getattr(functional, name).__code__ in callers:
+                yield f"`functional.{name}` computes it. Write it yourself."
         if not isinstance(given, torch.Tensor) or given.shape != x.shape:
             shape = tuple(getattr(given, "shape", ())) if isinstance(given, torch.Tensor) else None
             yield f"for {kind}, the result must be a tensor of that shape, got {shape or given!r}."
@@ -164,6 +177,17 @@ EXERCISE_2 = Exercise(
          "    return (torch.stack(rows) @ v.flatten()).view(x.shape)", "differentiated 7 times"),
         ("return grad((first * v).sum(), x)[0]", "return first.detach() * v", "not H·v"),
         ("    x = x.detach().requires_grad_()\n", "", "requires_grad=False, it raises"),
+        ("x.detach().requires_grad_()", "x.detach()", "make a leaf of your own"),
+        ("(first,) = grad(f(x), x, create_graph=True)", "",
+         "grad((first * v).sum(), x)[0]", "torch.autograd.functional.hvp(f, x, v)[1]",
+         "`functional.hvp` computes it. Write it yourself."),
+        ("(first,) = grad(f(x), x, create_graph=True)", "",
+         "grad((first * v).sum(), x)[0]", "torch.autograd.functional.vhp(f, x, v)[1]",
+         "`functional.vhp` computes it"),
+        ("(first,) = grad(f(x), x, create_graph=True)",
+         "slope = lambda x: grad(f(x), x, create_graph=True)[0]",
+         "grad((first * v).sum(), x)[0]", "torch.autograd.functional.jvp(slope, x, v)[1]",
+         "`functional.jvp` computes it"),
         (".detach()", "", "leaves a trace in x"),
         ("first * v", "v.mul_(first)", "changes v in place"),
         ("[0]", "", "must be a tensor of that shape"),
@@ -206,6 +230,19 @@ class SiLU(Function):
         return grad_output * sigmoid * (1 + x * (1 - sigmoid))
 
 
+def _is_repaired(attempt):
+    for where, x in {"": SAMPLE, "at x = 0": 0 * SAMPLE, "at ±800": FAR}.items():
+        wrong = difference(attempt.apply, torch.nn.functional.silu, [x], order=2)
+        kept = re.match(r"`(ctx\.\w+)` holds a tensor outside `save_for_backward`", wrong or "")
+        if kept:
+            yield (
+                f"`{kept[1]}` still keeps a tensor alive outside `save_for_backward`. If backward "
+                "uses it, a second derivative takes it for a constant; if it does not, delete the "
+                "line."
+            )
+        yield at(where, wrong)
+
+
 EXERCISE_3 = Exercise(
     number="5.3",
     name="SiLU",
@@ -219,6 +256,8 @@ EXERCISE_3 = Exercise(
          "(x,) =", "x, sigmoid =", "        sigmoid = torch.sigmoid(x)\n", "", "silently wrong"),
         ("ctx.save_for_backward(x)", "ctx.save_for_backward(x, torch.sigmoid(x))", "(x,) =",
          "x, sigmoid =", "        sigmoid = torch.sigmoid(x)\n", "", "or saved and not returned"),
+        ("ctx.save_", "ctx.sigmoid = torch.sigmoid(x); ctx.save_",
+         "`ctx.sigmoid` still keeps a tensor alive outside `save_for_backward`"),
         ("sigmoid = torch.sigmoid(x)", "sigmoid = torch.sigmoid(x.detach())", "silently wrong"),
         ("sigmoid * (1 + x * (1 - sigmoid))", "sigmoid", "The gradient of `x`"),
         ("ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)",
@@ -229,15 +268,12 @@ EXERCISE_3 = Exercise(
         ("x * torch.sigmoid(x)", "x * torch.sigmoid(x), torch.sigmoid(x)",
          "it returns a tuple, but a tensor is asked for"),
     ],
-    like=torch.nn.functional.silu,
-    samples={"": [SAMPLE], "at x = 0": [0 * SAMPLE], "at ±800": [FAR]},
-    order=2,
-    success="what backward computes from a saved input has a history. The price is a second "
-    "evaluation; returning the sigmoid as an output would save it.",
+    properties=[_is_repaired],
+    success="the second derivative is right, too: the sigmoid in backward has a history.",
     hints=(
         "Which number in backward depends on x, but has no history?",
         "Nothing in forward is recorded. What if the sigmoid is computed in backward?",
     ),
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "
-    "backward is recorded, and the second derivative sees it.",
+    "backward is recorded, and the second derivative sees it. The price is a second evaluation.",
 )  # fmt: skip

@@ -52,6 +52,11 @@ def _scales(attempt):
                 yield f"`{name}` of {call} should be {[start] * 3} at first, got {given}."
         if len(names) == 1 and getattr(module, "bias", 0) is not None:
             yield f"`bias` of {call} must exist and be None."
+        if "bias" not in module._parameters:
+            yield (
+                f"`bias` of {call} is None, but the name is not reserved for a parameter: a tensor "
+                "assigned later is taken in silence."
+            )
         where = f"{call}, for a float32 input of shape (2, 3)"
         try:
             output = module(torch.ones(2, 3))
@@ -93,6 +98,8 @@ EXERCISE_1 = Exercise(
         ('self.register_parameter("bias", None)', "pass",
          "y if self.bias is None else y + self.bias", 'y + getattr(self, "bias", 0)',
          "must exist and be None"),
+        ('self.register_parameter("bias", None)', "self.bias = None",
+         "is None, but the name is not reserved for a parameter"),
         ("self.bias is None", "True", "Scale(3), for an input of shape (2, 3): `forward`"),
         ("torch.ones", "torch.zeros", "at first"),
         ("torch.ones(features)", "torch.ones(features), requires_grad=False",
@@ -141,6 +148,10 @@ def _centers(attempt):
     module = attempt(3).double()
     if "mean" in dict(module.named_parameters()):
         yield "the mean is a parameter. It should be a buffer: kept, but not trained."
+    if "mean" in dict(module.named_buffers()) and "mean" not in module.state_dict():
+        yield "`mean` is registered with persistent=False, so it is not saved."
+    if isinstance(vars(module).get("mean"), torch.Tensor):
+        yield "`mean` is a plain attribute; register_buffer makes it a buffer."
     if list(module.state_dict()) != ["mean"]:
         found = list(module.state_dict())
         yield f"its state_dict has {found}, but the buffer `mean` alone is asked for."
@@ -160,9 +171,10 @@ def _centers(attempt):
         if module.mean.dtype != torch.float64:
             yield f"after a batch, `mean` is {module.mean.dtype}, but torch.float64 before."
         if not torch.allclose(module.mean, mean):
+            stays = " (It never moved: is the new value assigned to self.mean?)"
             yield (
                 f"after a batch in training, `mean` is {_rounded(module.mean)}, but "
-                f"{_rounded(mean)} is right."
+                f"{_rounded(mean)} is right." + stays * torch.equal(module.mean, old)
             )
         if module.mean.requires_grad:
             yield "`mean` has a history, which grows with every batch. Cut it off with detach."
@@ -184,6 +196,11 @@ def _centers(attempt):
                 f"after a batch in training, {where}, `mean` is {_rounded(module.mean)}, but "
                 f"{_rounded(mean)} is right. Ask self.training alone."
             )
+    if module.mean.is_inference():
+        yield (
+            "`mean` has become an inference tensor, so no checkpoint can be loaded into it: use "
+            "no_grad or detach."
+        )
     module.eval()
     for x in (SAMPLE + 5, (SAMPLE + 5).requires_grad_()):
         output = module(x)
@@ -192,6 +209,9 @@ def _centers(attempt):
             yield "in evaluation the mean has changed. Ask self.training."
         if not torch.allclose(output, x - mean):
             yield "in evaluation, the output is not x minus the mean."
+    module.load_state_dict({"mean": 2 * mean})
+    if not torch.allclose(module(x), x - 2 * mean):
+        yield "it does not subtract the mean of a checkpoint that was loaded."
 
 
 def _rounded(tensor):
@@ -204,11 +224,20 @@ EXERCISE_2 = Exercise(
     reference=Center,
     stub="class Center(nn.Module): ...",
     wrong=[
-        ('self.register_buffer("mean", torch.zeros(features))', "self.mean = torch.zeros(features)",
-         "the buffer `mean` alone is asked for"),
-        ('self.register_buffer("mean", torch.zeros(features))',
-         "self.mean = nn.Parameter(torch.zeros(features))", "is a parameter"),
+        ('register_buffer("mean", ', "mean = (", "`mean` is a plain attribute"),
+        ("torch.zeros(features)", "torch.zeros(features), persistent=False",
+         "`mean` is registered with persistent=False, so it is not saved"),
+        ('"mean", torch.zeros(features)', '"running", torch.zeros(features)',
+         "self.mean", "self.running", "its state_dict has ['running'], but the buffer `mean`"),
+        ("self.mean +=", "mean = self.mean +", "x - self.mean", "x - mean",
+         "It never moved: is the new value assigned to self.mean?"),
+        ("self.mean += 0.1 * (x.detach().mean(0) - self.mean)", "with torch.inference_mode():\n"
+         "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)",
+         "`mean` has become an inference tensor"),
+        ('register_buffer("mean", ', "mean = nn.Parameter(", "is a parameter"),
         ("self.mean +=", "self.mean = self.mean +", "x.detach()", "x", "has a history"),
+        ("return x - self.mean", "if self.training:\n            self.last = self.mean.clone()\n"
+         "        return x - self.last", "the mean of a checkpoint that was loaded"),
         ("if self.training", "output = x - self.mean\n        if self.training",
          "return x - self.mean", "return output", "as it was before the update"),
         ("if self.training", "if True", "Ask self.training"),
@@ -286,8 +315,11 @@ def _loads_old_and_new(attempt):
         try:
             module.load_state_dict(state)
         except Exception as error:
+            said = _in_one_line(error)
             hook = " Print which arguments arrive in the hook." * isinstance(error, TypeError)
-            yield f"{where}: a checkpoint of nn.Linear does not load: {_in_one_line(error)}.{hook}"
+            if dense._load_state_dict_pre_hooks and re.search('"kernel".* Unexp.*"weight"', said):
+                hook = " (The hook ran, but its dict still has the old keys: change that dict.)"
+            yield f"{where}: a checkpoint of nn.Linear does not load: {said}.{hook}"
         if list(state) != list(before) or any(
             state[k].shape != v.shape or not torch.equal(state[k], v) for k, v in before.items()
         ):
@@ -329,6 +361,8 @@ EXERCISE_3 = Exercise(
     wrong=[
         ('if prefix + "weight" in state_dict', 'state_dict["unused"] = 0\n        if False',
          "Missing key(s) in state_dict"),
+        ("        if prefix", "        state_dict = dict(state_dict)\n        if prefix",
+         "The hook ran, but its dict still has the old keys: change that dict"),
         ("weight.t()", "weight", "size mismatch for kernel"),
         ('prefix + "', '"', "inside nn.Sequential"),
         ('if prefix + "weight" in state_dict', "if True",
