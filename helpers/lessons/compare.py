@@ -5,8 +5,10 @@ is the answer.
 """
 
 import contextlib
+import inspect
 import itertools
 import re
+import traceback
 import warnings
 
 import torch
@@ -16,6 +18,15 @@ from helpers.doctor import examine
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-11}  # in float64: what float32 touched is not right
 ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
+REMEDIES = {  # where the doctor's own do not fit an exercise
+    "gradient-none": None,
+    "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
+    "swapped": "the order in save_for_backward, in saved_tensors, and in what backward returns",
+    "double-backward-wrong": ".detach(), .data and NumPy in backward; and what it takes for a "
+    "constant: an intermediate kept on ctx, or saved and not returned",
+    "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
+    "once_differentiable says so openly",
+}
 
 
 def difference(attempt, like, inputs, order=1, faithful=True):
@@ -59,11 +70,18 @@ def silently_wrong(attempt, like, inputs):
 
     For an attempt without a `difference` at first order.
     """
+    if _hides_its_steps(attempt, like, inputs):
+        return (
+            "the gradient is right, but autograd does not see how backward computes it (under "
+            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative counts "
+            "it as a constant, without a word."
+        )
     wrong = _wrong_second_derivative(attempt, like, inputs)
     return wrong and (
-        f"the gradient is right; its own derivative is silently wrong: it {wrong} None is "
-        "asked for here, so it may raise an error, but not be wrong. Look at: what backward takes "
-        "for a constant, as an intermediate that forward has saved."
+        f"the gradient is right; its own derivative is silently wrong: it {wrong} This exercise "
+        "asks for no second derivative, so it may raise an error, but not be wrong. Look at: what "
+        "is saved (an input or an output of forward itself, no copy, nothing computed from it), "
+        "and .detach() or .data in backward."
     )
 
 
@@ -77,6 +95,9 @@ def _wrong_outputs(outputs, expected):
         return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = "the output" if len(expected) == 1 else f"output {index}"
+        if isinstance(value, tuple) and hasattr(value, "indices"):
+            name = type(value).__name__
+            return f"{which} is the pair (values, indices) that {name} returns; take its .values."
         if not isinstance(value, torch.Tensor):
             return f"{which} is a {type(value).__name__}, not a tensor."
         if value.shape != right.shape:
@@ -141,16 +162,34 @@ def _in_words(found, attempt, inputs):
                 "`backward` works only as long as somebody holds the output; ctx does not keep "
                 f"it. PyTorch says: {message.rstrip('.')}."
             )
+    if "(expected 1, got 0)" in message and _saves_nothing(attempt, inputs):
+        return "backward unpacks one tensor, but forward saved none."
+    if re.search("tuple|sequence|converted to an index", message):
+        name = _not_unpacked(attempt, inputs)
+        if name:
+            return (
+                f"ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is "
+                f"that tuple. Unpack it: `({name},) = ctx.saved_tensors`."
+            )
     words = [re.sub(r" If that is meant.*", "", found.message)]
     words[0] = words[0].replace("has once too often the factor", "has a wrong power of")
-    remedy = found.remedy
+    remedy = REMEDIES.get(found.code, found.remedy)
+    if found.code == "none-not-handled":
+        words[0] = words[0].replace("used.", "used, or when what follows passes no gradient on.")
+        if len(as_tuple(attempt(*copies(inputs)))) == 1:
+            remedy = "what backward returns then: None for each argument of forward"
+    if found.code == "tensor-on-ctx" and " holds a tensor " in words[0]:
+        words[0] = words[0].replace("and a second", "and where backward uses it, a second")
+        remedy = (
+            "save_for_backward, with an input or an output of forward itself, no copy; from these "
+            "backward can compute the rest"
+        )
     some = re.search(r"right in part: (at index ([\d, ]+) of dimension (\d+)) it is", words[0])
     sizes = [value.shape[int(some[3])] for value in inputs if some and torch.is_tensor(value)]
     if some and 2 * len(some[2].split(",")) > max(sizes):
         words[0] = words[0].replace(f"{some[0]} wrong", f"wrong {some[1]}")
         remedy = "the formula, at the element shown"
     if found.code == "gradient-none":
-        remedy = None
         alone = len(inputs) == 1
         words.append(
             "Is a `return` missing in `backward`?"
@@ -161,15 +200,45 @@ def _in_words(found, attempt, inputs):
         where = found.evidence.get("at")
         place = f"At {where} it" if where else "It"
         words.append(f"{place} {differ(found.evidence['given'], found.evidence['expected'])}")
-    if found.code == "straight-through":
-        remedy = "what in forward holds the output still: a clamp, a rounding, a comparison"
     if found.code == "double-backward-refused":
         words.append("But a second derivative is asked for.")
+    of_forward, of_backward = _names(attempt)
+    for name in () if message else set(of_forward) & set(of_backward):
+        words.append(f"The argument `{name}` of backward is the gradient that arrives.")
     if message:
         words.append(f"PyTorch says: {message.rstrip('.')}.")
     if remedy:
         words.append(f"Look at: {remedy}.")
     return " ".join(words)
+
+
+def _names(attempt):
+    """What the arguments of forward and those of backward are called, without ctx."""
+    cls = getattr(attempt, "__self__", None)
+    methods = (getattr(cls, name, lambda ctx: None) for name in ("forward", "backward"))
+    return [list(inspect.signature(method).parameters)[1:] for method in methods]
+
+
+def _saves_nothing(attempt, inputs):
+    (output, *_) = as_tuple(attempt(*copies(inputs)))
+    return getattr(output.grad_fn, "saved_tensors", None) == ()
+
+
+def _not_unpacked(attempt, inputs):
+    """The name under which a failing backward holds the tuple of the one saved tensor, or None."""
+    try:
+        sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()
+    except Exception as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            code, names = frame.f_code, frame.f_locals
+            if code.co_name != "backward" or code.co_varnames[0] not in names:
+                continue
+            saved = getattr(names[code.co_varnames[0]], "saved_tensors", ())
+            for name, value in names.items():
+                if isinstance(value, tuple) and len(value) == len(saved) == 1:
+                    if isinstance(value[0], torch.Tensor) and torch.equal(value[0], saved[0]):
+                        return name
+    return None
 
 
 def _needs_its_output(attempt, inputs):
@@ -228,21 +297,40 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
     return None
 
 
+def _differentiable_gradients(function, inputs, generator):
+    """Leaves, and their gradients with a graph of their own."""
+    leaves = copies(inputs)
+    outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
+    weights = [w.requires_grad_() for w in _weights(outputs, generator)]
+    leaves = _leaves(leaves)
+    return leaves, torch.autograd.grad(
+        outputs, leaves, weights, create_graph=True, allow_unused=True
+    )
+
+
+def _hides_its_steps(attempt, like, inputs):
+    """Is a gradient a constant for autograd, which that of `like` is not?"""
+    try:
+        _, mine = _differentiable_gradients(attempt, inputs, torch.Generator().manual_seed(0))
+    except Exception:
+        return False
+    _, theirs = _differentiable_gradients(like, inputs, torch.Generator().manual_seed(0))
+    return any(
+        one is not None and right is not None and right.requires_grad and not one.requires_grad
+        for one, right in zip(mine, theirs, strict=True)
+    )
+
+
 def _wrong_second_derivative(attempt, like, inputs):
     """Where and how the second derivative differs from that of `like`; None if there is none."""
 
     def second(function):
         generator = torch.Generator().manual_seed(0)
-        leaves = copies(inputs)
-        outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
-        weights = [w.requires_grad_() for w in _weights(outputs, generator)]
-        slopes = torch.autograd.grad(
-            outputs, _leaves(leaves), weights, create_graph=True, allow_unused=True
-        )
+        leaves, slopes = _differentiable_gradients(function, inputs, generator)
         slopes = [slope for slope in slopes if slope is not None]
         # Not grad, which would pass by a node that refuses to be differentiated.
         torch.autograd.backward(slopes, _weights(slopes, generator))
-        return [torch.zeros_like(x) if x.grad is None else x.grad for x in _leaves(leaves)]
+        return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
 
     try:
         mine = second(attempt)
