@@ -162,8 +162,9 @@ def _in_words(found, attempt, inputs):
                 "`backward` works only as long as somebody holds the output; ctx does not keep "
                 f"it. PyTorch says: {message.rstrip('.')}."
             )
-    if "(expected 1, got 0)" in message and _saves_nothing(attempt, inputs):
-        return "backward unpacks one tensor, but forward saved none."
+    unpacked = re.search(r"expected (\d+), got 0\)", message)
+    if unpacked and _saves_nothing(attempt, inputs):
+        return f"backward unpacks {unpacked[1]} saved tensor(s), but forward saved none."
     if re.search("tuple|sequence|converted to an index", message):
         name = _not_unpacked(attempt, inputs)
         if name:
@@ -203,8 +204,9 @@ def _in_words(found, attempt, inputs):
     if found.code == "double-backward-refused":
         words.append("But a second derivative is asked for.")
     of_forward, of_backward = _names(attempt)
-    for name in () if message else set(of_forward) & set(of_backward):
-        words.append(f"The argument `{name}` of backward is the gradient that arrives.")
+    taken = [name for name in of_backward if name in of_forward]
+    if taken and not message:
+        words.append(f"The argument `{taken[0]}` of backward is the gradient that arrives.")
     if message:
         words.append(f"PyTorch says: {message.rstrip('.')}.")
     if remedy:

@@ -73,6 +73,7 @@ def _wrong_instance(attempt, arguments, like, x):
         (r" Look at: `return None, \*_[bB]ackward.*", ""),
         (r"\bctx\b", "self"),
         (r"tensor \d of a Function", "x"),
+        ("the order of the factors, and every", "every"),  # of factors there are none
         (
             r"is right, but (transposed|its dimensions are permuted .*?)\. At",
             "has the numbers of grad_output in their old order, as a reshape or a view leaves "
@@ -191,6 +192,7 @@ EXERCISE_2 = Exercise(
     def backward(self, grad_output): ...""",
     wrong=[
         ("grad_output.transpose(*self.dims)", "grad_output", "right, but transposed: its shape"),
+        ("grad_output.transpose(*self.dims)", "grad_output.clone()", "Look at: every transpose."),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
          "for Transpose(0, 2) of shape (4, 2, 3)"),
         ("x.transpose(*self.dims)", "x.transpose(self.dims[0], -1)",
