@@ -39,7 +39,7 @@ EXERCISE_1 = Exercise(
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
          "with n = 3: The gradient of `x` lacks the factor `x`"),
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
-         "`ctx.x` holds an input outside"),
+         "when it changes in place. Look at: ctx.save_for_backward."),
         ("ctx.n", "Power.n", "two calls with another n"),
         ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
         ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)", "with n = 5"),
