@@ -224,7 +224,9 @@ def _misfit(attempt, reference):
 
 def _misfit_of_function_class(attempt, reference):
     if not issubclass(attempt, Function):
-        return "it must derive from torch.autograd.Function."
+        others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
+        other = f"; its Function is that of {others[0].__module__}" if others else ""
+        return f"it must derive from torch.autograd.Function{other}."
     for name in ("forward", "backward"):
         method = inspect.getattr_static(attempt, name)
         if method is inspect.getattr_static(Function, name):

@@ -1,17 +1,17 @@
 """What is wrong with a learner's attempt, in a sentence or two.
 
-Values are compared with a reference; gradients go to the doctor, `_examined`, whose first finding
-is the answer.
+Values are compared with a reference; gradients go to the doctor, whose first finding is the
+answer.
 """
 
 import contextlib
 import itertools
-import re
 import warnings
 
 import torch
 
 from helpers.doctor import examine
+from helpers.lessons.words import as_tuple, copies, differ, in_words
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-11}  # in float64: what float32 touched is not right
 ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
@@ -42,7 +42,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     counting = next((found for found in findings if _counts(found, order)), None)
     if counting and counting.code not in SECOND:
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
-        return exchanged or _in_words(counting, attempt, inputs)
+        return exchanged or in_words(counting, attempt, inputs)
     if raised:
         return f"calling it raises {type(raised).__name__}: {first_line(raised)}"
     wrong = _wrong_gradients(attempt, expected, inputs, theirs)
@@ -51,7 +51,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     second = _wrong_second_derivative(attempt, like, inputs)
     if second and "nan" in second:
         return f"the gradient is right; its own derivative {second}"
-    return _in_words(counting, attempt, inputs)
+    return in_words(counting, attempt, inputs)
 
 
 def silently_wrong(attempt, like, inputs):
@@ -59,11 +59,18 @@ def silently_wrong(attempt, like, inputs):
 
     For an attempt without a `difference` at first order.
     """
+    if _hides_its_steps(attempt, like, inputs):
+        return (
+            "the gradient is right, but autograd does not see how backward computes it (under "
+            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative counts "
+            "it as a constant, without a word."
+        )
     wrong = _wrong_second_derivative(attempt, like, inputs)
     return wrong and (
-        f"the gradient is right; its own derivative is silently wrong: it {wrong} None is "
-        "asked for here, so it may raise an error, but not be wrong. Look at: what backward takes "
-        "for a constant, as an intermediate that forward has saved."
+        f"the gradient is right; its own derivative is silently wrong: it {wrong} This exercise "
+        "asks for no second derivative, so it may raise an error, but not be wrong. Look at: what "
+        "is saved (an input or an output of forward itself, no copy, nothing computed from it), "
+        "and .detach() or .data in backward."
     )
 
 
@@ -77,6 +84,9 @@ def _wrong_outputs(outputs, expected):
         return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = "the output" if len(expected) == 1 else f"output {index}"
+        if isinstance(value, tuple) and hasattr(value, "indices"):
+            name = type(value).__name__
+            return f"{which} is the pair (values, indices) that {name} returns; take its .values."
         if not isinstance(value, torch.Tensor):
             return f"{which} is a {type(value).__name__}, not a tensor."
         if value.shape != right.shape:
@@ -127,62 +137,6 @@ def _counts(found, order):
     return found.severity == "error" or found.code in ALWAYS
 
 
-def _in_words(found, attempt, inputs):
-    """A finding of the doctor in the words of an exercise."""
-    message = found.evidence.get("message", "")
-    if found.code == "none-not-handled":
-        if "number of gradients" in message:
-            return (
-                "where grad_output is None, too, `backward` must return one value for each "
-                "argument of `forward`."
-            )
-        if _needs_its_output(attempt, inputs):
-            return (
-                "`backward` works only as long as somebody holds the output; ctx does not keep "
-                f"it. PyTorch says: {message.rstrip('.')}."
-            )
-    words = [re.sub(r" If that is meant.*", "", found.message)]
-    words[0] = words[0].replace("has once too often the factor", "has a wrong power of")
-    remedy = found.remedy
-    some = re.search(r"right in part: (at index ([\d, ]+) of dimension (\d+)) it is", words[0])
-    sizes = [value.shape[int(some[3])] for value in inputs if some and torch.is_tensor(value)]
-    if some and 2 * len(some[2].split(",")) > max(sizes):
-        words[0] = words[0].replace(f"{some[0]} wrong", f"wrong {some[1]}")
-        remedy = "the formula, at the element shown"
-    if found.code == "gradient-none":
-        remedy = None
-        alone = len(inputs) == 1
-        words.append(
-            "Is a `return` missing in `backward`?"
-            if alone
-            else "None stands in its place. Is the order of what backward returns right?"
-        )
-    elif "given" in found.evidence and "expected" in found.evidence:
-        where = found.evidence.get("at")
-        place = f"At {where} it" if where else "It"
-        words.append(f"{place} {differ(found.evidence['given'], found.evidence['expected'])}")
-    if found.code == "straight-through":
-        remedy = "what in forward holds the output still: a clamp, a rounding, a comparison"
-    if found.code == "double-backward-refused":
-        words.append("But a second derivative is asked for.")
-    if message:
-        words.append(f"PyTorch says: {message.rstrip('.')}.")
-    if remedy:
-        words.append(f"Look at: {remedy}.")
-    return " ".join(words)
-
-
-def _needs_its_output(attempt, inputs):
-    """Does backward fail once nobody holds the output any more?"""
-    leaves = copies(inputs)
-    total = sum(output.sum() for output in as_tuple(attempt(*leaves)))
-    try:
-        total.backward()
-    except Exception:
-        return True
-    return False
-
-
 def _exchanged(attempt, expected, inputs, theirs):
     """Does backward take the gradient of one output for that of another?"""
     mine = copies(inputs)
@@ -228,21 +182,40 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
     return None
 
 
+def _differentiable_gradients(function, inputs, generator):
+    """Leaves, and their gradients with a graph of their own."""
+    leaves = copies(inputs)
+    outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
+    weights = [w.requires_grad_() for w in _weights(outputs, generator)]
+    leaves = _leaves(leaves)
+    return leaves, torch.autograd.grad(
+        outputs, leaves, weights, create_graph=True, allow_unused=True
+    )
+
+
+def _hides_its_steps(attempt, like, inputs):
+    """Is a gradient a constant for autograd, which that of `like` is not?"""
+    try:
+        _, mine = _differentiable_gradients(attempt, inputs, torch.Generator().manual_seed(0))
+    except Exception:
+        return False
+    _, theirs = _differentiable_gradients(like, inputs, torch.Generator().manual_seed(0))
+    return any(
+        one is not None and right is not None and right.requires_grad and not one.requires_grad
+        for one, right in zip(mine, theirs, strict=True)
+    )
+
+
 def _wrong_second_derivative(attempt, like, inputs):
     """Where and how the second derivative differs from that of `like`; None if there is none."""
 
     def second(function):
         generator = torch.Generator().manual_seed(0)
-        leaves = copies(inputs)
-        outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
-        weights = [w.requires_grad_() for w in _weights(outputs, generator)]
-        slopes = torch.autograd.grad(
-            outputs, _leaves(leaves), weights, create_graph=True, allow_unused=True
-        )
+        leaves, slopes = _differentiable_gradients(function, inputs, generator)
         slopes = [slope for slope in slopes if slope is not None]
         # Not grad, which would pass by a node that refuses to be differentiated.
         torch.autograd.backward(slopes, _weights(slopes, generator))
-        return [torch.zeros_like(x) if x.grad is None else x.grad for x in _leaves(leaves)]
+        return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
 
     try:
         mine = second(attempt)
@@ -274,32 +247,8 @@ def _worst(value, right):
     return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
-def differ(given, right, place=""):
-    """ "is 2 at [0], but 3 is right.", with as many digits as it takes to see the difference."""
-    if not (isinstance(given, float) and isinstance(right, float)):
-        return f"is {given}{place}, but {right} is right."
-    digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
-    rounded = 0 < abs(given - right) < 1e-5 * abs(right)
-    hint = " Is a small number added, or something computed in float32?" if rounded else ""
-    return f"is {given:.{digits}g}{place}, but {right:.{digits}g} is right.{hint}"
-
-
-def copies(inputs):
-    """Leaves of their own for the tensors among `inputs`, which a call may spoil."""
-    return [
-        value.detach().clone().requires_grad_(value.is_floating_point())
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in inputs
-    ]
-
-
 def _leaves(values):
     return [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
-
-
-def as_tuple(outputs):
-    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def first_line(error):

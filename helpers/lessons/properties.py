@@ -8,7 +8,7 @@ before.
 import torch
 from torch.utils._pytree import tree_leaves
 
-from helpers.lessons.compare import as_tuple, copies
+from helpers.lessons.words import as_tuple, copies
 
 
 def random(*shape, dtype=torch.float64, seed=0):

@@ -20,14 +20,19 @@ def _is_legacy(attempt):
         )
     if not issubclass(attempt, Function):
         yield "it does not derive from Function: `from helpers.ops.legacy import Function`."
+    arguments = {"forward": "x", "backward": "grad_output"}
+    for name, argument in arguments.items():
+        if isinstance(inspect.getattr_static(attempt, name), staticmethod):
+            yield (
+                f"`{name}` is a static method, as today. In 2017 {name} was handed (self, "
+                f"{argument}), and what is no tensor went to `__init__`."
+            )
     if attempt.__init__ is object.__init__:
         yield "it has no method `__init__`. Two underscores on each side?"
-    for name, argument in (("forward", "x"), ("backward", "grad_output")):
+    for name, argument in arguments.items():
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
             yield f"it has no method `{name}`. Look at its spelling and indentation."
-        if isinstance(method, staticmethod):
-            yield f"`{name}` is a static method, which belongs to today's style."
         try:
             inspect.signature(method).bind("self", argument)
         except TypeError:
@@ -68,10 +73,15 @@ def _wrong_instance(attempt, arguments, like, x):
         (r" Look at: `return None, \*_[bB]ackward.*", ""),
         (r"\bctx\b", "self"),
         (r"tensor \d of a Function", "x"),
+        ("the order of the factors, and every", "every"),  # of factors there are none
         (
             r"is right, but (transposed|its dimensions are permuted .*?)\. At",
             "has the numbers of grad_output in their old order, as a reshape or a view leaves "
             "them. At",
+        ),
+        (
+            r"(their old order.*) Look at: .*",
+            r"\1 A reshape renames places; it does not exchange dimensions.",
         ),
     ]:
         wrong = wrong and re.sub(old, new, wrong)
@@ -89,6 +99,7 @@ class AddConstant(Function):
         return grad_output
 
 
+WITH_A_ZERO = random(3, 2, seed=1).fill_diagonal_(0)  # where x / x is nan
 EXERCISE_1 = Exercise(
     number="1.1",
     name="AddConstant",
@@ -110,6 +121,8 @@ EXERCISE_1 = Exercise(
          "The gradient of `x` has shape (2)"),
         ("return grad_output", "return grad_output * self.needs_input_gradient[0]",
          "has no attribute 'needs_input_gradient'"),
+        ("return grad_output", "return grad_output * self.x / self.x", "return x", "self.x = x\n"
+         "        return x", "makes nan or inf in the gradient of `x`"),
         ("self.constant = constant", "pass",
          "has no attribute 'constant'. Look at: `return x + self.constant`."),
         ("self.constant", "AddConstant.constant",
@@ -128,7 +141,11 @@ EXERCISE_1 = Exercise(
         ("def backward", "def backwards", "it has no method `backward`"),
         ("__init__", "_init_", "it has no method `__init__`"),
         ("(self, constant)", "(self)", "= constant", "= 2.5", "the constructor raises TypeError"),
-        ("def forward", "@staticmethod\n    def forward", "`forward` is a static method"),
+        ("def forward", "@staticmethod\n    def forward",
+         "In 2017 forward was handed (self, x), and what is no tensor went to `__init__`."),
+        ("__init__(self, constant)", "forward(ctx, x, constant)", "self.constant = constant\n\n"
+         "    def forward(self, x):\n        return x + self.constant", "return x + constant",
+         "    def", "    @staticmethod\n    def", "`forward` is a static method"),
         ("forward(self, x)", "forward(x)", "`forward` must take (self, x)."),
         ("(self, grad_output)", "(grad_output)", "`backward` must take (self, grad_output)."),
     ],
@@ -136,7 +153,7 @@ EXERCISE_1 = Exercise(
         _is_legacy,
         _instances_like(
             lambda x, constant: x + constant,
-            {f"for AddConstant({c})": ([c], random(3, 2, seed=1)) for c in (2.5, -1.0)},
+            {f"for AddConstant({c})": ([c], WITH_A_ZERO) for c in (2.5, -1.0)},
         ),
         instances_apart([1.0], [100.0], random(3),
             "two instances with other constants disturb each other. Keep the constant in `self`.",
@@ -175,6 +192,7 @@ EXERCISE_2 = Exercise(
     def backward(self, grad_output): ...""",
     wrong=[
         ("grad_output.transpose(*self.dims)", "grad_output", "right, but transposed: its shape"),
+        ("grad_output.transpose(*self.dims)", "grad_output.clone()", "Look at: every transpose."),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
          "for Transpose(0, 2) of shape (4, 2, 3)"),
         ("x.transpose(*self.dims)", "x.transpose(self.dims[0], -1)",
@@ -183,7 +201,7 @@ EXERCISE_2 = Exercise(
          "for Transpose(0, 1) of shape (4, 2, 3): The gradient of `x` has shape"),
         ("return x.transpose", "self.size = x.size(); return x.transpose",
          "grad_output.transpose(*self.dims)", "grad_output.reshape(self.size)",
-         "has the numbers of grad_output in their old order, as a reshape"),
+         "A reshape renames places; it does not exchange dimensions."),
         ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "for Transpose(1, -1)"),
         ("return x.", "Transpose.last = self.dims; return x.",
          "grad_output.transpose(*self.dims)", "grad_output.transpose(*Transpose.last)",
@@ -235,9 +253,14 @@ EXERCISE_3 = Exercise(
     reference=SquareToday,
     stub="class SquareToday(torch.autograd.Function): ...",
     wrong=[
-        ("torch.autograd.Function", "Function", "must derive from torch.autograd.Function"),
+        ("torch.autograd.Function", "Function",
+         "must derive from torch.autograd.Function; its Function is that of helpers.ops.legacy."),
         ("    @staticmethod\n", "", "`forward` must be a static method"),
         ("2 * input", "2 * input.data", "silently wrong"),
+        ("2 * input", "2 * input.detach()", "Look at: .detach(), .data"),
+        ("        return 2 * input", "        with torch.no_grad(): return 2 * input",
+         "Look at: .detach(), .data, torch.no_grad"),
+        ("(input,) = ctx", "input = ctx", "`(input,) = ctx.saved_tensors`"),
         ("2 * input", "input", "multiplied by 0.5"),
         ("ctx.save_for_backward(input)", "SquareToday.saved = input",
          "(input,) = ctx.saved_tensors", "input = SquareToday.saved",

@@ -39,10 +39,12 @@ EXERCISE_1 = Exercise(
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
          "with n = 3: The gradient of `x` lacks the factor `x`"),
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
-         "`ctx.x` holds an input outside"),
+         "when it changes in place. Look at: ctx.save_for_backward."),
         ("ctx.n", "Power.n", "two calls with another n"),
         ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
         ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)", "with n = 5"),
+        ("        return grad_output", "        with torch.no_grad(): return grad_output",
+         "without a word"),
         ("x ** (", "x.abs() ** (", "with n = 2: The gradient of `x`"),
     ],
     like=torch.pow,
@@ -99,9 +101,11 @@ def _leaves_x_alone(attempt):
 
 def _makes_no_gradient_up(attempt):
     x = SAMPLE.clone().requires_grad_()
-    output = _StopsHere.apply(attempt.apply(x, 0.1)).sum()
+    output = attempt.apply(x, 0.1)
+    if "set_materialize_grads" in vars(output.grad_fn):
+        yield "`ctx.set_materialize_grads` is a method; call it."
     try:
-        (gradient,) = torch.autograd.grad(output, x, allow_unused=True)
+        (gradient,) = torch.autograd.grad(_StopsHere.apply(output).sum(), x, allow_unused=True)
     except Exception as error:
         yield f"when grad_output is None, `backward` raises: {error}"
     if gradient is not None:
@@ -124,7 +128,10 @@ EXERCISE_2 = Exercise(
         ("        ctx.set_materialize_grads(False)\n", "", "        if grad_output is None",
          "        ctx.set_materialize_grads(False)\n        if grad_output is None",
          "in `backward` it is too late"),
-        ("if grad_output is None", "if False", "None, which arrives"),
+        ("if grad_output is None", "if False", "or when what follows passes no gradient on"),
+        ("return None, None", "return torch.zeros(1), None", "returns then: None for each"),
+        ("return None, None", "return 0, None", "returns then: None for each argument"),
+        ("grads(False)", "grads = False", "is a method; call it."),
         ("* ctx.scale", "* abs(ctx.scale)", "with scale = -2.0: the gradient"),
         ("ctx.scale", "ScaleGradient.scale",
          "two calls with another scale disturb each other"),
@@ -147,7 +154,7 @@ EXERCISE_2 = Exercise(
     "none is made up.",
     hints=(
         "forward returns the values as they are; only backward has something to do.",
-        "ctx.set_materialize_grads(False) belongs into forward.",
+        "ctx.set_materialize_grads(False) belongs in forward.",
         "Then grad_output may be None; return None for both arguments in that case.",
     ),
     explanation="The copy lets callers change the result in place. gradcheck rejects this "
@@ -206,7 +213,10 @@ EXERCISE_3 = Exercise(
          "output and ctx refer to each other"),
         ("ctx.save_for_backward(result)", "ctx.copy = result", "return result",
          "return result.clone()", "(result,) = ctx.saved_tensors", "result = ctx.copy",
-         "`ctx.copy` holds a tensor outside"),
+         "Look at: save_for_backward, with an input or an output of forward itself, no copy"),
+        ("return result", "ctx.result = result.detach(); return result", "where backward uses it"),
+        ("        return grad", "        with torch.no_grad(): return grad", "without a word"),
+        ("(result,) =", "result =", "`(result,) = ctx.saved_tensors`"),
         ("save_for_backward(result)", "save_for_backward(x)", "The gradient of `x`"),
         ("ctx.save_for_backward(result)", 'ctx.kept = {"result": result.clone()}',
          "(result,) = ctx.saved_tensors", 'result = ctx.kept["result"]',
