@@ -1,24 +1,33 @@
 """What chapter 09 needs: PyTorch's long messages, cut down to what they say."""
 
+import itertools
 import re
 import textwrap
 
 import torch
 
-IN_BACKWARD = "Does backward change grad_output, or leave PyTorch?"
+# What a message holds, as a regular expression, and what to do about it. The first one counts.
 HINTS = {
-    "incorrectly registered or not traceable": IN_BACKWARD,
-    "written-to tensor": IN_BACKWARD,
+    "incorrectly registered or not traceable|written-to tensor": "Does backward change "
+    "grad_output, or leave PyTorch?",
+    # zuf is a float from .item(), u an integer from it, or (then it is size-like) from a mask.
+    r"guard on .* zuf|symbols: none\)(?s:.*)\nCaused by: .*(\b(if|while|int|bool)\b|item\()": "An "
+    "`if` on a number from `.item()` must know its value; `max` and `min` count as computing, "
+    "`if` does not.",
     "Could not guard on": "A mask as an index makes a size that depends on numbers; torch.where "
     "does not.",
-    "new_empty() takes 1 positional argument": "That is what new_empty says of a size that is a "
-    "float, as / makes it.",
+    r"new_empty\(\) takes 1 positional argument": "That is what new_empty says of a size that is "
+    "a float, as / makes it.",
+    "leaf Variable that requires grad .* in-place": "Return a new tensor; the given function "
+    "leaves x as it is.",
+    "autograd formula for non-functional": "Do not declare the change, avoid it.",
 }
 
 
 def essence(error):
     """The innermost cause of `error`, or its first line and the explanation under it."""
     text = re.sub(r" \(with implementation in .*?>\)| \(scroll up.*?\)", "", str(error).strip())
+    text = text or type(error).__name__
     cause = re.search(r"got \w+\([\"'](.*?)[\"']\)\s*$", text, re.MULTILINE)
     if cause:
         return cause[1]
@@ -40,10 +49,13 @@ def in_one_sentence(error):
         line,
     )
     line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
-    for words, hint in HINTS.items():
-        if words in line:
-            line += f" {hint}"
-    return line
+    hints = (hint for pattern, hint in HINTS.items() if re.search(pattern, str(error)))
+    return " ".join([line, *itertools.islice(hints, 1)])
+
+
+def raised(error):
+    """The type of an exception, and what it says, in one sentence."""
+    return f"{type(error).__name__}: {in_one_sentence(error)}"
 
 
 def say(text, indent=""):

@@ -40,7 +40,8 @@ def compile_library(source, language, doors="", calls=""):
             f'#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}',
             encoding="utf-8",
         )
-        options = ["-O1", "-fPIC", "-shared", "-x", language]
+        # C may pass `return 1;` in a void function, and C++, too, a missing return.
+        options = ["-O1", "-fPIC", "-shared", "-Werror=return-type", "-x", language]
         if language == "c++":
             options += ["-std=c++17"]
         else:
@@ -69,7 +70,7 @@ def _first_error(text, calls):
     if file == "doors":
         return f"the check calls {calls}, and that does not fit. Look at name and parameters."
     where = f" in line {line} of the cell" if file == "cell" else ""
-    return f"it does not compile{where}: {message}"
+    return f"it does not compile{where}: {message.partition(' [-W')[0]}"
 
 
 def call(library, name, arguments, result, says=""):

@@ -173,11 +173,11 @@ def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
         yield "the source must hold `__global__ void depthwise(...)`."
-    source = AS_WRITTEN + source
+    cell, source = source, AS_WRITTEN + source
     try:
         emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
     except emulator.KernelError as error:
-        yield _shortened(str(error))
+        yield _compiler_says(str(error), cell)
     for channels, height, width, K in [(1, 4, 5, 1), (1, 4, 5, 3), (3, 5, 4, 5), (2, 3, 4, 2)]:
         x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
         weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
@@ -191,10 +191,7 @@ def _runs(source):
             yield at(where, native.crash_of(lambda run=run, blocks=blocks: run(blocks, 32)))
             actions = run(blocks, 32, watch=((0, 0, 0), (1, 0, 0)))
         except emulator.KernelError as error:
-            said = str(error)
-            if "written before" in said:
-                said += _of_whom(said, run)
-            yield f"{where}: {_shortened(said)}"
+            yield f"{where}: {_explained(str(error), cell, x.numel(), run)}"
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
         if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
@@ -205,6 +202,39 @@ def _runs(source):
             )
         if not any(action == "write" for action, _, _ in actions):
             yield f"{where}: the numbers are right, but thread 1 writes nothing."
+
+
+def _compiler_says(text, cell):
+    """A compiler's first error, without the lines that lead to it."""
+    error = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", text)
+    if not error:
+        return text
+    number, said = error.groups()
+    place = f" in line {number} of the cell" if number else ""
+    absent = re.search(r"__shared__|__constant__|__syncthreads|atomic\w+", said)
+    if absent:
+        return f"`{absent[0]}`{place} is not available here on the CPU; you do not need it."
+    hint = ". Is a brace missing at the end?" if not number and "expected" in said else ""
+    before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
+    if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
+        hint = ". In C, `//` begins a comment; whole numbers are divided by `/`."
+    return f"it does not compile{place}: {said}{hint}"
+
+
+def _explained(text, cell, count, run):
+    """What a thread did wrong, and what may be the reason; `count` threads own an element."""
+    if "nothing was written to" in text:
+        return text.split(", which")[0] + ", which has no value yet. Use = for the one write"
+    if "written before" in text:
+        return text + _of_whom(text, run)
+    far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)
+    if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
+        return f"{text}. Here on the CPU there are no arrays outside the function"
+    text = re.sub(r"\b1 elements", "1 element", text)
+    who = re.match(r"thread \((\d+), 0, 0\) of block \((\d+)", text)
+    if who and (number := int(who[1]) + 32 * int(who[2])) >= count:
+        text += f". y has {count} elements: thread {number} owns none"
+    return text
 
 
 def _of_whom(text, run):
@@ -221,20 +251,6 @@ def _of_whom(text, run):
     )
 
 
-def _shortened(text):
-    """A compiler's first error, without the lines that lead to it."""
-    errors = [line for line in text.splitlines() if "error:" in line]
-    if errors:
-        line = re.search(r"kernel\.cu:(\d+)", errors[0])
-        place = f" in line {line[1]} of the cell" if line else ""
-        said = errors[0].split("error:")[1].strip()
-        brace = ". Is a brace missing at the end?" if not line and "expected" in said else ""
-        return f"it does not compile{place}: {said}{brace}"
-    if "nothing was written to" in text:
-        text = text.split(", which")[0] + ", which has no value yet. Use = for the one write"
-    return text
-
-
 EXERCISE_3 = Exercise(
     number="7.3",
     name="depthwise",
@@ -245,12 +261,20 @@ EXERCISE_3 = Exercise(
 """,
     wrong=[
         ("    if (element >= channels * height * width) return;\n", "",
-         "thread (20, 0, 0) of block (0, 0, 0) reads weight[1]"),
+         "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 owns none"),
+        ("element >=", "element >", "y has 20 elements: thread 20 owns none"),
         ("if (r < 0 || r >= height || s < 0 || s >= width) continue;", "", "reads x[-"),
         (" || s < 0 || s >= width", "", "K = 3"),
         ("element / width % height", "element / width", "with x of shape (3, 5, 4)"),
         ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "y[2"),
         ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
+        ("element / (", "element // (", "In C, `//` begins a comment"),
+        ("i < K;", "i < K // 2;", "In C, `//` begins a comment"),
+        ("int column =", "int column; column =", "% width", "// width", "begins a comment"),
+        ("y[element] = sum", "atomicAdd(y + element, sum)", "is not available here on the CPU"),
+        ("float sum", "__shared__ float s[32]; float sum", "`__shared__` in line 9 of the cell is"),
+        ("\n__global__", "\n__device__ float a[3];\n__global__", "sum = 0", "sum = a[0] = 0",
+         "Here on the CPU there are no arrays outside"),
         ("    y[element] = sum;\n", "", "no thread writes y[0]"),
         ("row + i - K / 2", "row + i", "K = 3"),
         ("K / 2", "(K - 1) / 2", "K = 2: y["),

@@ -7,7 +7,7 @@ from torch.autograd import Function
 
 from helpers.lessons import native
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
+from helpers.lessons.compare import differ, difference
 from helpers.lessons.properties import at, random
 from helpers.ops.involution.compiler import find_compiler
 
@@ -42,9 +42,10 @@ def _wrong(name, given, right):
         return None
     where = wrong.nonzero()[0].tolist()
     one, other = given[tuple(where)].item(), right[tuple(where)].item()
-    if abs(one - other) < 1e-6 * abs(other):
-        return f"{name}{where} has about seven right digits. Is something there a float?"
-    return f"{name}{where} is {one:.4g}, but {other:.4g} is right."
+    sentence = differ(one, other).partition(" Is ")[0]
+    if abs(one - other) < 1e-5 * abs(other):
+        sentence += " Has a constant too few digits, or is something there a float?"
+    return f"{name}{where} {sentence}"
 
 
 EXP_IN_C = """
@@ -122,10 +123,12 @@ EXERCISE_1 = Exercise(
         (LINE_2, ";", "count 6: `exp_backward` leaves grad_input[0] without a value."),
         ("i < count; ++i) y", "i <= count; ++i) y", "writes past the end of `y`"),
         (LINE_1, LINE_1 + " y[-1] = 0;", "before the start of `y`"),
+        (LINE_1, LINE_1 + " return 1;", "in line 5 of the cell: "),
         ("i < count; ++i) y", "i < 6; ++i) y", "count 13: `exp_forward` leaves y[6]"),
         ("i < count; ++i) y", "i < 6000000000; ++i) y", "Which index leaves its array?"),
         ("i < count; ++i) y", "i < count; i) y", "does not end"),
-        ("exp(x[i])", "expf(x[i])", "Is something there a float?"),
+        ("exp(x[i])", "expf(x[i])", "something there a float?"),
+        ("exp(x[i])", "pow(2.71828, x[i])", "y[0] is 4.66923, but 4.66924 is right."),
         ("i < count; ++i) y", "i < count && i < 100; ++i) y", "leaves y[100]"),
         ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]",
          "for y[5], `exp_forward` reads `x` at an index past the end"),

@@ -12,7 +12,7 @@ from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.checking import Exercise
 from helpers.lessons.compare import differ, difference
-from helpers.lessons.complaints import in_one_sentence
+from helpers.lessons.complaints import in_one_sentence, raised
 from helpers.lessons.properties import at
 
 
@@ -46,10 +46,7 @@ def _promises(attempt):
         try:
             given = attempt(torch.empty(n, dtype=dtype, device="meta"), size, step)
         except Exception as error:
-            yield (
-                f"{where}: given a tensor without data, it raises {type(error).__name__}: "
-                f"{in_one_sentence(error)}"
-            )
+            yield f"{where}: given a tensor without data, it raises {raised(error)}"
         yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
 
 
@@ -61,7 +58,8 @@ def _wrong_promise(given, shape, dtype):
     if given.dtype != dtype:
         return f"it promises {given.dtype}, but the kernel keeps the dtype of x, {dtype}."
     if given.device.type != "meta":
-        return f'x is on the device "meta", but it promises "{given.device.type}".'
+        without_data = '"meta" (a device without data, used to test the promise)'
+        return f'x is on the device {without_data}, but it promises "{given.device.type}".'
     if not given.is_contiguous():
         return (
             f"it promises the strides {given.stride()}, but the kernel's result is contiguous, "
@@ -115,39 +113,35 @@ def _serves_every_length(attempt):
         )
 
 
+NEW = "x.new_empty(count, size)"
 EXERCISE_1 = Exercise(
     number="9.1",
     name="fake_windows",
     reference=fake_windows,
     stub="def fake_windows(x, size, step): ...",
     wrong=[
-        ("x.new_empty(count, size)", "torch.empty_like(x)",
-         "it promises the shape (10,), but the kernel makes (8, 3)"),
+        (NEW, "torch.empty_like(x)", "it promises the shape (10,), but the kernel makes (8, 3)"),
         ("count, size)", "8, 3)", "for 11 numbers"),
-        ("x.new_empty(count, size)", "torch.empty(count, size, device=x.device)",
-         "it promises torch.float32, but the kernel keeps the dtype"),
-        ("x.new_empty(count, size)", "torch.empty(count, size, dtype=x.dtype)",
-         'but it promises "cpu"'),
+        (NEW, "torch.empty(count, size, device=x.device)", "torch.float32, but the kernel keeps"),
+        (NEW, "torch.empty(count, size, dtype=x.dtype)", 'the promise), but it promises "cpu"'),
         ("//", "/", "That is what new_empty says of a size that is a float"),
         (" + 1", "", "the shape (7, 3)"),
         (" // step", "", "size 4, step 2"),
-        ("return x.new_empty(count, size)",
-         "view = np.lib.stride_tricks.sliding_window_view(x.numpy(), size)\n"
-         "    return torch.from_numpy(view[::step].copy())",
-         "given a tensor without data, it raises"),
+        (NEW, "torch.from_numpy(x.numpy()[:count])", "given a tensor without data, it raises"),
+        ("return", "assert x.is_cpu; return", "it raises AssertionError: AssertionError."),
         ("return", "if x.sum().item(): return", "given a tensor without data, it raises"),
-        ("x.new_empty(count, size)", "x.unfold(0, size, step)", "it promises the strides (1, 1)"),
+        (NEW, "x.unfold(0, size, step)", "it promises the strides (1, 1)"),
         ("(count, size)", "(size, count).t()", "it promises the strides (1, 8)"),
         ("x.shape[0]", "len(x)", "4 graphs"),
         ("x.shape[0]", "int(x.shape[0])", "4 graphs"),
         ("(count, size)", "(count if x.shape[0] > 10 else count, size)", "2 graphs"),
         ("return", "if x.shape[0] > 8: return x.new_empty(count, size)\n    return", "2 graphs"),
-        ("x.new_empty(count, size)", 'torch.empty(count, size, dtype=x.dtype, device="meta")',
+        (NEW, 'torch.empty(count, size, dtype=x.dtype, device="meta")',
          'x is on the device "cpu", but it promises "meta"'),
         ("count = (x.shape[0] - size) // step",
          "import math; count = math.floor((x.shape[0] - size) / step)", "+, -, * and //"),
         ("return ", "", "it returns None"),
-        ("x.new_empty(count, size)", "count, size", "got a value of type tuple"),
+        (NEW, "count, size", "got a value of type tuple"),
     ],
     properties=[_promises, _serves_every_length],
     success="shape, dtype, device and strides are as promised, and one graph serves every "
@@ -189,7 +183,11 @@ def _passes(make):
         yield "give check the function make_soft_threshold, not the operator that it made."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
-        yield from _wrong_operator(make())
+        try:
+            op = make()
+        except Exception as error:
+            yield f"your code raises {raised(error)}"
+        yield from _wrong_operator(op)
 
 
 def _wrong_operator(op):
@@ -264,16 +262,14 @@ EXERCISE_2 = Exercise(
         ("ctx.limit), None", "ctx.limit)", "incorrect number of gradients"),
         ("np.sign(array) *", "", "opcheck passes, but with limit 0.5: `forward`"),
         ("return soft_threshold", "return soft_threshold._init_fn", "must return the operator"),
-        (*MUTATES, "mutates_args=()", 'mutates_args=("x",)', "Cannot register autograd formula"),
+        (*MUTATES, "mutates_args=()", 'mutates_args=("x",)', "the change, avoid it."),
         ("grad_output * (x.abs() > ctx.limit)", "(x.abs() > ctx.limit).to(x.dtype)",
          "does not depend on grad_output"),
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x", "ctx"),
         ("() > ctx.limit", "() >= ctx.limit", "at x = ±limit"),
-        ("return grad_output * (x.abs() > ctx.limit)",
-         "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g",
-         "test_aot_dispatch_dynamic"),
-        ("grad_output * (x.abs() > ctx.limit)", "grad_output.mul_(x.abs() > ctx.limit)",
-         "Does backward change grad_output"),
+        (LEAVES_TORCH[0], "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g",
+         "A mask as an index makes a size that depends on numbers"),
+        ("grad_output * (", "grad_output.mul_(", "Does backward change grad_output"),
         ("torch.as_tensor(", "torch.from_numpy(", "sample `one number`"),
     ],
     properties=[_passes],
@@ -308,6 +304,8 @@ def _clips(attempt):
             wrong = _wrong_clip(attempt, x)
         except ZeroDivisionError:
             wrong = "it divides by 0. `.item()` makes a plain number, and both ways are computed."
+        except RuntimeError as error:
+            wrong = f"your code raises {raised(error)}"
         yield at(name, wrong)
     compiled, graphs = _compiled(attempt)
     for name, x in samples.items():
@@ -322,7 +320,6 @@ def _clips(attempt):
 
 
 def _wrong_clip(clip, x):
-    before = x.clone()
     given, theirs, through = (x.clone().requires_grad_() for _ in range(3))
     output, expected = clip(given, 2.0), theirs * (2.0 / max(theirs.norm().item(), 2.0))
     if not isinstance(output, Tensor):
@@ -332,7 +329,7 @@ def _wrong_clip(clip, x):
             f"the result has shape {tuple(output.shape)} and {output.dtype}, but "
             f"{tuple(expected.shape)} and {expected.dtype} is right."
         )
-    if not torch.equal(given.detach(), before):
+    if not torch.equal(given.detach(), x):
         return "the x of the caller is changed."
     exact = {"rtol": 1e-10} if x.dtype == torch.float64 else {}
     if not torch.allclose(output, expected, **exact):
@@ -368,7 +365,10 @@ EXERCISE_3 = Exercise(
         (".detach()", "", f"return x * {FACTOR}",
          "return x * (limit / norm.item()) if norm > limit else x", "Data-dependent branching"),
         (".detach()", "", ".norm()", ".norm().item()", f"return x * {FACTOR}",
-         "return x * (limit / norm) if norm > limit else x", "there is still a break"),
+         "return x * (limit / norm) if norm > limit else x", "An `if` on a number from `.item()`"),
+        (f"x * {FACTOR}", "x * (limit / norm) if (norm > limit).item() else x", "An `if` on a"),
+        (f"x * {FACTOR}", "x * (limit / norm) if int(norm > limit) else x", "An `if` on a"),
+        (f"x * {FACTOR}", f"x * ({FACTOR} if len(x[x > 0]) else 1)", "A mask as an index"),
         (".detach()", "", f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
          "the norm in the denominator is a plain number"),
         (f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
@@ -377,11 +377,11 @@ EXERCISE_3 = Exercise(
          "x is longer than limit: the norm of the result is 1.9999999, but 2 is right"),
         ("min=limit", "min=1e-9", "x is shorter than limit: the norm of the result"),
         ("return x", "return x.detach()", "no gradient any more"),
-        (f"x * {FACTOR}", f"torch.compiler.disable(torch.mul)(x, {FACTOR})",
-         "there is still a break"),
+        (f"x * {FACTOR}", f"torch.compiler.disable(torch.mul)(x, {FACTOR})", "still a break"),
         (FACTOR, "min(limit / norm.item(), 1.0)", "x = 0: it divides by 0"),
         (f"return x * {FACTOR}", f"with torch.no_grad(): x.mul_({FACTOR})\n    return x * 1",
          "the x of the caller is changed"),
+        (f"x * {FACTOR}", f"x.mul_({FACTOR})", "Return a new tensor; the given function leaves x"),
         (f"x * {FACTOR}", "3", "got a value of type int"),
         (f"x * {FACTOR}", "x.clamp(-limit, limit)", "the norm of the result is"),
         ("return", 'print("", end="")\n    return', "Failed to trace builtin operator"),
