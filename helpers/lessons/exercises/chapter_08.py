@@ -7,8 +7,9 @@ from torch.autograd import Function
 
 from helpers.lessons import native
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import differ, difference
+from helpers.lessons.compare import difference
 from helpers.lessons.properties import at, random
+from helpers.lessons.words import differ
 from helpers.ops.involution.compiler import find_compiler
 
 

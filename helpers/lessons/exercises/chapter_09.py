@@ -11,9 +11,10 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import differ, difference
+from helpers.lessons.compare import difference
 from helpers.lessons.complaints import in_one_sentence, raised
 from helpers.lessons.properties import at
+from helpers.lessons.words import differ
 
 
 def _no_tensor(given):
@@ -83,15 +84,14 @@ def _serves_every_length(attempt):
         return promise
 
     op.register_fake(watched)
-    lengths = 10, 5, 13, 100
 
     def rows(x):
         return op(x, 3, 2).sum(0), op(x, 3, 2).shape[0]
 
     compiled, graphs = _compiled(rows, dynamic=True)
+    lengths, problem = (10, 5, 13, 100), None
     for n in lengths:
         x = torch.arange(float(n))
-        problem = None
         try:
             sums, count = compiled(x)
         except Exception as error:
