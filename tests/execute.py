@@ -6,6 +6,7 @@ No time stamps; pieces of one text, which a busy machine prints apart, in one; n
 Then the README's pictures are made anew.
 """
 
+import base64
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +14,23 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from tests.test_pictures import PICTURES, figures
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / ".github" / "pictures"
+
+
+def figures():
+    """The PNG bytes of each tagged cell, by file name."""
+    found = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for tag in cell.metadata.get("tags", []):
+                if tag.startswith("picture-"):
+                    data = [output.get("data", {}) for output in cell.outputs]
+                    (png,) = [d["image/png"] for d in data if "image/png" in d]
+                    name = tag.removeprefix("picture-") + ".png"
+                    assert name not in found, f"{tag} stands at two cells"
+                    found[name] = base64.b64decode(png)
+    return found
 
 
 def in_one_piece(outputs):
