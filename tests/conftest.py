@@ -15,8 +15,10 @@ from nbval.plugin import IPyNbCell, NbCellError
 from helpers.lessons.cuda_on_cpu import every_architecture
 from helpers.lessons.missing import NOT_HERE
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
+from tests.kernels import fork_kernels
 
 torch.set_num_threads(1)
+fork_kernels()
 
 COMPARED = "stored outputs compared"
 
