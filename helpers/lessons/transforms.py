@@ -2,6 +2,7 @@
 `helpers/ops` run every operation through.
 """
 
+import warnings
 from itertools import product
 
 import torch
@@ -19,7 +20,12 @@ def along(f):
 
 
 def linearized(f):
-    return lambda *tensors: linearize(f, *tensors)[1](*tensors)
+    def derivative(*tensors):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on constants that it folds
+            return linearize(f, *tensors)[1](*tensors)
+
+    return derivative
 
 
 def by_all(transform):
