@@ -50,6 +50,7 @@ def test_every_file_has_a_row():
     assert names == rows | NOT_IN_THE_TABLE.keys()
     for name, op in OPS.items():
         assert op.function.__module__.startswith(f"helpers.ops.{name}")
+        assert {*op.raises, *op.wrong} <= USES.keys()
 
 
 # Values and derivatives
@@ -78,11 +79,13 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
     torch.manual_seed(0)  # fast_mode compares random projections of the Jacobians
     options = {"fast_mode": sample not in op.small}
     if "unfaithful" not in op.remarks:
-        assert gradcheck(op.function, arguments, check_forward_ad=True, **options)
+        forward = "jvp" not in op.raises
+        assert gradcheck(op.function, arguments, check_forward_ad=forward, **options)
     elif arguments[0].numel():
         with pytest.raises(GradcheckError):
             gradcheck(op.function, arguments, **options)
-    assert gradgradcheck(op.function, arguments, check_fwd_over_rev=True, **options)
+    over = "hessian" not in op.raises
+    assert gradgradcheck(op.function, arguments, check_fwd_over_rev=over, **options)
 
 
 @each_op
@@ -188,9 +191,11 @@ def test_transforms(op, use):
 
 
 def test_all_compiled():
-    """Every transform of every operation in one graph, as far as they have one."""
+    """Every transform of every operation that has no exceptions in its row, in one graph."""
     ours, theirs = [], []
     for op in OPS.values():
+        if op.raises or op.wrong:
+            continue
         arguments = op.samples(torch.float64)[op.small[0]]
         tensors = [a.detach() for a in arguments if isinstance(a, torch.Tensor)]
         rest = arguments[len(tensors) :]
