@@ -1,19 +1,33 @@
+from functools import partial
+
 import pytest
 import torch
 
 from helpers.ops.gradient_reversal import GradientReversalLayer, gradient_reversal
-from tests.common import assert_works_compiled, layouts, random
+from tests.common import assert_works_compiled, random
+
+compiled = partial(torch.compile, backend="eager", fullgraph=True)
 
 
-def test_nothing_is_copied_and_autograd_guards_the_view():
-    for x in layouts().values():
-        y = gradient_reversal(x)
-        assert torch.equal(y, x)
-        assert (y.data_ptr(), y.stride()) == (x.data_ptr(), x.stride())
-    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
-        y.relu_()
+def as_it_is(f):
+    return f
+
+
+@pytest.mark.parametrize("through", [as_it_is, compiled])
+def test_infinities_and_nan_pass(through):
+    x = torch.tensor([1.5, -0.0, torch.inf, -torch.inf, torch.nan], requires_grad=True)
+    y = through(gradient_reversal)(x)
+    torch.testing.assert_close(y, x, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(y), torch.signbit(x))
+    slope = torch.autograd.grad(y[:3].sum(), x)[0].tolist()
+    assert slope == [-1, -1, -1 if through is not compiled else 0, 0, 0]
+
+
+def test_result_may_be_changed_in_place():
     x = random(3)
-    gradient_reversal(x).clone().relu_().sum().backward()
+    y = gradient_reversal(x)
+    y.relu_()
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], -(x > 0).double())
 
 
 def test_twice_is_the_identity_of_every_order():

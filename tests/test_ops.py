@@ -6,7 +6,6 @@ import inspect
 import shutil
 import sys
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.doctor import examine
+from helpers.lessons.transforms import COMPILABLE, TRANSFORMS, every_compilable, together
 from tests.common import assert_agree, assert_raises
 from tests.ops import NOT_IN_THE_TABLE, OPS
 
@@ -50,6 +50,7 @@ def test_every_file_has_a_row():
     assert names == rows | NOT_IN_THE_TABLE.keys()
     for name, op in OPS.items():
         assert op.function.__module__.startswith(f"helpers.ops.{name}")
+        assert {*op.raises, *op.wrong} <= USES.keys()
 
 
 # Values and derivatives
@@ -78,11 +79,13 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
     torch.manual_seed(0)  # fast_mode compares random projections of the Jacobians
     options = {"fast_mode": sample not in op.small}
     if "unfaithful" not in op.remarks:
-        assert gradcheck(op.function, arguments, **options)
+        forward = "jvp" not in op.raises
+        assert gradcheck(op.function, arguments, check_forward_ad=forward, **options)
     elif arguments[0].numel():
         with pytest.raises(GradcheckError):
             gradcheck(op.function, arguments, **options)
-    assert gradgradcheck(op.function, arguments, **options)
+    over = "hessian" not in op.raises
+    assert gradgradcheck(op.function, arguments, check_fwd_over_rev=over, **options)
 
 
 @each_op
@@ -99,25 +102,19 @@ def test_the_doctor_agrees(op):
 # Transforms
 
 
-def loss(f):
-    return lambda *tensors: f(*tensors).square().sum()
+def transformed(make):
+    return lambda f, tensors, through: through(make(f))(*tensors)
 
 
-def gradient(f, tensors):
-    return torch.func.grad(loss(f), tuple(range(len(tensors))))
+def with_noise(f, tensors, through):
+    """vmap whose function draws numbers, a different one or the same for each sample."""
 
+    def noisy(*tensors):
+        return f(*(tensor * torch.rand_like(tensor) for tensor in tensors))
 
-def over_a_batch(transform, f, tensors, through):
-    """vmap over each tensor alone and over several, with the new dimension in front and behind."""
-    results = []
-    for in_dims in product((None, 0, -1), repeat=len(tensors)):
-        if any(dim is not None for dim in in_dims):
-            batches = [
-                t if dim is None else torch.stack([t, t / 2], dim)
-                for t, dim in zip(tensors, in_dims, strict=True)
-            ]
-            results.append(through(torch.func.vmap(transform(f, tensors), in_dims))(*batches))
-    return results
+    torch.manual_seed(0)
+    batches = [torch.stack([t, t / 2]) for t in tensors]
+    return [torch.func.vmap(noisy, randomness=kind)(*batches) for kind in ("different", "same")]
 
 
 def backward(f, tensors, through):
@@ -135,10 +132,15 @@ class Holds(torch.nn.Module):
         return self.f(*[2 * t for t in self.held])
 
 
-def of_a_module(f, tensors, through):
+def trained(f, tensors, through):
+    """Two steps down, and where they lead."""
     module = through(Holds(f, tensors))
-    module().square().sum().backward()
-    return [parameter.grad for parameter in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        module().square().sum().backward()
+        optimizer.step()
+    return list(module.parameters())
 
 
 compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
@@ -154,21 +156,12 @@ def as_it_is(f):
 
 # (what is done with the function and its tensors, and through which tracer)
 USES = {
-    "func.grad": (lambda f, t, through: through(gradient(f, t))(*t), as_it_is),
-    "vmap": (partial(over_a_batch, lambda f, t: f), as_it_is),
-    "vmap(func.grad)": (partial(over_a_batch, gradient), as_it_is),
-    "jvp": (lambda f, t, through: torch.func.jvp(f, t, t)[1], as_it_is),
-    "linearize": (lambda f, t, through: torch.func.linearize(f, *t)[1](*t), as_it_is),
-    "jacrev": (lambda f, t, through: torch.func.jacrev(f, tuple(range(len(t))))(*t), as_it_is),
-    "jacfwd": (lambda f, t, through: torch.func.jacfwd(f, tuple(range(len(t))))(*t), as_it_is),
-    "hessian": (
-        lambda f, t, through: torch.func.hessian(loss(f), tuple(range(len(t))))(*t),
-        as_it_is,
-    ),
+    **{name: (transformed(make), as_it_is) for name, make in TRANSFORMS.items()},
+    "vmap, randomness": (with_noise, as_it_is),
     "compile": (backward, compiled),
     "compile, dynamic shapes": (backward, partial(compiled, dynamic=True)),
-    "compile(func.grad)": (lambda f, t, through: through(gradient(f, t))(*t), compiled),
-    "export": (of_a_module, exported),
+    "compile(vmap(grad))": (transformed(COMPILABLE["vmap(grad)"]), compiled),
+    "export": (trained, exported),
 }
 
 
@@ -195,6 +188,29 @@ def test_transforms(op, use):
                 pytest.fail("PyTorch has mended it: take it out of the table and the docstring")
         else:
             torch.testing.assert_close(given, right)
+
+
+def test_all_compiled():
+    """Every transform of every operation that has no exceptions in its row, in one graph."""
+    ours, theirs = [], []
+    for op in OPS.values():
+        if op.raises or op.wrong:
+            continue
+        arguments = op.samples(torch.float64)[op.small[0]]
+        tensors = [a.detach() for a in arguments if isinstance(a, torch.Tensor)]
+        rest = arguments[len(tensors) :]
+        for calls, f in (ours, op.function), (theirs, op.reference):
+            calls.append((lambda *tensors, f=f, rest=rest: f(*tensors, *rest), tensors))
+    scale = torch.tensor(0.7, dtype=torch.float64)
+    torch.compiler.reset()
+    f = torch.compile(every_compilable(together(*ours)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(f(scale), every_compilable(together(*theirs))(scale))
+
+
+def test_linearize_of_nothing_can_be_compiled():
+    """So no docstring of an operation need speak for it."""
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(TRANSFORMS["linearize"](torch.sin))(torch.ones(2))
 
 
 # Bad input

@@ -235,9 +235,11 @@ def _misfit_of_function_class(attempt, reference):
             return f"it has no method `{name}`. Look at its spelling and indentation."
         if not isinstance(method, staticmethod):
             return f"`{name}` must be a static method: @staticmethod, and no self."
-    ctx, *names = inspect.signature(reference.forward).parameters
+    names = [*inspect.signature(reference.forward).parameters]
+    if reference.setup_context is Function.setup_context:
+        names.remove("ctx")
     if attempt.setup_context is Function.setup_context:
-        names = ctx, *names
+        names.insert(0, "ctx")
     try:
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:

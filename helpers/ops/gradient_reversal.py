@@ -18,6 +18,7 @@ tensor([-0.5000, -0.5000])
 import math
 
 import torch
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 
 class GradientReversal(torch.autograd.Function):
@@ -27,7 +28,7 @@ class GradientReversal(torch.autograd.Function):
 
     @staticmethod
     def forward(input, scale):
-        return input.view_as(input)
+        return input.clone()  # a view would need a tangent that is a view
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -37,19 +38,24 @@ class GradientReversal(torch.autograd.Function):
     def backward(ctx, grad_output):
         return grad_output * -ctx.scale, None
 
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+            return tangent * -ctx.scale
+
 
 def gradient_reversal(input, scale=1.0):
     """`input`, unchanged, whose gradient is multiplied by `-scale`.
 
-    input: a floating-point or complex tensor of any shape; no copy is made.
+    input: a floating-point or complex tensor of any shape.
     scale: a finite, non-negative Python number (the lambda of the paper).
-    Returns a view of `input`. Autograd refuses to modify it in place (`relu_`, say): clone first.
+    Returns a copy of `input`. In forward mode its tangent is multiplied by `-scale`, too.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it should.
-    Works under `torch.compile`, `torch.func.grad` and `vmap`. Not in
-    `torch.compile(torch.func.grad(f))`, nor when a model from `torch.export` is differentiated:
-    torch 2.13.0 then drops `backward` without a word and returns the derivative of the identity.
-    Compile the call of `backward`, and train before you export.
+    Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
+    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
+    and in a program from `torch.export`, trained further. Compiled or exported, the slope at an
+    infinite or nan number is 0, and not `-scale`.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):
@@ -58,8 +64,14 @@ def gradient_reversal(input, scale=1.0):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale must be a Python number, got {type(scale).__name__}")
-    if not (math.isfinite(scale) and scale >= 0):
+    if not 0 <= scale < math.inf:
         raise ValueError(f"scale must be finite and not negative, got {scale}")
+    if torch.compiler.is_compiling():
+        # A Function would be refused for its jvp, or its backward dropped in favour of forward's
+        # own derivative. These operations hold it: `zero` is 0, and its slope is 1.
+        finite = input.where(input.isfinite(), 0)  # for inf - inf is nan
+        zero = finite - finite.detach()
+        return input.detach() - scale * zero
     return GradientReversal.apply(input, scale)
 
 

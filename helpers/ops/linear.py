@@ -19,6 +19,7 @@ https://docs.pytorch.org/docs/2.13/notes/extending.html
 import math
 
 import torch
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 
 class LinearFunction(torch.autograd.Function):
@@ -38,6 +39,8 @@ class LinearFunction(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         input, weight, bias = inputs
         ctx.save_for_backward(input, weight)
+        ctx.save_for_forward(input, weight)
+        ctx.with_bias = bias is not None
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -51,6 +54,13 @@ class LinearFunction(torch.autograd.Function):
             grad_bias = grad_output.sum(0)
         return grad_input, grad_weight, grad_bias
 
+    @staticmethod
+    def jvp(ctx, input_tangent, weight_tangent, bias_tangent):
+        input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
+        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+            tangent = input_tangent.mm(weight.t()) + input.mm(weight_tangent.t())
+            return tangent + bias_tangent if ctx.with_bias else tangent
+
 
 def linear(input, weight, bias=None):
     """`input @ weight.T + bias`, a drop-in for `torch.nn.functional.linear`.
@@ -59,7 +69,10 @@ def linear(input, weight, bias=None):
     All of one floating-point dtype and on one device; under autocast they are cast as
     PyTorch's own linear casts them. Returns (..., out_features).
 
-    Derivatives of every order; works under `torch.compile`, `torch.func.grad` and `vmap`.
+    Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
+    `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
+    `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
+    from `torch.export`, trained further.
     Raises TypeError or ValueError for dtypes, devices and shapes that do not fit.
     """
     tensors = {"input": input, "weight": weight}
@@ -101,11 +114,10 @@ def linear(input, weight, bias=None):
     # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input features.
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
     weight, bias = tensors["weight"], tensors.get("bias")
-    # As views: torch.compile(torch.func.grad(...)) of several arguments returns zeros, without a
-    # word, for a parameter that reaches the Function as it came (torch 2.13.0).
-    output = LinearFunction.apply(
-        rows, weight.view_as(weight), None if bias is None else bias.view_as(bias)
-    )
+    if torch.compiler.is_compiling():  # which takes no Function with a jvp
+        output = LinearFunction.forward(rows, weight, bias)
+    else:
+        output = LinearFunction.apply(rows, weight, bias)
     return output.reshape(*input.shape[:-1], out_features)
 
 
