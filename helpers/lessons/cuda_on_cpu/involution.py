@@ -1,9 +1,16 @@
-"""The kernels of `helpers/ops/involution/kernels.cu` on the CPU, and their names."""
+"""The kernels of `kernels.cu` and `fast_kernels.cu` on the CPU, and their names."""
 
 from functools import partial
 
 from helpers.ops.involution.geometry import KERNELS
-from helpers.ops.involution.launch import INDEXES, SOURCE, TYPES, kernel_name, launch
+from helpers.ops.involution.launch import (
+    FAST_SOURCE,
+    INDEXES,
+    SOURCE,
+    TYPES,
+    kernel_name,
+    launch,
+)
 
 from . import emulator
 
@@ -16,13 +23,18 @@ def all_names(index=INDEXES, types=tuple(TYPES)):
 def runner(source):
     """The `run` that `launch` takes, for a text like that of `kernels.cu`."""
 
-    def run(name, grid, block, arguments, index):
+    def run(name, grid, block, arguments, index, source=source):
         emulator.run(source, name, grid, block, arguments)
 
     return run
 
 
-# The same three functions as in plain.py, cpu.py and cuda.py.
+def fast(kernel, first, second, geometry):
+    """What `cuda.py` does for a kernel, on the CPU."""
+    return launch(kernel, first, second, geometry, runner(FAST_SOURCE), fast=True)
+
+
+# The same three functions as in plain.py and cpu.py, by the readable kernels.
 forward, grad_input, grad_weight = (
     partial(launch, kernel, run=runner(SOURCE)) for kernel in KERNELS
 )
