@@ -1,5 +1,6 @@
 """The emulator that runs CUDA on the CPU, and NVRTC: each fault that they are to name."""
 
+import contextlib
 import ctypes
 import shutil
 import sys
@@ -183,6 +184,31 @@ def test_threads_of_a_block_share_memory(order):
 def test_without_a_barrier_the_order_decides():
     assert run_neighbours("__syncthreads();", order="up")[1].equal(DIFFERENCES)
     assert run_neighbours("__syncthreads();", order="down")[1].isnan().sum() == 14
+
+
+@needs_compiler
+@pytest.mark.parametrize("read", ["tile[i ^ 1]", "tile[i] + tile[i ^ 1]", "tile[i ^ 1] + tile[i]"])
+def test_a_tile_that_is_used_again_needs_a_second_barrier(read):
+    source = f"""
+    __global__ void reuse(const float* x, float* y) {{
+        __shared__ float tile[4];
+        int i = threadIdx.x;
+        for (int row = 0; row < 2; ++row) {{
+            tile[i] = x[4 * row + i];
+            __syncthreads();
+            y[4 * row + i] = {read};
+            __syncthreads();
+        }}
+    }}"""
+    once = "__syncthreads();\n        }"
+    assert source.count(once) == 1
+    for text, is_right in ((source, True), (source.replace(once, "}"), False)):
+        arrays = {"x": SQUARES[:8], "y": torch.zeros(8)}
+        complaint = contextlib.nullcontext()
+        if not is_right:
+            complaint = pytest.raises(emulator.KernelError, match="with no __syncthreads between")
+        with complaint:
+            emulator.run(text, "reuse", 1, 4, arrays)
 
 
 @needs_compiler

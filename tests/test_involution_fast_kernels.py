@@ -9,7 +9,7 @@ import torch
 from helpers.lessons.cuda_on_cpu import emulator, instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import benchmark, launch, plain
-from helpers.ops.involution.geometry import ARRAYS, KERNELS, operands
+from helpers.ops.involution.geometry import KERNELS, operands
 from tests.conftest import NO_NVRTC, needs_compiler, needs_nvrtc, why_not
 from tests.involution_reference import (
     TOLERANCE,
@@ -80,27 +80,6 @@ def test_the_design_that_the_benchmark_compares_with_is_right(kernel):
 # Loads, counted by the emulator
 
 
-def reads(kernel, geometry, fast):
-    """What one thread in the middle of a map reads."""
-    case = [torch.zeros(size) for size in (geometry.input_size, geometry.weight_size)]
-    case.append(torch.zeros(geometry.output_size))
-    block = (32, 1)
-    seen = []
-
-    def run(name, grid, block, arguments, index):
-        pixels = geometry.out_height * geometry.out_width
-        own = pixels // 2  # of the first plane; block[1] is 1
-        watch = (own // block[0], own % block[0])
-        only = range(watch[0], watch[0] + 1)
-        source = launch.FAST_SOURCE
-        accesses = emulator.run(source, name, grid, block, arguments, watch=watch, blocks=only)
-        seen.extend(array for action, array, _ in accesses if action == "read")
-
-    arguments = operands(kernel, *case)
-    launch.launch(kernel, *arguments, geometry, run, block=block, fast=fast)
-    return {array: seen.count(array) for array in ARRAYS[kernel][:2]}
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     "kernel, readable, fast",
@@ -113,8 +92,8 @@ def reads(kernel, geometry, fast):
 def test_a_weight_is_loaded_once_for_all_channels_of_a_thread(kernel, readable, fast, monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     geometry = make_geometry(1, 16, 1, (9, 9), (7, 7), (1, 1), (3, 3), (1, 1))
-    assert reads(kernel, geometry, False) == readable
-    assert reads(kernel, geometry, True) == fast
+    assert involution.reads(kernel, geometry) == readable
+    assert involution.reads(kernel, geometry, fast=True) == fast
     loads = sum(fast.values()) / (49 * 16)
     assert loads == 1.0625 and sum(readable.values()) / 49 == 2
 
@@ -123,8 +102,11 @@ def test_a_weight_is_loaded_once_for_all_channels_of_a_thread(kernel, readable, 
 def test_a_grad_output_is_loaded_once_for_a_row_of_taps(monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     geometry = make_geometry(1, 16, 1, (9, 9), (7, 7), (1, 1), (0, 0), (1, 1))
-    assert reads("grad_weight", geometry, False) == {"grad_output": 16, "input": 16}
-    assert reads("grad_weight", geometry, True) == {"grad_output": 16, "input": 7 * 16}
+    assert involution.reads("grad_weight", geometry) == {"grad_output": 16, "input": 16}
+    assert involution.reads("grad_weight", geometry, fast=True) == {
+        "grad_output": 16,
+        "input": 7 * 16,
+    }
 
 
 # Counted in machine code

@@ -13,7 +13,9 @@
 const size_t STACK_BYTES = 1 << 17;
 
 struct Waiting { ucontext_t place; bool ended; uint3 index; };
-struct Touched { int writer, write_phase, reader, read_phase; };  // of one byte, thread numbers
+struct Touched {  // one byte: who wrote it last, and up to two that read it, by thread number
+    int writer, write_phase, reader, another, read_phase;
+};
 
 static Waiting* threads = nullptr;   // no std::vector: its own accesses would be watched
 static Touched* touched = nullptr;
@@ -50,10 +52,13 @@ UNCHECKED static void check_shared(char* address, long long size, bool is_write)
         if (byte.write_phase == phase && byte.writer != current) race(byte.writer, is_write);
         if (is_write) {
             if (byte.read_phase == phase && byte.reader != current) race(byte.reader, is_write);
+            if (byte.read_phase == phase && byte.another >= 0) race(byte.another, is_write);
             byte.writer = current, byte.write_phase = phase;
         } else {
             if (byte.write_phase < 0 && launch->order == 0) fail(SHARED_UNWRITTEN, -1, 0, is_write);
-            byte.reader = current, byte.read_phase = phase;
+            if (byte.read_phase != phase) byte.reader = current, byte.another = -1;
+            else if (byte.reader != current) byte.another = current;
+            byte.read_phase = phase;
         }
     }
 }

@@ -2,7 +2,9 @@
 
 from functools import partial
 
-from helpers.ops.involution.geometry import KERNELS
+import torch
+
+from helpers.ops.involution.geometry import ARRAYS, KERNELS, operands
 from helpers.ops.involution.launch import (
     FAST_SOURCE,
     INDEXES,
@@ -38,3 +40,25 @@ def fast(kernel, first, second, geometry):
 forward, grad_input, grad_weight = (
     partial(launch, kernel, run=runner(SOURCE)) for kernel in KERNELS
 )
+
+
+def reads(kernel, geometry, source=FAST_SOURCE, fast=False):
+    """How often one thread reads each array: {array: count}.
+
+    The thread owns a pixel in the middle of the first plane.
+    """
+    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
+    tensors = operands(kernel, *map(torch.zeros, sizes))
+    pixel = geometry.out_height // 2 * geometry.out_width + geometry.out_width // 2
+    seen = []
+
+    def run(name, grid, block, arguments, index):
+        block = (block[0] * block[1], 1)  # the first plane alone, whatever the kernel
+        watch = divmod(pixel, block[0])
+        only = range(watch[0], watch[0] + 1)
+        options = {"watch": watch, "blocks": only}
+        seen.extend(emulator.run(source, name, grid, block, arguments, **options))
+
+    launch(kernel, *tensors, geometry, run, fast=fast)
+    arrays = [array for action, array, _ in seen if action == "read"]
+    return {array: arrays.count(array) for array in ARRAYS[kernel][:2]}
