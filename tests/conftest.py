@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread 
 import torch
 from nbval.plugin import IPyNbCell, NbCellError
 
-from helpers.lessons.cuda_on_cpu import every_architecture
+from helpers.lessons.cuda_on_cpu import every_architecture, instructions
 from helpers.lessons.missing import NOT_HERE
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
@@ -30,11 +31,15 @@ def why_not(look):
     return None
 
 
-# Two conditions: CuPy, which brings NVRTC, has no wheels for macOS, where there is a compiler.
+# Apart: CuPy, which brings NVRTC, and Triton have no wheels for macOS, where there is a compiler.
 NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
+NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
+NO_TRITON = None if find_spec("triton") else "No module named 'triton'"  # it has Linux alone
 TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
+needs_nvdisasm = pytest.mark.skipif(NO_NVDISASM is not None, reason=str(NO_NVDISASM))
+needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
 
 
 def pytest_collection_modifyitems(items):
@@ -43,8 +48,10 @@ def pytest_collection_modifyitems(items):
             if item.options["check"]:
                 item.user_properties.append((COMPARED, len(item.cell.outputs)))
             item.runtest = partial(run_or_let_it_say_why, item, item.runtest)
-        elif "[7.3]" in item.name or "[8." in item.name:
+        elif any(name in item.name for name in ("[7.3]", "[8.", "[15.2]")):
             item.add_marker(needs_compiler)
+        elif "[15.3]" in item.name:
+            item.add_marker(needs_triton)
 
 
 def run_or_let_it_say_why(item, run):
@@ -55,7 +62,8 @@ def run_or_let_it_say_why(item, run):
         outputs = item.test_outputs
         said = "".join(output.get("text", "") for output in outputs)
         why = re.search(f"{NOT_HERE}(.*)\\. The course", said)
-        known = why and (why[1] in (NO_COMPILER, NO_NVRTC) or not TORCH_BUILDS)
+        reasons = NO_COMPILER, NO_NVRTC, NO_NVDISASM, NO_TRITON
+        known = why and (why[1] in reasons or not TORCH_BUILDS)
         if known and all(output.output_type != "error" for output in outputs):
             pytest.skip(why[1])
         raise

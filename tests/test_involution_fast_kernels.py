@@ -10,7 +10,7 @@ from helpers.lessons.cuda_on_cpu import emulator, instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import benchmark, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
-from tests.conftest import NO_NVRTC, needs_compiler, needs_nvrtc, why_not
+from tests.conftest import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
 from tests.involution_reference import (
     TOLERANCE,
     assert_close,
@@ -19,8 +19,6 @@ from tests.involution_reference import (
     random_tensors,
 )
 
-NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
-needs_nvdisasm = pytest.mark.skipif(NO_NVDISASM is not None, reason=str(NO_NVDISASM))
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 ARCHITECTURES = [] if NO_NVRTC else architectures()
 
