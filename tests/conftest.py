@@ -16,15 +16,17 @@ COMPARED = "stored outputs compared"
 
 
 def pytest_collection_modifyitems(items):
-    from tests.needs import needs_compiler  # and torch, which only those that run tests need
+    from tests.needs import needs_compiler, needs_triton  # and torch, which only those that run tests need
 
     for item in items:
         if isinstance(item, IPyNbCell):
             if item.options["check"]:
                 item.user_properties.append((COMPARED, len(item.cell.outputs)))
             item.runtest = partial(run_or_let_it_say_why, item, item.runtest)
-        elif "[7.3]" in item.name or "[8." in item.name:
+        elif any(name in item.name for name in ("[7.3]", "[8.", "[15.2]")):
             item.add_marker(needs_compiler)
+        elif "[15.3]" in item.name:
+            item.add_marker(needs_triton)
 
 
 def run_or_let_it_say_why(item, run):
@@ -38,7 +40,7 @@ def run_or_let_it_say_why(item, run):
         outputs = item.test_outputs
         said = "".join(output.get("text", "") for output in outputs)
         why = re.search(f"{NOT_HERE}(.*)\\. The course", said)
-        known = why and (why[1] in (needs.NO_COMPILER, needs.NO_NVRTC) or not needs.TORCH_BUILDS)
+        known = why and (why[1] in needs.missing() or not needs.TORCH_BUILDS)
         if known and all(output.output_type != "error" for output in outputs):
             pytest.skip(why[1])
         raise

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+from importlib.util import find_spec
 
 import pytest
 import torch
 
-from helpers.lessons.cuda_on_cpu import every_architecture
+from helpers.lessons.cuda_on_cpu import every_architecture, instructions
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 torch.set_num_threads(1)
@@ -21,8 +22,17 @@ def why_not(look):
     return None
 
 
-# Two conditions: CuPy, which brings NVRTC, has no wheels for macOS, where there is a compiler.
+# Apart: CuPy, which brings NVRTC, and Triton have no wheels for macOS, where there is a compiler.
 NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
+NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
+NO_TRITON = None if find_spec("triton") else "No module named 'triton'"  # it has Linux alone
 TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
+needs_nvdisasm = pytest.mark.skipif(NO_NVDISASM is not None, reason=str(NO_NVDISASM))
+needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
+
+
+def missing():
+    """Every sentence that a cell may truly say here."""
+    return {NO_COMPILER, NO_NVRTC, NO_NVDISASM, NO_TRITON} - {None}

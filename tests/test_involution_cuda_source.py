@@ -69,7 +69,7 @@ def test_64_bit_indices_and_other_blocks_give_the_same(kernel):
         expected = getattr(involution, kernel)(*arguments, geometry)
         for options in (
             {"index": "long long"},
-            {"block": (256, 1), "index": "long long"},  # the naive launch of the benchmark
+            {"block": (256, 1), "index": "long long"},
             {"block": (4, 2)},
             {"block": (1, 1)},
         ):
@@ -286,8 +286,8 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
 
     class RawModule:
         def __init__(self, code, options, name_expressions):
-            notes.append(("compiled", len(name_expressions)))
-            assert code == launch.SOURCE
+            notes.append(("compiled", name_expressions))
+            assert code == launch.FAST_SOURCE
             self.names = name_expressions
 
         def get_function(self, name):
@@ -306,17 +306,18 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
-    cuda._module.cache_clear(), cuda._function.cache_clear()
+    cuda._function.cache_clear()
     geometry = JUDGES[0]
     input, weight, _ = random_tensors(geometry, torch.bfloat16, 0)
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
-    cuda._module.cache_clear(), cuda._function.cache_clear()
+    cuda._function.cache_clear()
 
-    assert [n[0] for n in notes].count("compiled") == 1  # cached by type and device
+    name = "involution2d_forward_fast<__nv_bfloat16, 1, 3, 3, 1, 1, 1, 1>"
+    assert [n for n in notes if n[0] == "compiled"] == [("compiled", (name,))]  # once
     assert ("device", None) in notes and ("stream", 1234) in notes
-    name, grid, block, args = notes[-1]
-    assert name == "involution2d_forward<__nv_bfloat16, int>"
-    assert grid == (2 * 2,) and block == (32, 8)  # 63 pixels in tiles of 32, 12 planes of 8
+    launched, grid, block, args = notes[-1]
+    assert launched == name
+    assert grid == (6,) and block == (128, 1)  # 63 pixels of 12 planes
     addresses, structure = args[:3], args[3]
     assert addresses == (input.data_ptr(), weight.data_ptr(), results[1].data_ptr())  # no copies
     assert structure.size == 1 and structure.nbytes == 4 * len(geometry)
@@ -334,8 +335,8 @@ def test_device_agrees_with_cpu(dtype, kernel):
         case = random_tensors(geometry, dtype, seed)
         expected = getattr(plain, kernel)(*operands(kernel, *case), geometry)
         on_device = operands(kernel, *(t.cuda() for t in case))
-        for index in launch.INDEXES:
-            actual = launch.launch(kernel, *on_device, geometry, cuda._run, index=index)
+        for options in ({"index": "int"}, {"index": "long long"}, {"fast": True}):
+            actual = launch.launch(kernel, *on_device, geometry, cuda._run, **options)
             assert_close(actual, expected.double(), dtype)
 
 

@@ -4,10 +4,13 @@ It is slow, and it is strict. Every read and write of an array is watched, and t
 a device would let pass, or die of, raises a `KernelError` which says who did what:
 
 - a read or a write outside an array, or a write to one that is `const`;
-- an element of a result that is written twice, or never, or read before it was written.
+- an element of a result that is written twice, or never, or read before it was written;
+- shared memory that is read before it was written, or that two threads of a block touch, one of
+  them writing, with no `__syncthreads` between.
 
-Results hold nan before the run. Kernels may use templates, structures, half precision
-and blocks of any shape, but neither shared memory nor synchronisation nor atomics.
+Results and shared memory hold nan before the run. Kernels may use templates, structures, half
+precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
+template, but neither atomics nor what the threads of a warp tell each other.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -33,7 +36,7 @@ import torch
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
-HEADERS = "vocabulary.h", "watch.h"
+HEADERS = "vocabulary.h", "watch.h", "block.h"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", HEADERS[0]]
 # Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed overflow.
 CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
@@ -74,6 +77,7 @@ class _Launch(ctypes.Structure):
         ("first_block", ctypes.c_longlong),
         ("last_block", ctypes.c_longlong),
         ("seconds", ctypes.c_double),
+        ("order", ctypes.c_int),
         ("array_count", ctypes.c_int),
         ("arrays", ctypes.POINTER(_Array)),
         ("watched_block", _Int3),
@@ -88,10 +92,11 @@ class _Launch(ctypes.Structure):
         ("fault_element", ctypes.c_longlong),
         ("fault_block", _Int3),
         ("fault_thread", _Int3),
+        ("fault_other", _Int3),
     ]
 
 
-def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds=20.0):
+def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds=20.0, order="any"):
     """Run a kernel on the CPU, and check each of its accesses to memory.
 
     source: CUDA C++. kernel: the name of a `__global__` function in it, with template arguments
@@ -102,9 +107,12 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
         exactly once, everywhere, and reaches the tensor if all went well. An integer or a float
         takes a number, a structure of integers a sequence of them.
     watch: (block, thread), each an index of up to three numbers. `run` then returns what this
-        thread did, a list of ("read" or "write", name of the array, index of the element).
+        thread did, a list of ("read" or "write", name of the array, index of the element); in
+        shared memory the name is "__shared__", and the index counts bytes.
     blocks: a range of blocks, to run these alone (results then keep what they held, elsewhere).
     seconds: of processor time, after which a kernel counts as endless.
+    order: of the threads of a block between two `__syncthreads`. "up" and "down" let pass what
+        depends on it, as a device does; "any" names it.
 
     Raises KernelError for a kernel that does not compile or breaks a rule, CompilerNotFoundError
     where there is no C++ compiler, TypeError or ValueError for arguments that do not fit.
@@ -143,6 +151,7 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
     blocks = blocks or range(x * y * z)
     request.first_block, request.last_block = blocks.start, blocks.stop
     request.seconds = seconds
+    request.order = {"any": 0, "up": 1, "down": -1}[order]
     request.array_count = len(arrays)
     request.arrays = (_Array * len(arrays))(*arrays)
     if watch:
@@ -161,8 +170,9 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
         if arena:
             ctypes.memmove(tensors[name].data_ptr(), places[name], tensors[name].nbytes)
     if watch:
+        names = [*tensors, "__shared__"]  # its number is -1
         return [
-            ("write" if a.is_write else "read", list(tensors)[a.array], a.element)
+            ("write" if a.is_write else "read", names[a.array], a.element)
             for a in request.watched[: request.watched_count]
         ]
 
@@ -235,9 +245,19 @@ def _sentence(request, tensors):
         return f"{who} divides by zero, or uses an invalid address"
     if request.fault == 7:
         return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
+    verb = "writes" if request.fault_is_write else "reads"
+    if request.fault == 8:
+        does = "touches" if request.fault_is_write else "writes"
+        return (
+            f"{who} {verb} shared memory that thread {tuple(request.fault_other)} {does},"
+            " with no __syncthreads between"
+        )
+    if request.fault == 9:
+        return f"{who} {verb} outside of its arrays in shared memory"
+    if request.fault == 10:
+        return f"{who} {verb} shared memory that nothing was written to"
     name = list(tensors)[request.fault_array]
     what = f"{name}[{request.fault_element}]"
-    verb = "writes" if request.fault_is_write else "reads"
     return {
         1: f"{who} {verb} {what}, but {name} has {tensors[name].numel()} elements",
         2: f"{who} writes {what}, but {name} is const",
@@ -251,6 +271,8 @@ def _compile(source, kernel):
     compiler = find_compiler()
     version = _version(tuple(compiler))
     command = [*compiler, *FLAGS, *(CLANG_FLAGS if "clang" in version else [])]
+    if "__shared__" in source or "__syncthreads" in source:
+        command.append("-DTHREADS_MEET")
     unit = (
         f'#line 1 "kernel.cu"\n{source}\n#line 1 "emulator.py"\n#include "{HEADERS[1]}"\n'
         'extern "C" int describe_kernel(char* kinds, int* sizes) {\n'

@@ -40,29 +40,55 @@ def compile_for(architecture, source, names):
     the source does not compile, ImportError without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
-    # ptxas reports registers and spills in the log; split-compile uses the idle cores
-    options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
-    options += ["--split-compile=0", *(f"-I{folder}" for folder in _header_folders())]
-    key = [source, *names, *options, str(nvrtc.getVersion())]
+    options = [*options_for(architecture), "--split-compile=0"]  # uses the idle cores
+    key = [source, *names, *options, version()]
     report = cached_file("nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options))
     log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
     return {name: _resources(log, mangled[name]) for name in names}
 
 
+def version():
+    """NVRTC's version, as a text."""
+    return str(_nvrtc().getVersion())
+
+
+def machine_code(architecture, source, names):
+    """What a GPU of this architecture would load, as bytes, and {name: its name in there}.
+
+    Without split-compile, as CuPy compiles: with it the code for sm_120 is longer.
+    """
+    nvrtc = _nvrtc()
+    program, mangled = _compiled(nvrtc, source, names, options_for(architecture))
+    try:
+        return nvrtc.getCUBIN(program) + b"\0", mangled  # CuPy takes the last byte off
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def options_for(architecture):
+    # ptxas reports registers and spills in the log
+    options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+    return [*options, *(f"-I{folder}" for folder in _header_folders())]
+
+
 def _compile(nvrtc, source, names, options, report):
+    program, mangled = _compiled(nvrtc, source, names, options)
+    said = json.dumps([nvrtc.getProgramLog(program), mangled])
+    nvrtc.destroyProgram(program)
+    Path(report).write_text(said, encoding="utf-8")
+
+
+def _compiled(nvrtc, source, names, options):
     program = nvrtc.createProgram(source, "kernel.cu", (), ())
     try:
         for name in names:
             nvrtc.addNameExpression(program, name)
-        try:
-            nvrtc.compileProgram(program, tuple(options))
-        except nvrtc.NVRTCError as error:
-            raise NvrtcError(nvrtc.getProgramLog(program).strip()) from error
-        mangled = {name: nvrtc.getLoweredName(program, name) for name in names}
-        said = json.dumps([nvrtc.getProgramLog(program), mangled])
-        Path(report).write_text(said, encoding="utf-8")
-    finally:
+        nvrtc.compileProgram(program, tuple(options))
+        return program, {name: nvrtc.getLoweredName(program, name) for name in names}
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program).strip()
         nvrtc.destroyProgram(program)
+        raise NvrtcError(log) from error
 
 
 def _nvrtc():

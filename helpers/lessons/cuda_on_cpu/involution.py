@@ -1,9 +1,18 @@
-"""The kernels of `helpers/ops/involution/kernels.cu` on the CPU, and their names."""
+"""The kernels of `kernels.cu` and `fast_kernels.cu` on the CPU, and their names."""
 
 from functools import partial
 
-from helpers.ops.involution.geometry import KERNELS
-from helpers.ops.involution.launch import INDEXES, SOURCE, TYPES, kernel_name, launch
+import torch
+
+from helpers.ops.involution.geometry import ARRAYS, KERNELS, operands
+from helpers.ops.involution.launch import (
+    FAST_SOURCE,
+    INDEXES,
+    SOURCE,
+    TYPES,
+    kernel_name,
+    launch,
+)
 
 from . import emulator
 
@@ -16,13 +25,40 @@ def all_names(index=INDEXES, types=tuple(TYPES)):
 def runner(source):
     """The `run` that `launch` takes, for a text like that of `kernels.cu`."""
 
-    def run(name, grid, block, arguments, index):
+    def run(name, grid, block, arguments, index, source=source):
         emulator.run(source, name, grid, block, arguments)
 
     return run
 
 
-# The same three functions as in plain.py, cpu.py and cuda.py.
+def fast(kernel, first, second, geometry):
+    """What `cuda.py` does for a kernel, on the CPU."""
+    return launch(kernel, first, second, geometry, runner(FAST_SOURCE), fast=True)
+
+
+# The same three functions as in plain.py and cpu.py, by the readable kernels.
 forward, grad_input, grad_weight = (
     partial(launch, kernel, run=runner(SOURCE)) for kernel in KERNELS
 )
+
+
+def reads(kernel, geometry, source=FAST_SOURCE, fast=False):
+    """How often one thread reads each array: {array: count}.
+
+    The thread owns a pixel in the middle of the first plane.
+    """
+    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
+    tensors = operands(kernel, *map(torch.zeros, sizes))
+    pixel = geometry.out_height // 2 * geometry.out_width + geometry.out_width // 2
+    seen = []
+
+    def run(name, grid, block, arguments, index):
+        block = (block[0] * block[1], 1)  # the first plane alone, whatever the kernel
+        watch = divmod(pixel, block[0])
+        only = range(watch[0], watch[0] + 1)
+        options = {"watch": watch, "blocks": only}
+        seen.extend(emulator.run(source, name, grid, block, arguments, **options))
+
+    launch(kernel, *tensors, geometry, run, fast=fast)
+    arrays = [array for action, array, _ in seen if action == "read"]
+    return {array: arrays.count(array) for array in ARRAYS[kernel][:2]}

@@ -1,7 +1,12 @@
 // What nvcc and NVRTC provide without being asked, for a C++ compiler: enough of CUDA's vocabulary
-// to run a kernel that uses neither shared memory nor synchronisation, one thread after the other.
+// to run a kernel one thread after the other, or, where threads of a block meet, as block.h says.
 // __restrict__ needs no line: g++ and clang know it.
 #pragma once
+
+#if defined(__APPLE__) && defined(THREADS_MEET)
+#define _XOPEN_SOURCE 700  // or there is no ucontext.h
+#define _DARWIN_C_SOURCE
+#endif
 
 #include <cmath>
 #include <cstdint>
@@ -14,6 +19,14 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __launch_bounds__(...)
+
+#ifdef __APPLE__
+#define SHARED_SECTION "__DATA,shared_memory"
+#else
+#define SHARED_SECTION "shared_memory"
+#endif
+#define __shared__ static __attribute__((section(SHARED_SECTION)))
+void __syncthreads();
 
 struct uint3 { unsigned int x, y, z; };
 using dim3 = uint3;

@@ -18,7 +18,8 @@
 #define UNCHECKED __attribute__((no_sanitize("thread")))
 
 enum Fault {
-    NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG
+    NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG,
+    RACE, SHARED_OUTSIDE, SHARED_UNWRITTEN
 };
 
 struct Array {                 // emulator.py has the same structure, in ctypes
@@ -27,21 +28,20 @@ struct Array {                 // emulator.py has the same structure, in ctypes
     unsigned char* written;    // one flag for each element, or null: the array is read-only
 };
 struct Access { int array, is_write; long long element; };
-struct Report {
-    int fault, array, is_write;
-    long long element;
-    uint3 block, thread;
-};
 struct Launch {
     uint3 grid, block;
     long long first_block, last_block;  // run these only: [first, last)
     double seconds;                     // an endless loop ends when these are over
+    int order;                          // of a block's threads that meet: 1 up, -1 down, 0 any
     int array_count;
     Array* arrays;
     uint3 watched_block, watched_thread;
     long long watched_capacity, watched_count;
     Access* watched;                    // receives what the watched thread reads and writes
-    Report report;
+    // the report
+    int fault, array, is_write;
+    long long element;
+    uint3 block_of, thread, other;
 };
 
 static Launch* launch = nullptr;
@@ -51,8 +51,18 @@ static pthread_t runner;
 
 UNCHECKED static bool same(uint3 a, uint3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
+#ifdef THREADS_MEET
+static void leave();
+static bool is_shared(char* address);
+static void check_shared(char* address, long long size, bool is_write);
+#endif
+
 UNCHECKED static void fail(int fault, int array, long long element, bool is_write) {
-    launch->report = {fault, array, is_write, element, blockIdx, threadIdx};
+    launch->fault = fault, launch->array = array, launch->is_write = is_write;
+    launch->element = element, launch->block_of = blockIdx, launch->thread = threadIdx;
+#ifdef THREADS_MEET
+    leave();
+#endif
     siglongjmp(give_up, 1);
 }
 
@@ -72,15 +82,19 @@ UNCHECKED static void set_timer(double seconds) {
     setitimer(ITIMER_VIRTUAL, &timer, nullptr);  // counts processor time
 }
 
+UNCHECKED static void note(int array, long long element, bool is_write) {
+    if (launch->watched_count < launch->watched_capacity &&
+        same(blockIdx, launch->watched_block) && same(threadIdx, launch->watched_thread))
+        launch->watched[launch->watched_count++] = {array, is_write, element};
+}
+
 UNCHECKED static void visit(int array, long long element, bool is_write) {
     unsigned char* written = launch->arrays[array].written;
     if (is_write && !written) fail(READ_ONLY, array, element, is_write);
     if (is_write && written[element]) fail(WRITTEN_TWICE, array, element, is_write);
     if (!is_write && written && !written[element]) fail(READ_UNWRITTEN, array, element, is_write);
     if (is_write) written[element] = 1;
-    if (launch->watched_count < launch->watched_capacity &&
-        same(blockIdx, launch->watched_block) && same(threadIdx, launch->watched_thread))
-        launch->watched[launch->watched_count++] = {array, is_write, element};
+    note(array, element, is_write);
 }
 
 UNCHECKED static void check(char* address, long long size, bool is_write) {
@@ -105,9 +119,16 @@ UNCHECKED static void check(char* address, long long size, bool is_write) {
     uint3* const own[] = {&threadIdx, &blockIdx, &blockDim, &gridDim};
     for (uint3* variable : own)
         if (address >= (char*)variable && address + size <= (char*)(variable + 1)) return;
+#ifdef THREADS_MEET
+    if (is_shared(address)) return check_shared(address, size, is_write);
+#endif
     const bool far = nearest < 0 || distance > 1LL << 36;
     fail(far ? UNKNOWN_MEMORY : OUTSIDE, nearest, nearest_element, is_write);
 }
+
+#ifdef THREADS_MEET
+#include "block.h"
+#endif
 
 extern "C" {
 #define ACCESS(size)                                                                               \
@@ -156,6 +177,19 @@ UNCHECKED void call(void (*kernel)(P...), void** arguments, std::index_sequence<
     kernel(*(std::remove_const_t<P>*)arguments[I]...);
 }
 
+#ifdef THREADS_MEET
+template <typename... P>
+struct Meeting {
+    static void (*kernel)(P...);
+    static void** arguments;
+    UNCHECKED static void call_it() {
+        call(kernel, arguments, std::index_sequence_for<P...>());
+    }
+};
+template <typename... P> void (*Meeting<P...>::kernel)(P...);
+template <typename... P> void** Meeting<P...>::arguments;
+#endif
+
 template <typename... P>
 UNCHECKED void run(void (*kernel)(P...), void** arguments, Launch* request) {
     char here;
@@ -173,6 +207,13 @@ UNCHECKED void run(void (*kernel)(P...), void** arguments, Launch* request) {
             blockIdx.x = b % gridDim.x;
             blockIdx.y = b / gridDim.x % gridDim.y;
             blockIdx.z = b / gridDim.x / gridDim.y;
+#ifdef THREADS_MEET
+            Meeting<P...>::kernel = kernel, Meeting<P...>::arguments = arguments;
+            enter = Meeting<P...>::call_it;
+            run_block();
+            if (launch->fault) break;
+            continue;
+#endif
             for (threadIdx.z = 0; threadIdx.z < blockDim.z; ++threadIdx.z)
                 for (threadIdx.y = 0; threadIdx.y < blockDim.y; ++threadIdx.y)
                     for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)

@@ -211,7 +211,7 @@ def _compiler_says(text, cell):
         return text
     number, said = error.groups()
     place = f" in line {number} of the cell" if number else ""
-    absent = re.search(r"__shared__|__constant__|__syncthreads|atomic\w+", said)
+    absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
         return f"`{absent[0]}`{place} is not available here on the CPU; you do not need it."
     hint = ". Is a brace missing at the end?" if not number and "expected" in said else ""
@@ -272,7 +272,7 @@ EXERCISE_3 = Exercise(
         ("i < K;", "i < K // 2;", "In C, `//` begins a comment"),
         ("int column =", "int column; column =", "% width", "// width", "begins a comment"),
         ("y[element] = sum", "atomicAdd(y + element, sum)", "is not available here on the CPU"),
-        ("float sum", "__shared__ float s[32]; float sum", "`__shared__` in line 9 of the cell is"),
+        ("float sum", "__constant__ float s[32]; float sum", "`__constant__` in line 9 of the"),
         ("\n__global__", "\n__device__ float a[3];\n__global__", "sum = 0", "sum = a[0] = 0",
          "Here on the CPU there are no arrays outside"),
         ("    y[element] = sum;\n", "", "no thread writes y[0]"),

@@ -32,4 +32,4 @@ def backend(device="cpu"):
         return Backend("plain", cpu.reason() if is_cpu else f"there is no kernel for {device}")
     if module is cpu:
         return Backend("cpu kernel", cpu.reason())
-    return Backend("cuda kernel", "kernels.cu, compiled and launched by CuPy")
+    return Backend("cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy")

@@ -5,11 +5,12 @@
 
 Kernels 7 x 7, stride 1, 16 channels a group, batch 8. The rows:
 
-unfold  `torch.nn.functional.unfold`, multiply, sum: the authors' first implementation
-plain   `plain.py`
-cpu     `cpu_kernels.cpp` (without a GPU, with a compiler)
-naive   `kernels.cu` in flat blocks of 256 threads with 64-bit indices (with a GPU)
-cuda    `kernels.cu` as `involution2d` launches it (with a GPU)
+unfold     `torch.nn.functional.unfold`, multiply, sum: the authors' first implementation
+plain      `plain.py`
+cpu        `cpu_kernels.cpp` (without a GPU, with a compiler)
+constants  `constants.cu`, the design of the authors' CUDA kernels (with a GPU)
+readable   `kernels.cu` (with a GPU)
+cuda       `fast_kernels.cu`, as `involution2d` launches it (with a GPU)
 
 The columns: milliseconds of forward, and of forward and backward together; how many times as fast
 as unfold, together; the peak of the memory that the two allocate, results included, in units of
@@ -25,6 +26,7 @@ import math
 import os
 import platform
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -32,12 +34,13 @@ from torch.profiler import profile
 from torch.utils.benchmark import Timer
 
 from . import cpu, plain
-from .geometry import KERNELS, Geometry, operands
-from .launch import launch
+from .geometry import ARRAYS, KERNELS, Geometry, operands
+from .launch import SOURCE, TYPES, launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
 KERNEL, GROUP_CHANNELS = 7, 16
+CONSTANTS = "N C G H W HO WO KH KW SH SW PH PW DH DW".split()  # a Geometry, in constants.cu
 
 
 def unfold_involution(input, weight):
@@ -48,6 +51,22 @@ def unfold_involution(input, weight):
     unfolded = unfolded.view(batch, groups, channels // groups, kernel**2, height, width)
     weight = weight.view(batch, groups, 1, kernel**2, height, width)
     return (weight * unfolded).sum(3).view(batch, channels, height, width)
+
+
+def constants_source(geometry):
+    values = ", ".join(f"{name} = {x}" for name, x in zip(CONSTANTS, geometry, strict=True))
+    body = Path(__file__).with_name("constants.cu").read_text(encoding="utf-8")
+    return f"{SOURCE}\nconstexpr int {values};\n{body}"
+
+
+def launch_constants(kernel, first, second, geometry, run):
+    """The same as `launch`, with `constants.cu` made for this geometry."""
+    result = first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
+    arguments = dict(zip(ARRAYS[kernel], (first, second, result), strict=True), s=geometry)
+    name, block = f"constants_{kernel}<{TYPES[first.dtype]}>", 512
+    grid = (-(-result.numel() // block),)
+    run(name, grid, (block, 1), arguments, "int", constants_source(geometry))
+    return result
 
 
 def with_autograd(input, weight, grad_output):
@@ -91,13 +110,15 @@ def peak_bytes(function, device):
     return peak
 
 
-def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32):
-    """A Geometry, and input, weight and grad_output for it."""
+def geometry_of(batch, channels, size, kernel=KERNEL):
     groups, padding = channels // GROUP_CHANNELS, kernel // 2
     sizes = (size,) * 4
-    geometry = Geometry(
-        batch, channels, groups, *sizes, kernel, kernel, 1, 1, padding, padding, 1, 1
-    )
+    return Geometry(batch, channels, groups, *sizes, kernel, kernel, 1, 1, padding, padding, 1, 1)
+
+
+def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32):
+    """A Geometry, and input, weight and grad_output for it."""
+    geometry = geometry_of(batch, channels, size, kernel)
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
     torch.manual_seed(0)
     return geometry, [torch.randn(shape, device=device).to(dtype) for shape in sizes]
@@ -155,11 +176,11 @@ def main(arguments=None):
     if device == "cuda":
         from . import cuda
 
-        naive = [
-            partial(launch, kernel, run=cuda._run, block=(256, 1), index="long long")
-            for kernel in KERNELS
-        ]
-        paths |= {"naive": naive, "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight)}
+        paths |= {
+            "constants": [partial(launch_constants, kernel, run=cuda._run) for kernel in KERNELS],
+            "readable": [partial(launch, kernel, run=cuda._run) for kernel in KERNELS],
+            "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight),
+        }
         bandwidth = copy_bandwidth(options.seconds)
         print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
     else:

@@ -1,8 +1,9 @@
-"""Involution on a CUDA device: `kernels.cu`, compiled and launched by CuPy.
+"""Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and launched by CuPy.
 
 torch owns the tensors and the stream, CuPy compiles and launches. Nothing is copied, except a
-tensor that is not contiguous, and nothing waits for the device. CuPy compiles a module at the
-first call for each type and device, in about a second, and keeps it on disk.
+tensor that is not contiguous, and nothing waits for the device. CuPy compiles a kernel at the
+first call for each type, window (kernel size, stride, dilation) and number of channels a thread,
+in about a second, and keeps it on disk.
 """
 
 from functools import cache, partial
@@ -10,7 +11,7 @@ from functools import cache, partial
 import torch
 
 from .geometry import KERNELS
-from .launch import INDEXES, SOURCE, kernel_name, launch
+from .launch import FAST_SOURCE, launch
 
 
 def _cupy():
@@ -25,17 +26,12 @@ def _cupy():
 
 
 @cache
-def _module(dtype, device):
-    names = tuple(kernel_name(kernel, dtype, index) for kernel in KERNELS for index in INDEXES)
-    return _cupy().RawModule(code=SOURCE, options=("--std=c++17",), name_expressions=names)
+def _function(name, device, source):
+    module = _cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=(name,))
+    return module.get_function(name)
 
 
-@cache
-def _function(name, dtype, device):
-    return _module(dtype, device).get_function(name)
-
-
-def _run(name, grid, block, arguments, index):
+def _run(name, grid, block, arguments, index, source=FAST_SOURCE):
     cupy = _cupy()
     import numpy  # CuPy cannot do without it
 
@@ -50,8 +46,10 @@ def _run(name, grid, block, arguments, index):
     else:  # CuPy 13
         stream = cupy.cuda.ExternalStream(stream.cuda_stream, device)
     with cupy.cuda.Device(device), stream:
-        _function(name, tensors[0].dtype, device)(grid, block, tuple(values))
+        _function(name, device, source)(grid, block, tuple(values))
 
 
 # The same three functions as in plain.py and cpu.py.
-forward, grad_input, grad_weight = (partial(launch, kernel, run=_run) for kernel in KERNELS)
+forward, grad_input, grad_weight = (
+    partial(launch, kernel, run=_run, fast=True) for kernel in KERNELS
+)

@@ -1,0 +1,240 @@
+"""Exercises of chapter 15: the kernel again."""
+
+import os
+import re
+from unittest import mock
+
+import torch
+
+from helpers.lessons import native
+from helpers.lessons.checking import Exercise
+from helpers.lessons.cuda_on_cpu import emulator
+from helpers.ops.involution.compiler import find_compiler
+
+
+def loads_and_multiply_adds(K, channels, rows):
+    inputs = K * (rows + K - 1) * channels
+    weights = K * K * rows
+    return inputs + weights, K * K * rows * channels
+
+
+def _as_counted(attempt):
+    for K, channels, rows in [(1, 1, 1), (3, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4)]:
+        # Which pixels and weights, one by one, as the thread of the exercise meets them.
+        window = {(c, r + i, j) for c in range(channels) for r in range(rows)
+                  for i in range(K) for j in range(K)}  # fmt: skip
+        expected = len(window) + K * K * rows, K * K * rows * channels
+        given = attempt(K, channels, rows)
+        where = f"with K = {K}, channels = {channels}, rows = {rows}"
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            yield f"{where}: return two numbers, got {given!r}."
+        if given[1] != expected[1]:
+            yield f"{where}: {given[1]} multiply-adds, but it makes {expected[1]}."
+        if given[0] != expected[0]:
+            inputs, weights = len(window), K * K * rows
+            yield (
+                f"{where}: {given[0]} loads, but it makes {expected[0]}, {inputs} of the input and"
+                f" {weights} of the weight."
+            )
+
+
+EXERCISE_1 = Exercise(
+    number="15.1",
+    name="loads_and_multiply_adds",
+    reference=loads_and_multiply_adds,
+    stub="def loads_and_multiply_adds(K, channels, rows): ...",
+    wrong=[
+        ("K * (rows + K - 1) * channels", "K * K * rows * channels", "rows = 2"),
+        ("weights = K * K * rows", "weights = K * K", "rows = 2"),
+        ("weights = K * K * rows", "weights = K * K * rows * channels", "channels = 4"),
+        ("(rows + K - 1)", "(rows + K)", "with K = 1, channels = 1, rows = 1: 3 loads"),
+        ("K * K * rows * channels", "K * K * channels", "multiply-adds, but it makes"),
+        ("return inputs + weights, K", "return K", "return two numbers, got"),
+    ],
+    properties=[_as_counted],
+    success="7 × 7, 4 channels, 4 rows: 0.61 loads for each multiply-add, where 16 channels of"
+    " one pixel have 1.06.",
+    hints=(
+        "Two output pixels one below the other share all rows of their windows but two.",
+        "rows windows of K rows, each one further down, cover rows + K - 1 rows of the input.",
+        "The weights belong to the pixel: no two outputs share one, but all channels do.",
+    ),
+    explanation="Both arrays are shared, in different directions: the weight by channels, the "
+    "input by neighbouring outputs. Blocks in both directions need fewer loads than long ones "
+    "in one, and more registers: rows × channels sums.",
+)
+
+
+TAPS = """
+__global__ void taps(const float* x, const float* weight, float* y, int channels, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float factors[3];
+    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];
+    for (int c = 0; c < channels; ++c) {
+        float sum = 0;
+        for (int k = 0; k < 3; ++k) {
+            int j = i + k - 1;
+            if (j >= 0 && j < n) sum += factors[k] * x[c * n + j];
+        }
+        y[c * n + i] = sum;
+    }
+}
+"""
+
+
+def _in_one_dimension(x, weight):
+    """Involution of (channels, n) with weights of (3, n), in plain PyTorch."""
+    padded = torch.nn.functional.pad(x, (1, 1))
+    n = x.shape[-1]
+    return sum(weight[k] * padded[..., k : k + n] for k in range(3))
+
+
+def _loads_once(source):
+    for channels, n in [(1, 5), (4, 11)]:
+        x = torch.arange(1.0, 1 + channels * n).view(channels, n)
+        weight = torch.linspace(-1, 2, 3 * n).view(3, n)
+        arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
+        arguments = arrays | {"channels": channels, "n": n}
+        where = f"with {channels} channels of {n}" if channels > 1 else f"with 1 channel of {n}"
+        try:
+            options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": native.PROCESSOR_SECONDS}
+            did = emulator.run(source, "taps", 2, 8, arguments, **options)
+        except emulator.KernelError as error:
+            said = re.search(r"error: (.*)", str(error))
+            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}."
+        expected = _in_one_dimension(x, weight)
+        if not torch.allclose(arrays["y"], expected):
+            c, i = divmod(int((arrays["y"] - expected).abs().argmax()), n)
+            got = arrays["y"][c, i]
+            yield f"{where}: y[{c}, {i}] is {got:.4g}, but {expected[c, i]:.4g} is right."
+        reads = [name for action, name, _ in did if action == "read"]
+        for name, needed in (("weight", 3), ("x", 3 * channels)):
+            if reads.count(name) != needed:
+                yield (
+                    f"{where}: the numbers are right, but thread 2 loads from `{name}`"
+                    f" {reads.count(name)} times, and needs {needed} elements of it."
+                )
+
+
+EXERCISE_2 = Exercise(
+    number="15.2",
+    name="taps",
+    reference=TAPS,
+    stub=(
+        "    float factors[3];\n"
+        "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n",
+        "",
+        "factors[k] * x",
+        "weight[k * n + i] * x",
+    ),
+    wrong=[
+        ("    float factors[3];\n", "", "float sum = 0;", "float sum = 0, factors[3];",
+         "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
+         "sum += factors[k]", "sum += (factors[k] = weight[k * n + i])",
+         "loads from `weight` 12 times, and needs 3"),
+        ("weight[k * n + i]", "weight[i * 3 + k]", "is right"),
+        ("weight[k * n + i]", "weight[k * n]", "is right"),
+        ("j >= 0 && ", "", "reads x[-1]"),
+        ("k < 3", "k < 2", "y[0, "),
+        ("factors[k] * x[c * n + j]", "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
+         "y[c * n + i] = sum;", "y[c * n + i] = sum + 0 * x[c * n + i];", "loads from `x`"),
+        ("float factors[3]", "float factors[3", "it does not compile"),
+        ("if (i >= n) return;", "", "but"),
+    ],
+    needs=find_compiler,
+    properties=[_loads_once],
+    success="three weights a thread, for any number of channels: the loads that remain are of x.",
+    hints=(
+        "What in the inner loop does not depend on c?",
+        "Three numbers, known before the loop over channels begins. Where can a thread keep them?",
+        "float factors[3]; outside of the loop: registers, if the loops over k unroll.",
+    ),
+    explanation="A load whose address does not change in a loop belongs before it. The compiler "
+    "may move it only if no write in the loop can change what is loaded; `__restrict__` is the "
+    "promise that none does, and here you kept it yourself.",
+)  # fmt: skip
+
+
+tl = None  # triton.language, once it is needed
+
+
+def involution_1d(x, weight, y, n):
+    i = tl.program_id(0) * 32 + tl.arange(0, 32)
+    mine = i < n
+    left = tl.load(x + i - 1, mask=mine & (i > 0), other=0)
+    here = tl.load(x + i, mask=mine, other=0)
+    right = tl.load(x + i + 1, mask=i + 1 < n, other=0)
+    sum = tl.load(weight + i, mask=mine, other=0) * left
+    sum += tl.load(weight + n + i, mask=mine, other=0) * here
+    sum += tl.load(weight + 2 * n + i, mask=mine, other=0) * right
+    tl.store(y + i, sum, mask=mine)
+
+
+def _triton():
+    """Triton, which interprets kernels on the CPU where there is no GPU."""
+    here = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+    with mock.patch.dict(os.environ, here):
+        import triton
+        import triton.language
+
+        return triton
+
+
+def _runs_in_triton(attempt):
+    triton = _triton()
+    names = attempt.__globals__
+    if names.get("tl") is None:
+        names["tl"] = triton.language
+    interpreted = not torch.cuda.is_available()
+    with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
+        kernel = triton.jit(attempt)
+    device = "cpu" if interpreted else "cuda"
+    for n in (5, 32, 40):
+        # What lies beside the arrays is not zero, and must neither be used nor written.
+        x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), torch.nan)
+        weight = torch.full((3 * n + 64,), 100.0)
+        x[32 : 32 + n] = torch.arange(1.0, n + 1)
+        weight[32 : 32 + 3 * n] = torch.linspace(1, 2, 3 * n)
+        own = slice(32, 32 + n)
+        expected = _in_one_dimension(x[own], weight[32 : 32 + 3 * n].view(3, n))
+        x, weight, y = x.to(device), weight.to(device), y.to(device)
+        kernel[(-(-n // 32),)](x[own], weight[32:], y[32:], n)
+        x, y = x.cpu(), y.cpu()
+        where = f"with n = {n}"
+        if not y[32 + n :].isnan().all() or not y[:32].isnan().all():
+            yield f"{where}: it writes beside y, which ends at y[{n - 1}]. Look at the store."
+        given = y[own]
+        if given.isnan().any():
+            yield f"{where}: y[{int(given.isnan().int().argmax())}] is not written."
+        if not torch.allclose(given, expected):
+            i = int((given - expected).abs().argmax())
+            yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right."
+
+
+EXERCISE_3 = Exercise(
+    number="15.3",
+    name="involution_1d",
+    reference=involution_1d,
+    stub="def involution_1d(x, weight, y, n): ...",
+    wrong=[
+        ("mask=mine & (i > 0)", "mask=mine", "with n = 5: y[0] is"),
+        ("mask=i + 1 < n", "mask=mine", "with n = 5: y[4] is"),
+        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beside y, which ends at y[4]"),
+        ("tl.program_id(0) * 32 + ", "", "with n = 40: y[32] is not written"),
+        ("weight + n + i", "weight + 3 * i + 1", "is right"),
+        ("x + i - 1", "x + i + 1", "y["),
+        ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
+    ],
+    needs=_triton,
+    properties=[_runs_in_triton],
+    success="three loads of x that overlap: in Triton the cache serves them, or you use a larger"
+    " block for each.",
+    hints=(
+        "x + i - 1 is an array of addresses: the left neighbours of all 32 elements.",
+        "A mask says for each element whether it is loaded; `other` is taken where it is not.",
+        "The left neighbour of i is there where i > 0 and i < n, the right one where i + 1 < n.",
+    ),
+    explanation="A program computes on arrays of addresses. Each load has the mask of what it "
+    "touches, which is not the same for three neighbours, and the store that of what it owns.",
+)

@@ -1,0 +1,323 @@
+"""The CUDA kernels made for one window: on the CPU under watch, and counted in machine code."""
+
+import re
+from functools import cache
+
+import pytest
+import torch
+
+from helpers.lessons.cuda_on_cpu import emulator, instructions, involution
+from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
+from helpers.ops.involution import benchmark, launch, plain
+from helpers.ops.involution.geometry import KERNELS, operands
+from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
+from tests.involution_reference import (
+    TOLERANCE,
+    assert_close,
+    by_loops,
+    make_geometry,
+    random_tensors,
+)
+
+each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+ARCHITECTURES = [] if NO_NVRTC else architectures()
+
+# Each window is compiled once, and judged by several geometries: fewer channels a thread than a
+# group has and as many, one block and several, height and width different in every respect.
+CASES = [
+    (batch, channels, groups, size, kernel, stride, padding, dilation)
+    for kernel, stride, dilation, shapes in (
+        ((3, 3), (1, 1), (1, 1), [(2, 4, 2, (7, 9), (1, 1)), (1, 4, 1, (5, 4), (2, 0))]),
+        ((2, 3), (2, 3), (1, 2), [(2, 4, 2, (8, 9), (1, 2)), (1, 2, 1, (13, 12), (0, 3))]),
+        ((3, 2), (1, 1), (3, 2), [(2, 2, 1, (7, 6), (2, 1)), (1, 6, 3, (9, 12), (3, 2))]),
+    )
+    for batch, channels, groups, size, padding in shapes
+]
+JUDGES = [make_geometry(*case) for case in CASES]
+
+
+@pytest.fixture
+def small_is_enough(monkeypatch):
+    """Two channels a thread, whatever the size."""
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(launch, "CHANNELS", (2, 1))
+
+
+@cache
+def expected(geometry, dtype=torch.float32, seed=0):
+    case = random_tensors(geometry, dtype, seed)
+    return case, by_loops(geometry, *case)
+
+
+# Executed on the CPU
+
+
+@needs_compiler
+@each_kernel
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel, small_is_enough):
+    judges = JUDGES if dtype == torch.float32 else JUDGES[:3]
+    for geometry in judges:
+        case, results = expected(geometry, dtype)
+        actual = involution.fast(kernel, *operands(kernel, *case), geometry)
+        assert_close(actual, results[KERNELS.index(kernel)], dtype)
+        in_pytorch = getattr(plain, kernel)(*operands(kernel, *case), geometry)
+        assert_close(actual, in_pytorch.double(), dtype)
+
+
+@needs_compiler
+@each_kernel
+def test_the_design_that_the_benchmark_compares_with_is_right(kernel):
+    geometry = make_geometry(2, 4, 2, (5, 6), (3, 2), (2, 1), (1, 1), (1, 2))
+    case, results = expected(geometry)
+    run = involution.runner(source=None)
+    actual = benchmark.launch_constants(kernel, *operands(kernel, *case), geometry, run)
+    assert_close(actual, results[KERNELS.index(kernel)], torch.float32)
+
+
+# Loads, counted by the emulator
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "kernel, readable, fast",
+    [
+        # 49 taps; then 49 taps of 16 channels: each weight is loaded once
+        ("forward", {"input": 49, "weight": 49}, {"input": 49 * 16, "weight": 49}),
+        ("grad_input", {"grad_output": 49, "weight": 49}, {"grad_output": 49 * 16, "weight": 49}),
+    ],
+)
+def test_a_weight_is_loaded_once_for_all_channels_of_a_thread(kernel, readable, fast, monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 16, 1, (9, 9), (7, 7), (1, 1), (3, 3), (1, 1))
+    assert involution.reads(kernel, geometry) == readable
+    assert involution.reads(kernel, geometry, fast=True) == fast
+    loads = sum(fast.values()) / (49 * 16)
+    assert loads == 1.0625 and sum(readable.values()) / 49 == 2
+
+
+@needs_compiler
+def test_a_grad_output_is_loaded_once_for_a_row_of_taps(monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 16, 1, (9, 9), (7, 7), (1, 1), (0, 0), (1, 1))
+    assert involution.reads("grad_weight", geometry) == {"grad_output": 16, "input": 16}
+    assert involution.reads("grad_weight", geometry, fast=True) == {
+        "grad_output": 16,
+        "input": 7 * 16,
+    }
+
+
+# Counted in machine code
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(architecture):
+    at_most = {"forward": 4, "grad_input": 4, "grad_weight": 5}
+    for shape in benchmark.SHAPES:
+        geometry = benchmark.geometry_of(*shape)
+        names = [launch.fast_kernel_name(k, torch.float32, geometry) for k in KERNELS]
+        counts = instructions.count(architecture, launch.FAST_SOURCE, names)
+        for kernel, name in zip(KERNELS, names, strict=True):
+            assert 2 < counts[name].per_multiply_add <= at_most[kernel], (shape, name)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
+    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
+    large, small = benchmark.geometry_of(8, 64, 56), benchmark.geometry_of(8, 512, 7)
+    sparse = large._replace(stride_height=2, stride_width=2, dilation_height=2, dilation_width=3)
+    wide = large._replace(kernel_height=launch.WIDEST, kernel_width=launch.WIDEST)
+    names = {
+        launch.fast_kernel_name(kernel, dtype, geometry)
+        for kernel in KERNELS
+        for geometry in ((large, small, sparse, wide) if is_last else (large, small))
+        for dtype in (launch.TYPES if is_last else [torch.float32])
+    }
+    for name, resources in compile_for(architecture, launch.FAST_SOURCE, sorted(names)).items():
+        assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
+        assert 0 < resources.registers <= 168, name  # three blocks of 128 threads fit, at least
+
+
+SASS = """
+//--------------------- .text.dot --------------------------
+.text.dot:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   @P0 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0020*/                   LDG.E R4, [R2.64] ;
+        /*0030*/                   LDS R5, [R3] ;
+.L_x_2:
+        /*0040*/              @!P1 FFMA R6, R4, R5, R6 ;
+        /*0050*/                   ISETP.NE.AND P0, PT, R0, RZ, PT ;
+        /*0060*/                   @P2 BRA `(.L_x_2) ;
+        /*0070*/                   @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0080*/                   FFMA R6, R4, R5, R6 ;
+        /*0090*/                   EXIT ;
+.L_x_3:
+        /*00a0*/                   BRA `(.L_x_3);
+        /*00b0*/                   NOP;
+"""
+
+
+def test_the_inner_loop_is_found():
+    assert instructions.count_text(SASS) == (3, 1, 0, 8)
+    outer = SASS.replace("@P2 BRA `(.L_x_2)", "IADD3 R0, R0, 0x1, RZ")
+    assert instructions.count_text(outer) == (6, 1, 2, 5)
+    twice = SASS.replace("LDS R5, [R3]", "DFMA R8, R4, R4, R8")
+    assert instructions.count_text(twice) == (6, 2, 1, 5)
+    straight = re.sub("@P. BRA", "MOV", SASS)
+    assert instructions.count_text(straight) == (11, 2, 2, 0)
+
+
+def test_without_nvdisasm_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(instructions.shutil, "which", lambda name, path: None)
+    with pytest.raises(ImportError, match="pip install nvidia-cuda-nvdisasm"):
+        instructions.count(90, "", [])
+
+
+# Which kernel is launched
+
+
+def chosen(kernel, geometry, **options):
+    """(name, grid, block) of a launch for arrays that need no memory."""
+    sizes = (geometry.input_size, geometry.weight_size, geometry.output_size)
+    case = operands(kernel, *(torch.empty(size, device="meta") for size in sizes))
+    notes = []
+    launch.launch(kernel, *case, geometry, lambda *note: notes.append(note), fast=True, **options)
+    return notes[0][:3]
+
+
+@pytest.mark.parametrize(
+    "shape, channels", list(zip(benchmark.SHAPES, (16, 16, 16, 8), strict=True))
+)
+def test_as_many_channels_a_thread_as_leave_enough_threads(shape, channels):
+    batch, all_channels, size = shape
+    threads = batch * all_channels * size**2 // channels
+    name, grid, block = chosen("forward", benchmark.geometry_of(*shape))
+    assert name == f"involution2d_forward_fast<float, {channels}, 7, 7, 1, 1, 1, 1>"
+    assert (grid, block) == ((-(-threads // 128),), (128, 1))
+    small = chosen("grad_input", benchmark.geometry_of(1, 64, 7))[0]
+    assert small == "involution2d_grad_input_fast<float, 1, 7, 7, 1, 1, 1, 1>"
+    odd = make_geometry(8, 44, 2, (56, 56), (3, 3), (1, 1), (1, 1), (1, 1))  # 22 a group
+    assert chosen("forward", odd)[0].startswith("involution2d_forward_fast<float, 2, ")
+
+
+def test_the_readable_kernels_are_for_the_rest():
+    for geometry in (
+        make_geometry(8, 64, 4, (56, 56), (1, 12), (1, 1), (0, 6), (1, 1)),  # too wide a row
+        make_geometry(1, 1, 1, (1, 1), (1, 1), (2**40, 1), (0, 0), (1, 1)),  # no int holds these
+        make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 2**40), (0, 0), (1, 1)),
+        make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 1), (0, 0), (2**40, 1)),
+        make_geometry(1, 1, 1, (1, 1), (1, 2), (1, 1), (0, 2**32), (1, 2**33)),
+    ):
+        index = "int" if geometry.kernel_width == 12 else "long long"
+        for kernel in KERNELS:
+            assert chosen(kernel, geometry)[0] == launch.kernel_name(kernel, torch.float32, index)
+    few = benchmark.geometry_of(1, 16, 7)
+    assert "_fast" not in chosen("grad_weight", few)[0]
+    assert "_fast" in chosen("forward", few)[0]
+    large = benchmark.geometry_of(8, 64, 56)
+    assert "_fast" not in chosen("forward", large, index="long long")[0]
+
+
+@needs_compiler
+@each_kernel
+def test_a_stride_that_no_int_holds(kernel):
+    geometry = make_geometry(1, 1, 1, (2, 2), (1, 1), (2**32, 2**40), (0, 0), (1, 1))
+    case, results = expected(geometry)
+    actual = involution.fast(kernel, *operands(kernel, *case), geometry)
+    assert_close(actual, results[KERNELS.index(kernel)], torch.float32)
+
+
+def test_more_blocks_than_a_grid_holds_are_refused():
+    geometry = make_geometry(1, 2**34 + 1, 1, (1, 1), (1, 1), (1, 1), (0, 0), (1, 1))
+    with pytest.raises(ValueError, match="at most 2\\^31 - 1 blocks, and .* need 2147483649"):
+        chosen("forward", geometry)
+
+
+@needs_compiler
+@each_kernel
+def test_the_most_elements_that_an_int_counts(kernel, monkeypatch):
+    # The memory is reserved, not used: only the last block runs.
+    monkeypatch.setattr(launch, "CHANNELS", (2, 1))
+    width, many = 2**15, (2**31 - 2**20) // 2**15 - 2
+    if kernel == "grad_weight":  # many rows of one tap
+        geometry = make_geometry(1, 1, 1, (many, width), (many, 1), (1, 1), (0, 0), (1, 1))
+    else:
+        geometry = make_geometry(1, many, 1, (1, width), (1, 1), (1, 1), (0, 0), (1, 1))
+    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
+    case = operands(kernel, *(torch.empty(size, dtype=torch.float16) for size in sizes))
+    for tensor in case:
+        tensor.view(-1)[:40000] = 2
+        tensor.view(-1)[-80000:] = 2
+
+    def run_the_last_block(name, grid, block, arguments, index):
+        assert "_fast" in name
+        blocks = range(grid[0] - 1, grid[0])
+        emulator.run(launch.FAST_SOURCE, name, grid, block, arguments, blocks=blocks)
+
+    result = launch.launch(kernel, *case, geometry, run_the_last_block, fast=True)
+    assert result.numel() > 2**31 - 2**21
+    assert result.view(-1)[-64:].eq(4).all()
+
+
+# Mutated by hand: each of these texts is wrong, and has to be found out.
+MUTATIONS = [
+    ("forward", "if (plane >= s.batch * s.channels) return;", ""),
+    ("forward", "me / pixels * CHANNELS", "me / pixels"),
+    ("forward", "left + kw * DW >= 0 && ", ""),
+    ("forward", "left + kw * DW < s.width", "left + kw * DW <= s.width"),
+    ("forward", "y < 0 || ", ""),
+    ("forward", "y >= s.height", "y > s.height"),
+    ("forward", "kh * DH", "kh"),
+    ("forward", "Sum(row[kw * DW])", "Sum(row[kw])"),
+    ("forward", "s.channels / s.groups", "s.channels"),
+    ("forward", "            tap += pixels;\n", ""),
+    ("forward", "            row += in_pixels;\n", "            row += pixels;\n"),
+    ("grad_input", "s.batch * s.channels", "s.batch * s.channels + 2"),
+    ("grad_input", "SW == 1 ? -kw * DW : w_times_stride / SW - right / SW", "-kw * DW"),
+    ("grad_input", "w_times_stride >= 0 && ", ""),
+    ("grad_input", "w_times_stride % SW == 0 &&", ""),
+    ("grad_input", "w_times_stride / SW < s.out_width", "true"),
+    ("grad_input", "h_times_stride % SH != 0", "false"),
+    ("grad_input", "if (h >= s.out_height) continue;", ""),
+    ("grad_input", "plane * out_pixels + right / SW", "plane * out_pixels + right"),
+    ("grad_weight", "taps % KH * DH", "taps % KH"),
+    ("grad_weight", "taps / KH * group_channels", "taps / KH"),
+    ("grad_weight", "y >= 0 && ", ""),
+    ("grad_weight", "left + kw * DW < s.width", "true"),
+    ("grad_weight", "            my_grad_output += pixels;\n", ""),
+]
+
+
+def mutate(kernel, old, new):
+    source = launch.FAST_SOURCE
+    begin = source.index(f"involution2d_{kernel}_fast(")
+    end = source.find("template", begin)
+    end = len(source) if end < 0 else end
+    part = source[begin:end]
+    assert old in part, "the text to mutate is not there"
+    return source[:begin] + part.replace(old, new, 1) + source[end:]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel, old, new", MUTATIONS)
+def test_a_mutated_source_is_caught(kernel, old, new, small_is_enough):
+    run = involution.runner(mutate(kernel, old, new))
+
+    def is_right(geometry):
+        case, results = expected(geometry)
+        try:
+            actual = launch.launch(kernel, *operands(kernel, *case), geometry, run, fast=True)
+            assert_close(actual, results[KERNELS.index(kernel)], torch.float32)
+        except emulator.KernelError as error:
+            assert "compile" not in str(error)  # a mutation has to be found by running it
+            return False
+        except AssertionError:
+            return False
+        return True
+
+    assert not all(is_right(geometry) for geometry in JUDGES)
