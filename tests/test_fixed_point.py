@@ -222,6 +222,7 @@ def test_steps_are_counted():
 
     z = fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=6)
     assert z.item() == 2 - 2**-5
+    assert fixed_point(halves, z * 0 + 2, max_steps=1).item() == 2
     with pytest.raises(NotConvergedError, match="in 5 steps"):
         fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=5)
 

@@ -123,3 +123,32 @@ def test_works_in_place_of_a_leaf_without_grad_and_in_inference():
         assert not f(x).requires_grad
         with torch.inference_mode():
             assert torch.equal(f(x), f(x.clone().requires_grad_()).detach())
+
+
+class Holds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([-1.6, 0.2, 1.4]))
+
+    def forward(self):
+        return round_straight_through(self.weight).sum()
+
+
+def test_works_in_data_parallel():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    module = torch.nn.parallel.DistributedDataParallel(Holds())
+    module().backward()
+    torch.distributed.destroy_process_group()
+    assert module.module.weight.grad.tolist() == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_slope_is_lost_only_where_detach_is():
+    """As the docstring says: run_decompositions makes an alias of each detach (torch 2.13.0)."""
+    program = torch.export.export(Holds(), ())
+    for module, right in ((program.module(), 1), (program.run_decompositions().module(), 0)):
+        module.zero_grad()
+        module().backward()
+        assert module.weight.grad.tolist() == [right] * 3, "mended? then mend the docstring"

@@ -12,7 +12,10 @@ here has the values of a step and the derivatives, of every order, of a smoother
 
 They are plain operations, step(x) - (s(x).detach() - s(x)), so every transform and compiler sees
 the decision, where several of them lose the backward of a Function. In the brackets stands +0
-exactly, so the values are exactly those of the step; the popular x + (step(x) - x).detach() rounds.
+exactly, so the values are those of the step to the last bit; the popular x + (step(x) - x).detach()
+makes 0 of the sign of a large number. One thing loses the slope, without a word: a program of
+`torch.export` after `run_decompositions`, which turns detach into an alias (torch 2.13.0). Train
+before you lower it.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
