@@ -16,7 +16,8 @@ COMPARED = "stored outputs compared"
 
 
 def pytest_collection_modifyitems(items):
-    from tests.needs import needs_compiler, needs_triton  # and torch, which only those that run tests need
+    # And torch with it, which the process that hands out the tests does without.
+    from tests.needs import needs_compiler, needs_triton
 
     for item in items:
         if isinstance(item, IPyNbCell):

@@ -13,6 +13,7 @@ from helpers.ops.linear import linear
 from helpers.ops.mul_constant import mul_constant
 from helpers.ops.sinh import sinh
 from helpers.ops.softplus import softplus
+from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
 from tests.common import FLOATS, layouts, random
 from tests.involution_reference import unfolded
 
@@ -43,7 +44,10 @@ class Op(NamedTuple):
     wrong: tuple = ()
 
 
-NOT_IN_THE_TABLE = {"legacy.py": "classes of 2017, called through an adapter: test_legacy.py"}
+NOT_IN_THE_TABLE = {
+    "fixed_point.py": "is called with a function: test_fixed_point.py",
+    "legacy.py": "classes of 2017, called through an adapter: test_legacy.py",
+}
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
 
@@ -71,6 +75,26 @@ def log_add_exp(x):
 def reversed_slope(x, scale=1.0):
     constant = x.detach()
     return constant - scale * (x - constant)
+
+
+def rounded(x):
+    constant = x.detach()
+    return torch.round(constant) + (x - constant)
+
+
+def signed(x, clip=1.0):
+    constant = x.detach()
+    step = torch.where(constant >= 0, 1.0, -1.0).to(x.dtype)
+    return step + (constant.abs() <= clip) * (x - constant)
+
+
+def spiked(x, slope=25.0):
+    """The step, and the surrogate's series around x."""
+    constant = x.detach()
+    difference, falling = x - constant, 1 + slope * constant.abs()
+    curvature = -2 * slope * constant.sign() / falling**3
+    step = (constant > 0).to(x.dtype)
+    return step + difference / falling**2 + difference**2 * curvature / 2
 
 
 def of_linear(dtype):
@@ -235,6 +259,38 @@ OPS = {
         ],
         dtypes=ALL,
     ),
+    "round_straight_through": Op(
+        round_straight_through, rounded, of_one_tensor, NOT_REAL, remarks=("unfaithful",)
+    ),
+    "sign_straight_through": Op(
+        sign_straight_through,
+        signed,
+        and_a_number(2.0, 3),
+        small=("contiguous, 2.0",),
+        bad=[
+            *NOT_REAL,
+            ({"clip": random(2)}, TypeError, "clip must be a Python number, got Tensor"),
+            ({"clip": True}, TypeError, "got bool"),
+            ({"clip": 0}, ValueError, "clip must be larger than 0, got 0"),
+            ({"clip": float("nan")}, ValueError, "larger than 0, got nan"),
+        ],
+        remarks=("unfaithful",),
+    ),
     "sinh": Op(sinh, torch.sinh, of_one_tensor, NOT_REAL),
     "softplus": Op(softplus, log_add_exp, with_corners, NOT_REAL, small=("corners",)),
+    "spike": Op(
+        spike,
+        spiked,
+        and_a_number(25.0, 2),
+        small=("contiguous, 25.0",),
+        bad=[
+            *NOT_REAL,
+            ({"slope": "25"}, TypeError, "slope must be a Python number, got str"),
+            ({"slope": False}, TypeError, "got bool"),
+            ({"slope": -1.0}, ValueError, "slope must be larger than 0, got -1.0"),
+            ({"slope": float("inf")}, ValueError, "for torch.float64, got inf"),
+            ({"slope": 1e-309}, ValueError, "slope must lie between 5.6e-309 and 1.8e+308"),
+        ],
+        remarks=("unfaithful",),
+    ),
 }

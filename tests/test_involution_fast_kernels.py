@@ -10,7 +10,6 @@ from helpers.lessons.cuda_on_cpu import emulator, instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import benchmark, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
-from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
 from tests.involution_reference import (
     TOLERANCE,
     assert_close,
@@ -18,6 +17,7 @@ from tests.involution_reference import (
     make_geometry,
     random_tensors,
 )
+from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 ARCHITECTURES = [] if NO_NVRTC else architectures()

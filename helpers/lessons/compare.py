@@ -159,7 +159,8 @@ def _exchanged(attempt, expected, inputs, theirs):
 def _wrong_gradients(attempt, expected, inputs, theirs):
     """What the doctor has no eye for: a faithful gradient of a function with another derivative.
 
-    Compared for a grad_output of about 1, and for one of about 1000, which clipping would change.
+    Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
+    one of about 1000, which clipping would change.
     """
     mine = copies(inputs)
     pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
@@ -169,16 +170,18 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
             return f"{which} requires no gradient, as if it were marked as non-differentiable."
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
-    for size in (1, 1000):
+    for size in (0, 1, 1000):
         weights = _weights([right for _, right in pairs], generator, size)
+        weights = weights if size else [torch.ones_like(weight) for weight in weights]
         given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
         right = _gradients([r for _, r in pairs], _leaves(theirs), weights)
         for index, (one, other) in enumerate(zip(given, right, strict=True)):
             worst = None if one is None or other is None else _worst(one, other)
             if worst:
                 which = "the gradient" if len(given) == 1 else f"gradient {index}"
-                large = "with a grad_output of about 1000, " if size > 1 else ""
-                return f"{large}{which} {worst}"
+                others = "with a grad_output of about 1000, " if size > 1 else ""
+                others = "with a grad_output that is not all ones, " if size == 1 else others
+                return f"{others}{which} {worst}"
     return None
 
 

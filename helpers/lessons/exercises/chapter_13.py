@@ -1,0 +1,233 @@
+"""Exercises of chapter 13: gradients by decision and by theorem."""
+
+import torch
+from torch.autograd import Function
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.lessons.checking import Exercise
+from helpers.lessons.compare import first_line
+from helpers.lessons.properties import saved_by
+
+NUMBERS = torch.tensor([[-3.7, -2.0, -1.5, -0.4], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64)
+
+
+def quantise(x, low, high):
+    smooth = x.clamp(low, high)
+    step = torch.round(smooth.detach())
+    return step - (smooth.detach() - smooth)
+
+
+def _in_range(x, low, high):
+    passes = (x >= low) & (x <= high)
+    return torch.round(x.detach()).clamp(low, high) + passes * (x - x.detach())
+
+
+def _has_forward_mode(attempt):
+    try:
+        _, given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))
+    except Exception as error:
+        yield f"backward is right, but forward mode (torch.func.jvp) raises: {first_line(error)}"
+    _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
+    if not torch.allclose(given, right):
+        yield (
+            "backward is right, but the derivative in forward mode (torch.func.jvp) is not: its "
+            f"largest number is {given.abs().max():.4g}, and {right.abs().max():.4g} is right."
+        )
+
+
+def _is_exact(attempt):
+    large = torch.tensor([-3e4, -5.0, 5.0, 3e4], dtype=torch.float16)
+    given = attempt(large, -1, 1)
+    if given.dtype != torch.float16:
+        yield f"for float16 it returns {given.dtype}."
+    if given.tolist() != [-1, -1, 1, 1]:
+        yield (
+            f"in float16, {large.tolist()} between -1 and 1 becomes {given.tolist()}: what was "
+            "added to a large number and taken away again is not the same."
+        )
+
+
+EXERCISE_1 = Exercise(
+    number="13.1",
+    name="quantise",
+    reference=quantise,
+    stub="def quantise(x, low, high): ...",
+    wrong=[
+        ("return step - (smooth.detach() - smooth)", "return step", "requires no gradient"),
+        ("return step - (smooth.detach() - smooth)", "return torch.round(smooth)",
+         "the gradient is 0 at [0, 1], but 1 is right"),
+        ("return step - (smooth.detach() - smooth)", "return x + (step - x).detach()",
+         "the gradient"),
+        ("(smooth.detach() - smooth)", "(smooth - smooth.detach())", "the gradient"),
+        ("smooth = x.clamp(low, high)", "smooth = x", "`forward`: the output"),
+        ("step = torch.round(smooth.detach())", "step = smooth.detach()", "`forward`: the output"),
+        ("step = torch.round(smooth.detach())", "step = torch.floor(smooth.detach() + 0.5)",
+         "`forward`: the output"),
+        ("smooth = x.clamp(low, high)", "smooth = x.clamp(low - 0.5, high + 0.5)",
+         "torch.round(smooth.detach())", "torch.round(x.detach()).clamp(low, high)",
+         "the gradient"),
+        ("return step - (smooth.detach() - smooth)",
+         "return step + ((x > low) & (x < high)) * (x - x.detach())", "the gradient"),
+        ("return step - (smooth.detach() - smooth)",
+         "\n    class Step(Function):\n"
+         "        @staticmethod\n"
+         "        def forward(x):\n"
+         "            return torch.round(x)\n\n"
+         "        @staticmethod\n"
+         "        def setup_context(ctx, inputs, output): ...\n\n"
+         "        @staticmethod\n"
+         "        def backward(ctx, grad_output):\n"
+         "            return grad_output\n\n"
+         "    return Step.apply(smooth)", "forward mode (torch.func.jvp) raises: You must"),
+        ("return step - (smooth.detach() - smooth)",
+         "passes = (x >= low) & (x <= high)\n"
+         "    return step + x - x.detach() - (~passes) * (x - x.detach())", "in float16"),
+    ],
+    like=_in_range,
+    samples={f"from {low} to {high}": [NUMBERS, low, high] for low, high in ((-2, 1), (0, 3))},
+    faithful=False,
+    properties=[_has_forward_mode, _is_exact],
+    success="the values of a step and the slope of a clamp, in backward and in forward mode.",
+    hints=(
+        "Which smooth function has the slope 1 in the range and 0 outside?",
+        "x.clamp(low, high) has. Its ends have the slope 1.",
+        "step - (smooth.detach() - smooth), as in the chapter.",
+    ),
+    explanation="The clamp has the slope that is asked for, and rounding it gives the values. "
+    "Plain operations bring forward mode with them.",
+)  # fmt: skip
+
+
+class NewtonSqrt(Function):
+    @staticmethod
+    def forward(ctx, a):
+        z = torch.ones_like(a)
+        for _ in range(60):
+            before, z = z, (z + a / z) / 2
+            if torch.equal(z, before):
+                break
+        ctx.save_for_backward(z)
+        return z
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (z,) = ctx.saved_tensors
+        return grad_output / (2 * z)
+
+
+POSITIVE = torch.tensor([[0.25, 2.0], [9.0, 1.5]], dtype=torch.float64)
+FAR = torch.tensor([1e-6, 1e8], dtype=torch.float64)
+
+
+class _Counts(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def _goes_by_the_theorem(attempt):
+    output = attempt.apply(POSITIVE.clone().requires_grad_())
+    with _Counts() as backward:
+        output.sum().backward()
+    if backward.count > 20:
+        yield (
+            f"it is right, but backward takes {backward.count} operations. It does not have to "
+            "iterate: differentiate both sides of z · z = a."
+        )
+    kept, _ = saved_by(attempt.apply, POSITIVE)
+    if len(kept) != 1:
+        yield f"it is right, but {len(kept)} tensors are saved; one is enough."
+
+
+EXERCISE_2 = Exercise(
+    number="13.2",
+    name="NewtonSqrt",
+    reference=NewtonSqrt,
+    stub="class NewtonSqrt(Function): ...",
+    wrong=[
+        ("grad_output / (2 * z)", "grad_output / z", "The gradient of `a`"),
+        ("grad_output / (2 * z)", "grad_output * 2 * z", "The gradient of `a`"),
+        ("grad_output / (2 * z)", "1 / (2 * z)", "grad_output"),
+        ("grad_output / (2 * z)", "grad_output / 2", "The gradient of `a`"),
+        ("range(60)", "range(7)", "for very small and very large numbers: `forward`"),
+        ("save_for_backward(z)\n        return z", "save_for_backward(z.clone())\n        return z",
+         "silently wrong"),
+        ("ctx.save_for_backward(z)", "ctx.z = z", "(z,) = ctx.saved_tensors", "z = ctx.z",
+         "Look at: ctx.save_for_backward"),
+        ("(2 * z)", "(2 * z.detach())", "silently wrong"),
+        ("save_for_backward(z)", "save_for_backward(a, z)", "(z,) =", "a, z =",
+         "2 tensors are saved; one is enough"),
+        ("save_for_backward(z)", "save_for_backward(a)", "(z,) = ctx.saved_tensors",
+         "(a,) = ctx.saved_tensors; z = torch.ones_like(a)\n"
+         "        for _ in range(60): z = (z + a / z) / 2", "does not have to iterate"),
+        ("        return z\n\n", "        return\n\n", "it returns None"),
+    ],
+    like=torch.sqrt,
+    samples={"": [POSITIVE], "for very small and very large numbers": [FAR]},
+    order=2,
+    properties=[_goes_by_the_theorem],
+    success="the solution is all that backward needs, and nobody asks how it was found.",
+    hints=(
+        "z · z = a holds for every a. Differentiate both sides.",
+        "2 z · dz = da. Which tensor is needed, and is it an input or an output?",
+        "Save z, the very tensor that forward returns, and divide by 2 z.",
+    ),
+    explanation="The equation gives dz = da / (2 z). Because z is an output it comes back with "
+    "its history, so the second derivative is right as well.",
+)  # fmt: skip
+
+
+class TriangleSpike(Function):
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u > 0).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (u,) = ctx.saved_tensors
+        return grad_output * (1 - u.abs()).clamp(min=0)
+
+
+POTENTIALS = torch.tensor([[-2.5, -0.75, -0.25, 0.0], [0.125, 0.5, 1.5, 3.0]], dtype=torch.float64)
+
+
+def _triangle(u):
+    near = u.clamp(-1, 1)
+    smooth = near - near * near.abs() / 2
+    return (u > 0).to(u.dtype) - (smooth.detach() - smooth)
+
+
+EXERCISE_3 = Exercise(
+    number="13.3",
+    name="TriangleSpike",
+    reference=TriangleSpike,
+    stub="class TriangleSpike(Function): ...",
+    wrong=[
+        (".clamp(min=0)", "", "the gradient"),
+        ("(1 - u.abs()).clamp(min=0)", "(1 - u).clamp(min=0)", "the gradient"),
+        ("(1 - u.abs()).clamp(min=0)", "(u.abs() <= 1)", "the gradient"),
+        ("grad_output * (1", "(1", "with a grad_output that is not all ones, the gradient"),
+        ("u > 0", "u >= 0", "`forward`: the output"),
+        (".to(u.dtype)", ".float()", "torch.float32, but torch.float64 is right"),
+        (".to(u.dtype)", "", "torch.bool, but torch.float64 is right"),
+        ("ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)",
+         "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s", "the gradient"),
+        ("ctx.save_for_backward(u)", "ctx.u = u", "(u,) = ctx.saved_tensors", "u = ctx.u",
+         "Look at: ctx.save_for_backward"),
+        ("(1 - u.abs()).clamp(min=0)", "1 / (1 + 25 * u.abs()) ** 2", "the gradient"),
+        ("(1 - u.abs())", "(1 - u.detach().abs())", "silently wrong"),
+    ],
+    like=_triangle,
+    samples={"": [POTENTIALS], "in float32": [POTENTIALS.float()]},
+    faithful=False,
+    success="forward fires, and backward lets those learn that were near to it.",
+    hints=(
+        "backward needs the potential, not the spike.",
+        "max(0, …) is .clamp(min=0), and what arrives as grad_output is multiplied by the slope.",
+    ),
+    explanation="The slope is written down, not derived, so it must be given the potential that "
+    "forward saw. Neurons further than 1 from their threshold do not learn from this scan.",
+)  # fmt: skip

@@ -1,0 +1,118 @@
+r"""Steps with a slope by decision: rounding, sign, and the spike of a neuron.
+
+The derivative of a step is 0 wherever there is one, so nothing in front of it learns. Each function
+here has the values of a step and the derivatives, of every order, of a smoother function s:
+
+    y = step(x)        dL/dx := dL/dy · s'(x)
+
+                              step                        s(x)
+    round_straight_through    round(x)                    x
+    sign_straight_through     1 if x >= 0 else -1         x clamped to ±clip
+    spike                     1 if x > 0 else 0           x / (1 + slope · |x|)
+
+They are plain operations, step(x) - (s(x).detach() - s(x)), so every transform and compiler sees
+the decision, where several of them lose the backward of a Function. In the brackets stands +0
+exactly, so the values are those of the step to the last bit; the popular x + (step(x) - x).detach()
+makes 0 of the sign of a large number. One thing loses the slope, without a word: a program of
+`torch.export` after `run_decompositions`, which turns detach into an alias (torch 2.13.0). Train
+before you lower it.
+
+Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
+Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
+Binarized Neural Networks, https://arxiv.org/abs/1602.02830 (sign, and its clip); Zenke and Ganguli,
+SuperSpike, https://arxiv.org/abs/1705.11146 (the slope of the spike)
+
+>>> import torch
+>>> x = torch.tensor([-1.6, 0.2, 1.4], requires_grad=True)
+>>> sign_straight_through(x)
+tensor([-1.,  1.,  1.], grad_fn=<SubBackward0>)
+>>> sign_straight_through(x).sum().backward()
+>>> x.grad
+tensor([0., 1., 0.])
+"""
+
+import torch
+
+
+def _with_slope_of(smooth, step):
+    """The values of `step`, to the last bit, with the derivatives of `smooth`, which is finite."""
+    # Subtracted, because -0 - (+0) is -0, but -0 + (+0) is +0.
+    return step - (smooth.detach() - smooth)
+
+
+def _check(input, **numbers):
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
+    if not input.is_floating_point():
+        raise TypeError(f"input must be floating-point, got {input.dtype}")
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise TypeError(f"{name} must be a Python number, got {type(number).__name__}")
+        if not number > 0:
+            raise ValueError(f"{name} must be larger than 0, got {number}")
+
+
+def _clamped(input, limit):
+    # No further than the largest finite number: the difference of two infinities would be nan.
+    limit = min(limit, torch.finfo(input.dtype).max)
+    return input.clamp(-limit, limit)
+
+
+def round_straight_through(input):
+    """`input` rounded to the nearest integer, half to even, with the slope 1 for every number.
+
+    input: a floating-point tensor of any shape. The result has its shape, dtype and device.
+    At ±inf, which no step leaves, the slope is 0.
+
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. The
+    second derivative is 0. Works under `torch.compile`, `torch.export` and every transform of
+    `torch.func`, in forward mode, too.
+    Raises TypeError if `input` is not a floating-point tensor.
+    """
+    _check(input)
+    return _with_slope_of(_clamped(input, float("inf")), torch.round(input.detach()))
+
+
+def sign_straight_through(input, clip=1.0):
+    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip, and 0 beyond.
+
+    input: a floating-point tensor of any shape. The result has its shape, dtype and device; there
+    is no 0 in it, unlike in that of `torch.sign`; nan stays nan.
+    clip: a Python number larger than 0; `math.inf` for the slope 1 at every finite number.
+
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. The
+    second derivative is 0. Works under `torch.compile`, `torch.export` and every transform of
+    `torch.func`, in forward mode, too.
+    Raises TypeError or ValueError for other arguments.
+    """
+    _check(input, clip=clip)
+    one = torch.ones_like(input.detach())
+    return _with_slope_of(_clamped(input, clip), torch.where(input.detach() < 0, -one, one))
+
+
+def spike(input, slope=25.0):
+    """1 where `input` > 0 and 0 elsewhere, with the slope 1 / (1 + slope · |input|)².
+
+    input: a floating-point tensor of any shape, the potential of neurons less their threshold.
+    The result has its shape, dtype and device; nan stays nan.
+    slope: a Python number larger than 0: how fast the surrogate falls off. It and 1 / slope must
+    be finite in the dtype of `input`.
+
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. Higher
+    derivatives are those of the surrogate, with that from the right at 0. Works under
+    `torch.compile`, `torch.export` and every transform of `torch.func`, in forward mode, too.
+    Raises TypeError or ValueError for other arguments.
+    """
+    _check(input, slope=slope)
+    largest = torch.finfo(input.dtype).max
+    if not 1 / largest <= slope <= largest:
+        raise ValueError(
+            f"slope must lie between {1 / largest:.2g} and {largest:.2g} for {input.dtype}, "
+            f"got {slope}"
+        )
+    constant = input.detach()
+    side = torch.where(constant < 0, -1.0, 1.0).to(input.dtype)
+    # x / (1 + slope · |x|) but for a constant on each side, which a derivative does not see. So
+    # spelled, its derivative is a product; that of the quotient is a difference of near equals.
+    smooth = -side / slope / (1 + side * input * slope)
+    return _with_slope_of(smooth, (constant > 0).to(input.dtype))

@@ -1,0 +1,357 @@
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
+
+from helpers.doctor import examine
+from helpers.ops.fixed_point import NotConvergedError, fixed_point
+from tests.common import FLOATS, TOLERANCE, assert_raises, random
+
+
+def f(z, x, weight):
+    return torch.tanh(z @ weight.t() + x)
+
+
+def arguments(dtype=torch.float64):
+    weight = (0.25 * random(3, 3, seed=1)).to(dtype).detach().requires_grad_()
+    return random(2, 3, dtype=dtype), weight
+
+
+def solved(x, weight, tol=1e-14):
+    return fixed_point(f, torch.zeros_like(x), x, weight, tol=tol)
+
+
+def unrolled(x, weight):
+    z = torch.zeros_like(x)
+    for _ in range(60):
+        z = f(z, x, weight)
+    return z
+
+
+def entangled(solve):
+    """Every argument depends on every leaf, so that a partial derivative is not a total one."""
+    return lambda x, weight: solve(x + weight.sum(), weight * x.mean())
+
+
+# Values and derivatives
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_agrees_with_unrolling_in_every_dtype(dtype):
+    x, weight = arguments(dtype)
+    ours = solved(x, weight, tol=max(1e-14, 2 * torch.finfo(dtype).eps))
+    theirs = unrolled(x.double(), weight.double())
+    assert (ours.dtype, ours.shape) == (dtype, x.shape)
+    tolerance = {name: 5 * number for name, number in TOLERANCE[dtype].items()}
+    torch.testing.assert_close(ours, theirs.to(dtype), **tolerance)
+    for one, other in zip(
+        grad(ours.sum(), (x, weight)), grad(theirs.sum(), (x, weight)), strict=True
+    ):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+@pytest.mark.parametrize("function", [solved, entangled(solved)], ids=["plain", "entangled"])
+def test_gradcheck_gradgradcheck_and_the_doctor(function):
+    assert gradcheck(function, arguments())
+    assert gradgradcheck(function, arguments())
+    report = examine(function, *arguments())
+    assert report.ok and not report.findings, report
+
+
+def test_third_derivatives():
+    def third(solve):
+        leaves = arguments()
+        y = entangled(solve)(*leaves).square().sum()
+        for _ in range(3):
+            gradients = grad(y, leaves, create_graph=True)
+            y = sum((g * random(*g.shape, seed=2).detach()).sum() for g in gradients)
+        return y
+
+    torch.testing.assert_close(third(solved), third(unrolled))
+
+
+def test_a_closed_form_of_every_order():
+    """z = (z + a / z) / 2 is the square root."""
+    a = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
+    y = fixed_point(lambda z, a: (z + a / z) / 2, torch.ones_like(a), a, tol=1e-14)
+    right = [0.5 * 5**-0.5, -0.25 * 5**-1.5, 0.375 * 5**-2.5]
+    for derivative in right:
+        (y,) = grad(y, a, create_graph=True)
+        assert y.item() == pytest.approx(derivative, rel=1e-12)
+
+
+def test_where_it_began_and_how_long_it_took_do_not_matter():
+    x, weight = arguments()
+    right = grad(unrolled(x, weight).sum(), (x, weight))
+    solution = solved(x, weight).detach()
+    for z0 in (solution, 5 * torch.ones_like(x), torch.ones_like(x, requires_grad=True)):
+        z = fixed_point(f, z0, x, weight, tol=1e-14)
+        torch.testing.assert_close(grad(z.sum(), (x, weight)), right)
+        assert z0.grad is None
+
+
+# What f brings along
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
+        self.unused = torch.nn.Parameter(torch.ones(2))
+        with torch.no_grad():
+            self.linear.weight.mul_(0.3)
+
+    def forward(self, z, x=0):
+        return torch.tanh(self.linear(z) + x)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["module", "lambda around it"])
+def test_parameters_get_their_gradients(wrapped):
+    layer, (x, _) = Layer(), arguments()
+    z = fixed_point((lambda z, x: layer(z, x)) if wrapped else layer, x * 0, x, tol=1e-14)
+    given = grad(z.square().sum(), (x, *layer.linear.parameters()), create_graph=True)
+    z = torch.zeros_like(x)
+    for _ in range(60):
+        z = layer(z, x)
+    right = grad(z.square().sum(), (x, *layer.linear.parameters()), create_graph=True)
+    torch.testing.assert_close(given, right)
+    again = [grad(g.square().sum(), layer.linear.weight, retain_graph=True)[0] for g in given]
+    torch.testing.assert_close(
+        again, [grad(g.square().sum(), layer.linear.weight, retain_graph=True)[0] for g in right]
+    )
+    assert layer.unused.grad is None
+
+
+def test_frozen_parameters_and_constant_inputs_get_none():
+    layer, (x, weight) = Layer().requires_grad_(False), arguments()
+    z = fixed_point(layer, torch.zeros_like(x), x.detach())
+    assert not z.requires_grad or z.grad_fn.next_functions == ()
+    z = fixed_point(f, torch.zeros_like(x), x.detach(), weight)
+    z.sum().backward()
+    assert weight.grad is not None and x.grad is None
+
+
+def test_a_tensor_with_a_history_must_be_an_input():
+    x, weight = arguments()
+    doubled = 2 * x
+    with pytest.raises(ValueError, match=r"a history \(MulBackward0\) that is not among its inp"):
+        fixed_point(lambda z: f(z, doubled, weight), torch.zeros_like(x))
+    z = fixed_point(lambda z, doubled: f(z, doubled, weight), torch.zeros_like(x), doubled)
+    z.sum().backward()
+    assert x.grad is not None and weight.grad is not None
+
+
+def test_inputs_need_not_be_tensors():
+    x, weight = arguments()
+    z = fixed_point(lambda z, n, x, name: f(z, n * x, weight), torch.zeros_like(x), 2, x, "name")
+    (given,) = grad(z.sum(), x)
+    torch.testing.assert_close(given, grad(unrolled(2 * x, weight).sum(), x)[0], rtol=1e-5, atol=0)
+
+
+# Memory
+
+
+def test_what_is_kept_does_not_grow_with_the_steps():
+    def kept(tol):
+        alive = weakref.WeakSet()
+
+        class Kept:
+            def __init__(self, tensor):
+                self.tensor = tensor.detach()  # without its history, which would hold it
+                alive.add(self)
+
+        x, weight = arguments()
+        steps = []
+        with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+            z = fixed_point(lambda *a: steps.append(0) or f(*a), x * 0, x, weight, tol=tol)
+        gc.collect()
+        sizes = sorted(k.tensor.numel() for k in alive)
+        z.sum().backward()
+        return len(steps), sizes
+
+    (few, after_few), (many, after_many) = kept(0.1), kept(1e-14)
+    assert few < 10 < 15 < many
+    assert after_few == after_many == [6, 6, 9]  # z, x and the weight
+
+
+def test_backward_frees_what_it_made_and_may_be_repeated():
+    x, weight = arguments()
+    z = solved(x, weight)
+    first = grad(z.sum(), (x, weight), retain_graph=True)
+    torch.testing.assert_close(grad(z.sum(), (x, weight)), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        z.sum().backward()
+    alive = weakref.ref(z)
+    del z
+    assert alive() is None
+
+
+def test_without_grad_nothing_is_kept():
+    x, weight = arguments()
+    with torch.no_grad():
+        assert not solved(x, weight).requires_grad
+    with torch.inference_mode():
+        z = solved(x, weight)
+    torch.testing.assert_close(z, solved(x, weight).detach())
+
+
+# Errors instead of wrong answers
+
+
+def test_no_convergence_is_an_error_with_the_residual():
+    x = torch.full((2,), 2.0, requires_grad=True)
+    with pytest.raises(NotConvergedError) as caught:
+        fixed_point(lambda z, x: x - z, torch.zeros(2), x, max_steps=7)
+    assert str(caught.value) == (
+        "the fixed point did not converge in 7 steps: the last one changed it by 2, and its "
+        "largest element is 2 (tol=1e-06)"
+    )
+    with pytest.raises(NotConvergedError, match="diverged: step 8 .* by inf"):
+        fixed_point(lambda z, x: x + z**2, torch.zeros(2), x)
+    with pytest.raises(NotConvergedError, match="diverged: step 1 .* by nan"):
+        fixed_point(lambda z, x: torch.log(z - 1), torch.zeros(2), x)
+    assert issubclass(NotConvergedError, RuntimeError)
+
+
+def test_steps_are_counted():
+    def halves(z):
+        return z / 2 + 1
+
+    z = fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=6)
+    assert z.item() == 2 - 2**-5
+    assert fixed_point(halves, z * 0 + 2, max_steps=1).item() == 2
+    with pytest.raises(NotConvergedError, match="in 5 steps"):
+        fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=5)
+
+
+def test_small_numbers_count_as_much_as_large_ones():
+    """A tolerance that is not relative would take the first step for the last."""
+    x, weight = (1e-9 * arguments()[0]).detach().requires_grad_(), arguments()[1]
+    torch.testing.assert_close(solved(x, weight), unrolled(x, weight), rtol=1e-9, atol=0)
+    given = grad(1e-30 * solved(x, weight).sum(), (x, weight))
+    right = grad(1e-30 * unrolled(x, weight).sum(), (x, weight))
+    torch.testing.assert_close(given, right, rtol=1e-9, atol=0)
+
+
+def test_a_solution_that_repels_has_no_gradient():
+    x = torch.zeros((), requires_grad=True)
+    z = fixed_point(lambda z, x: z**2 + x, torch.ones(()), x)
+    assert z.item() == 1
+    with pytest.raises(NotConvergedError, match="the gradient diverged"):
+        z.backward()
+    z = fixed_point(lambda z, x: z**2 + x, torch.tensor(0.5), x + 0.1, max_steps=300)
+    z.backward()  # the other solution
+    assert x.grad.item() == pytest.approx(1 / (1 - 2 * z.item()), rel=1e-5)
+
+
+def test_a_second_derivative_that_does_not_converge_is_an_error():
+    x, weight = arguments()
+    z = fixed_point(f, torch.zeros_like(x), x, weight, tol=1e-14, max_steps=40)
+    (first,) = grad(z.sum(), x, create_graph=True)
+    grad(first.sum(), x)
+    z = fixed_point(f, solved(x, weight).detach(), x, weight, tol=1e-14, max_steps=3)
+    with pytest.raises(NotConvergedError, match="the gradient did not converge in 3 steps"):
+        grad(z.sum(), x)
+
+
+def test_a_gradient_that_arrives_as_inf_leaves_as_nan():
+    """GradScaler looks for one, and skips the step."""
+    x, weight = arguments()
+    weights = torch.zeros_like(x)
+    weights[0, 0] = torch.inf
+    (gradient,) = grad(solved(x, weight), x, weights)
+    assert gradient.isnan().all()
+
+
+@pytest.mark.parametrize(
+    "change, kind, words",
+    [
+        ({"f": 3}, TypeError, "f must be callable, got int"),
+        ({"z0": 1.0}, TypeError, "z0 must be a torch.Tensor, got float"),
+        ({"z0": torch.ones(2).int()}, TypeError, "z0 must be floating-point, got torch.int32"),
+        ({"tol": "1e-6"}, TypeError, "tol must be a Python number, got str"),
+        ({"tol": True}, TypeError, "got bool"),
+        ({"tol": 1e-8}, ValueError, "between 1.2e-07, the resolution of torch.float32, and 1, got"),
+        ({"tol": 1.0}, ValueError, "got 1.0"),
+        ({"tol": float("nan")}, ValueError, "got nan"),
+        ({"z0": torch.ones(2).half()}, ValueError, "the resolution of torch.float16"),
+        ({"max_steps": 2.0}, TypeError, "max_steps must be an int, got float"),
+        ({"max_steps": True}, TypeError, "got bool"),
+        ({"max_steps": 0}, ValueError, "max_steps must be 1 or more, got 0"),
+        ({"f": lambda z: 1.0}, TypeError, "f must return a torch.Tensor, got float"),
+        ({"f": lambda z: z[:1]}, ValueError, "the shape of z, torch.Size([2]), got torch.Size([1"),
+        ({"f": lambda z: z.half()}, TypeError, "the dtype of z, torch.float32, got torch.float16"),
+        ({"f": lambda z: z.to("meta")}, ValueError, "the device of z, cpu, got meta"),
+        ({"f": lambda z: z.mul_(0.5)}, ValueError, "f must not change z"),
+    ],
+)
+def test_bad_input_is_named(change, kind, words):
+    good = {"f": lambda z: z / 2 + 1, "z0": torch.zeros(2), "tol": 1e-6, "max_steps": 30}
+    fixed_point(**good)
+    assert_raises(kind, words, lambda: fixed_point(**(good | change)))
+
+
+def test_an_input_that_f_changes_is_named():
+    def f(z, x):
+        return z / 2 + x.mul_(0.5)
+
+    assert_raises(ValueError, "in place", fixed_point, f, torch.zeros(2).double(), random(2))
+
+
+def test_empty_tensors():
+    x = torch.zeros(0, 3, requires_grad=True)
+    z = fixed_point(lambda z, x: z + x, torch.zeros(0, 3), x)
+    z.sum().backward()
+    assert z.shape == x.grad.shape == (0, 3)
+
+
+# Circumstances
+
+
+def test_autocast_is_the_same_in_backward():
+    torch.manual_seed(0)
+    layer, dtypes = torch.nn.Linear(3, 3), set()
+    x = torch.randn(2, 3)
+
+    def step(z, x):
+        output = layer(z)
+        dtypes.add(output.dtype)
+        return torch.tanh(output.float() / 2 + x)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_raises(TypeError, "the dtype of z", fixed_point, lambda z: layer(z), x)
+        z = fixed_point(step, torch.zeros_like(x), x, tol=1e-3)
+    z.sum().backward()  # outside
+    assert dtypes == {torch.bfloat16}
+    assert layer.weight.grad.abs().min() > 0  # not lost in the cache of what is cast without grad
+
+
+def test_what_is_not_supported_raises():
+    x, weight = arguments()
+    for transform in (torch.func.grad, torch.func.vmap, torch.func.jacfwd):
+        with pytest.raises(RuntimeError, match="fixed_point does not work under torch.func"):
+            transform(lambda x: solved(x, weight).sum())(x.detach())
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.detach(), x.detach())
+        with pytest.raises(NotImplementedError, match="no forward mode"):
+            solved(dual, weight)
+        with pytest.raises(NotImplementedError, match="no forward mode"):  # not an input
+            fixed_point(lambda z: f(z, dual, weight), torch.zeros_like(x))
+
+
+def test_compile_goes_on_around_it_or_raises():
+    x, weight = arguments()
+    right = grad((2 * solved(2 * x, weight)).sum(), (x, weight))
+
+    def around(x, weight):
+        return 2 * solved(2 * x, weight)
+
+    torch.compiler.reset()
+    z = torch.compile(around, backend="aot_eager")(x, weight)
+    torch.testing.assert_close(grad(z.sum(), (x, weight)), right)
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="the number of steps depends on the numbers"):
+        torch.compile(around, backend="aot_eager", fullgraph=True)(x, weight)

@@ -1,0 +1,154 @@
+import math
+
+import pytest
+import torch
+
+from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
+from tests.common import FLOATS, random
+
+INF, NAN = math.inf, math.nan
+each_dtype = pytest.mark.parametrize("dtype", FLOATS)
+
+
+def slope(f, x):
+    return torch.autograd.grad(f(x).sum(), x)[0]
+
+
+def extremes(dtype):
+    info = torch.finfo(dtype)
+    numbers = [0.0, info.tiny, 0.3, 0.5, 1.0, 1.5, 2.5, 30.7, 1e4, info.max, INF]
+    return torch.tensor([*numbers, *(-n for n in numbers), NAN], dtype=dtype).requires_grad_()
+
+
+def assert_same_bits(given, right):
+    assert given.dtype == right.dtype
+    assert torch.equal(given.isnan(), right.isnan())
+    numbers = ~right.isnan()
+    assert torch.equal(given[numbers], right[numbers])
+    assert torch.equal(given[numbers].signbit(), right[numbers].signbit())
+
+
+@each_dtype
+def test_values_are_those_of_the_step_to_the_last_bit(dtype):
+    x = extremes(dtype)
+    for numbers in (x, random(1000, dtype=dtype), 100 * random(1000, dtype=dtype)):
+        c = numbers.detach()
+        minus, one, zero = (torch.full_like(c, n) for n in (-1.0, 1.0, 0.0))
+        sign = torch.where(c.isnan(), c, torch.where(c >= 0, one, minus))
+        assert_same_bits(round_straight_through(numbers), torch.round(c))
+        assert_same_bits(sign_straight_through(numbers), sign)
+        assert_same_bits(sign_straight_through(numbers, INF), sign)
+        step = torch.where(c.isnan(), c, torch.where(c > 0, one, zero))
+        assert_same_bits(spike(numbers), step)
+        assert_same_bits(spike(numbers, 1e-4), step)
+
+
+@each_dtype
+def test_slopes_at_the_edges(dtype):
+    x = extremes(dtype)
+    finite, number = x.isfinite(), ~x.isnan()
+    assert torch.equal(slope(round_straight_through, x)[number], finite.to(dtype)[number])
+    without_clip = slope(lambda x: sign_straight_through(x, INF), x)
+    assert torch.equal(without_clip[number], finite.to(dtype)[number])
+    for clip in (1.0, 1.5, 1e-3):
+        given = slope(lambda x, clip=clip: sign_straight_through(x, clip), x)
+        assert torch.equal(
+            given[number], (x.abs() <= torch.tensor(clip, dtype=dtype)).to(dtype)[number]
+        )
+    for steepness in (25.0, 0.25, 1e4):
+        given = slope(lambda x, s=steepness: spike(x, s), x)[number]
+        right = (1 / (1 + steepness * x.double().abs()[number]) ** 2).to(dtype)
+        assert given.isfinite().all()
+        rtol = {torch.bfloat16: 3e-2, torch.float16: 5e-3}.get(dtype, 1e-5)
+        torch.testing.assert_close(given, right, rtol=rtol, atol=2e-6)
+
+
+def test_rounds_as_the_quantisation_of_pytorch_does():
+    """Which has the same gradient, but only in float32, and only for up to 256 numbers."""
+    x = (100 * random(1000, dtype=torch.float32)).detach().requires_grad_()
+    theirs = torch.fake_quantize_per_tensor_affine(x, 1.0, 0, -128, 127)
+    inside = (x.detach().round() >= -128) & (x.detach().round() <= 127)
+    assert torch.equal(round_straight_through(x)[inside], theirs[inside])
+    (right,) = torch.autograd.grad(theirs.sum(), x)
+    assert torch.equal(slope(round_straight_through, x)[inside], right[inside])
+
+
+class Spike(torch.autograd.Function):
+    """As SuperSpike is usually written."""
+
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output / (1 + ctx.slope * x.abs()) ** 2, None
+
+
+def test_spikes_as_a_function_with_a_backward_does():
+    x, weight = random(1000), random(1000, seed=1).detach()
+    for steepness in (25.0, 3):
+        ours, theirs = spike(x, steepness), Spike.apply(x, steepness)
+        assert torch.equal(ours, theirs)
+        given, right = (torch.autograd.grad(y, x, weight)[0] for y in (ours, theirs))
+        torch.testing.assert_close(given, right)
+
+
+@pytest.mark.parametrize("at", [-2.0, -0.01, 0.0, 0.3])
+def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
+    x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    falling, side = 1 + 25 * abs(at), -1.0 if at < 0 else 1.0
+    y = spike(x)
+    for order in range(1, 5):
+        (y,) = torch.autograd.grad(y, x, create_graph=True)
+        right = -(1 / 25) * math.factorial(order) * (-25 * side) ** order / falling ** (order + 1)
+        assert y.item() == pytest.approx(right * side, rel=1e-12)
+
+
+@pytest.mark.parametrize("f", [round_straight_through, sign_straight_through])
+def test_the_second_derivative_of_a_ramp_is_0(f):
+    x = random(4)
+    (first,) = torch.autograd.grad((f(x) * x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    inside = 1.0 if f is round_straight_through else (x.abs() <= 1).double()
+    torch.testing.assert_close(second, 2 * inside * torch.ones_like(x))
+
+
+def test_works_in_place_of_a_leaf_without_grad_and_in_inference():
+    x = torch.tensor([0.4, -0.6])
+    for f in (round_straight_through, sign_straight_through, spike):
+        assert not f(x).requires_grad
+        with torch.inference_mode():
+            assert torch.equal(f(x), f(x.clone().requires_grad_()).detach())
+
+
+class Holds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([-1.6, 0.2, 1.4]))
+
+    def forward(self):
+        return round_straight_through(self.weight).sum()
+
+
+def test_works_in_data_parallel():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    module = torch.nn.parallel.DistributedDataParallel(Holds())
+    module().backward()
+    torch.distributed.destroy_process_group()
+    assert module.module.weight.grad.tolist() == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_slope_is_lost_only_where_detach_is():
+    """As the docstring says: run_decompositions makes an alias of each detach (torch 2.13.0)."""
+    program = torch.export.export(Holds(), ())
+    for module, right in ((program.module(), 1), (program.run_decompositions().module(), 0)):
+        module.zero_grad()
+        module().backward()
+        assert module.weight.grad.tolist() == [right] * 3, "mended? then mend the docstring"
