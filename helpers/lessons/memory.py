@@ -72,7 +72,7 @@ class Kept:
         if _storage(tensor) not in self._others:
             self._sizes[_storage(tensor)] = tensor.untyped_storage().nbytes()
             self.shapes.append(tuple(tensor.shape))
-        return tensor
+        return tensor.detach()  # an output as it is would hold its node, and that the output
 
     @property
     def total(self):

@@ -103,12 +103,13 @@ class SecondRun:
                     f" where it had saved one {kind}"
                 )
             ticket = self.tickets[place]()
+            saved = tensor.detach()  # as it is, an output would hold its node, and that the output
             if ticket is not None:
-                self.found[ticket] = tensor.detach(), tensor._version
+                self.found[ticket] = saved, saved._version
             place += 1
             if place == len(self.tickets):
                 raise EverythingIsThere
-            return tensor
+            return saved
 
         tensors = iter(self.node.saved_tensors)
         leaves = [_like_new(next(tensors)) if leaf is A_TENSOR else leaf for leaf in self.leaves]

@@ -125,9 +125,12 @@ class Involution2d(nn.Module):
                 return self._kernels_of(kept_hidden()[0])
 
         instead = {_place(input): lambda: kept_input()[0], _place(kernels): kernels_again}
-        return saved_tensors_hooks(
-            lambda tensor: instead.get(_place(tensor), lambda: tensor), lambda get: get()
-        )
+
+        def pack(tensor):
+            as_it_is = tensor.detach()
+            return instead.get(_place(tensor)) or (lambda: as_it_is)
+
+        return saved_tensors_hooks(pack, lambda get: get())
 
     def extra_repr(self):
         return (
