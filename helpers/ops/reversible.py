@@ -52,7 +52,7 @@ class Reversible(torch.autograd.Function):
         for module, again in reversed(ctx.calls):
             names = [name for name, _ in module.named_parameters()]
             first = len(parameters) - len(names)
-            own = dict(zip(names, parameters[first:], strict=True))
+            own = {name: parameters[first + i] for i, name in enumerate(names)}
             result, to_x, to_own = _pull_back(again, y1, own, d2)
             # What was called last changed the second tensor. The one before it changed the first.
             y1, y2 = y2 - result, y1
