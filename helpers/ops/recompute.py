@@ -157,8 +157,7 @@ def _with_random_state(state):
         return
     with torch.random.fork_rng(range(len(state) - 1), device_type="cuda"):
         torch.set_rng_state(state[0])
-        if state[1:]:
-            torch.cuda.set_rng_state_all(state[1:])
+        torch.cuda.set_rng_state_all(state[1:])
         yield
 
 
