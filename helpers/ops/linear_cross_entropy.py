@@ -196,6 +196,7 @@ class _Loss(_Operator):
         )
         ctx.ready = [g if want else None for g, want in zip(grads, wanted, strict=True)]
         ctx.mark_non_differentiable(*grads)
+        ctx.set_materialize_grads(False)  # or backward gets zeros of their sizes for them
         return loss, *grads
 
     @staticmethod
