@@ -13,7 +13,7 @@ from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
 from helpers.ops import recompute as recompute_py
 from helpers.ops.recompute import SecondRun, recompute
-from tests.common import FLOATS, random
+from tests.common import FLOATS, CudaGenerators, random
 
 
 def plain(fn, *inputs, **kwargs):
@@ -74,6 +74,16 @@ def test_an_autocast_around_backward_is_not_seen_by_the_second_run():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         (right,) = grad((x @ x).sin().float().sum(), x)
     assert ours.equal(right)
+
+
+def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch):
+    draws, x = CudaGenerators(monkeypatch), random(3)
+    y = recompute(lambda x: draws(draws(x)).sin(), x)  # 21, then 22
+    draws(x)
+    (ours,) = grad(y.sum(), x)
+    assert [int(state) for state in draws.states] == [10, 23]
+    right = (22 * (21 * x.sin()).sin()).sin()
+    torch.testing.assert_close(ours, grad(right.sum(), x)[0])
 
 
 def nested(inputs, *, options):
