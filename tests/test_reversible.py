@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
 from helpers.ops.reversible import ReversibleSequential
 from tests.common import CudaGenerators, assert_raises, random
@@ -102,6 +104,7 @@ def test_derivatives_of_every_order():
     assert gradcheck(model, x, fast_mode=True) and gradgradcheck(model, x, fast_mode=True)
     shared = ReversibleSequential([tuple(model.blocks[0])[::-1], tuple(model.blocks[0])])
     for both in (model, shared):
+        assert examine(both, *x).ok
         leaves = [*x, *both.parameters()]
         seconds = []
         for how in (ours, plain):
@@ -109,6 +112,14 @@ def test_derivatives_of_every_order():
             slopes = grad((y1.square() * y2).sum(), leaves, create_graph=True)
             seconds.append(grad(sum(slope.square().sum() for slope in slopes), leaves))
         torch.testing.assert_close(*seconds, rtol=1e-9, atol=1e-9)
+
+
+def test_its_operations_can_be_counted():
+    model, (x1, x2) = reversible(2), inputs()
+    with FlopCounterMode(display=False) as counter:
+        (model(x1, x2)[0]).sum().backward()
+    # 8 products of 8 x 4 with 4 x 6: in forward, again, and for the gradients to both factors
+    assert counter.get_total_flops() == 2 * 8 * (8 * 4 * 6) * (1 + 1 + 2)
 
 
 def test_parts_without_parameters_frozen_and_without_a_gradient():

@@ -102,7 +102,9 @@ def _pull_back(again, x, parameters, grad_output):
     x = own(x, True)
     parameters = {name: own(p, p.requires_grad) for name, p in parameters.items()}
     with torch.enable_grad():
-        result = again(parameters, x)
+        # A view, since counters of operations put hooks on what a module gets, and a leaf of a
+        # backward within a backward takes none.
+        result = again(parameters, x.view_as(x))
     if not result.requires_grad:
         return result, None, [None] * len(parameters)
     wanted = [tensor for tensor in (x, *parameters.values()) if tensor.requires_grad]
