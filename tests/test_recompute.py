@@ -274,19 +274,41 @@ def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatc
         (torch.sin, 0, 0),
     ):
         recompute(fn, x)
-        assert (len(runs[-1].random or ()), len(runs[-1].buffers)) == (random_states, buffers)
+        assert (len(runs[-1].random or ()), len(runs[-1].copies)) == (random_states, buffers)
 
 
 # What must not pass in silence
 
 
+def test_the_second_run_has_the_parameters_and_buffers_that_the_first_was_called_with():
+    class Recomputing(nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.how, self.inside = how, network(torch.float64)
+
+        def forward(self, x):
+            return self.how(self.inside, x)
+
+    x, results = random(8, 6), []
+    for how in (recompute, plain):
+        model = Recomputing(how).eval()
+        state = {name: 2 * t.detach() + 1 for name, t in model.state_dict().items()}
+        y = torch.func.functional_call(model, state, (x,))
+        results.append(grad(y.square().sum(), x)[0])
+        assert not torch.func.functional_call(model, state, (x,)).equal(model(x))
+    assert results[0].equal(results[1])
+
+
 def test_changes_in_place_are_named():
     x = random(3)
-    given = 1 * x
-    y = recompute(torch.sin, given)
-    given.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward()
+    module = nn.Linear(3, 3).double()
+    for fn, changed in ((torch.sin, "input"), (module, "input"), (module, "parameter")):
+        given = 1 * x
+        y = recompute(fn, given)
+        with torch.no_grad():
+            (given if changed == "input" else module.weight).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            grad(y.sum(), x)
 
     def spoils_what_it_saved(x):
         y = x.exp()

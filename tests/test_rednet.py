@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.doctor import examine
 from helpers.lessons.memory import Kept
 from helpers.ops.involution import Bottleneck, Involution2d, RedNet, convert_checkpoint, cpu
 from helpers.ops.recompute import recompute
@@ -118,7 +119,7 @@ def test_filters_that_are_not_kept_need_a_third_of_the_memory():
 def test_filters_that_are_not_kept_leave_nothing_to_a_recompute_around():
     layer, input = forgetful(Involution2d(32, 3)), torch.randn(2, 32, 6, 6, requires_grad=True)
     right = torch.autograd.grad(layer(input).square().sum(), input)
-    with Kept() as kept:
+    with Kept(but=layer.parameters()) as kept:
         output = recompute(layer, input)
     assert kept.shapes == [tuple(input.shape)]
     assert torch.autograd.grad(output.square().sum(), input)[0].equal(right[0])
@@ -128,6 +129,7 @@ def test_filters_that_are_not_kept_have_second_derivatives_and_notice_changes():
     layer = Involution2d(8, 3, group_channels=4, reduction_ratio=2).double()
     layer, input = forgetful(layer), torch.randn(2, 8, 3, 3).double().requires_grad_()
     layer.eval()
+    assert examine(layer, input).ok  # which calls it with other parameters, too
     assert gradcheck(layer, input, fast_mode=True) and gradgradcheck(layer, input, fast_mode=True)
     for changed in ("input", "span"):
         given = 2 * input

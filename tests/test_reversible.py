@@ -179,6 +179,16 @@ def test_memory_does_not_grow_with_depth():
     assert figures[plain][1][1] > 4 * figures[plain][0][1]
 
 
+def test_parameters_and_buffers_are_those_of_the_call():
+    model, (x1, x2) = reversible(2, nn.BatchNorm1d(6)).eval(), inputs()
+    state = {name: 0.5 * t.detach() + 0.5 for name, t in model.state_dict().items()}
+    y1, y2 = torch.func.functional_call(model, state, (x1, x2))
+    ours = grad((y1 * y2).sum(), (x1, x2))
+    model.load_state_dict(state)
+    y1, y2 = plain(model, x1, x2)
+    torch.testing.assert_close(ours, grad((y1 * y2).sum(), (x1, x2)))
+
+
 def test_backward_twice():
     model, (x1, x2) = reversible(2, nn.Dropout(0.5)), inputs()
     y = model(x1, x2)[0].sum()

@@ -54,18 +54,24 @@ class SecondRun:
         self.fn = fn
         leaves, self.structure = tree_flatten(inputs)
         self.leaves = [A_TENSOR if torch.is_tensor(leaf) else leaf for leaf in leaves]
-        anchor = torch.empty(0, requires_grad=True)
-        self.node = KeepInputs.apply(anchor, *filter(torch.is_tensor, leaves)).grad_fn
+        self.is_module = isinstance(fn, torch.nn.Module)
+        parameters = dict(fn.named_parameters() if self.is_module else ())
+        self.parameters = list(parameters)
+        tensors = *filter(torch.is_tensor, leaves), *parameters.values()
+        self.node = KeepInputs.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
         self.random = _random_state()
         self.autocast = _autocast_state()
-        is_module = isinstance(fn, torch.nn.Module)
-        self.buffers = {name: b.clone() for name, b in fn.named_buffers()} if is_module else {}
+        self.buffers = self.named_buffers()
+        self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.versions = self.versions_of_buffers()
         self.tickets, self.kinds = [], []
         self.found = weakref.WeakKeyDictionary()
 
+    def named_buffers(self):
+        return dict(self.fn.named_buffers() if self.is_module else ())
+
     def versions_of_buffers(self):
-        return [(id(b), b._version) for b in self.fn.buffers()] if self.buffers else []
+        return [(id(buffer), buffer._version) for buffer in self.named_buffers().values()]
 
     def first_run_is_over(self):
         """Forget what the first run neither drew from nor changed."""
@@ -73,7 +79,7 @@ class SecondRun:
             self.random = None
         # Of all or of none: a batch norm changes its statistics without a trace, but it counts.
         if self.versions == self.versions_of_buffers():
-            self.buffers = {}
+            self.copies = {}
 
     def pack(self, tensor):
         ticket = Ticket()
@@ -115,9 +121,10 @@ class SecondRun:
         leaves = [_like_new(next(tensors)) if leaf is A_TENSOR else leaf for leaf in self.leaves]
         inputs, options = tree_unflatten(leaves, self.structure)
         fn = self.fn
-        if self.buffers:  # the second run changes copies of them
-            copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
-            fn = partial(_with_buffers, fn, copies)
+        if self.is_module:  # by now it may have other parameters, and has other statistics
+            state = dict(zip(self.parameters, tensors, strict=True)) | self.buffers
+            state |= {name: buffer.clone() for name, buffer in self.copies.items()}
+            fn = partial(_with_state, fn, state)
         with (
             torch.enable_grad(),
             _with_random_state(self.random),
@@ -133,8 +140,8 @@ class SecondRun:
             )
 
 
-def _with_buffers(module, buffers, *inputs, **options):
-    return torch.func.functional_call(module, buffers, inputs, options)
+def _with_state(module, state, *inputs, **options):
+    return torch.func.functional_call(module, state, inputs, options)
 
 
 def _kind(tensor):
@@ -195,16 +202,18 @@ def recompute(fn, /, *inputs, **kwargs):
     Backward calls `fn` once more, as soon as the first of its saved tensors is needed, up to the
     last, and frees each when it has been used. The numbers are those of `fn(*inputs, **kwargs)`,
     to the last bit. The second run sees the random state (CPU and CUDA) and the autocast state of
-    the first, and leaves the random state of the program alone. If `fn` is a module, its buffers
-    are set back for the second run and changed once, not twice: a batch norm counts each batch
+    the first, and leaves the random state of the program alone. If `fn` is a module, the second run
+    has the parameters of the first, also those that `torch.func.functional_call` gave it, and
+    copies of its buffers, so that these change once, not twice: a batch norm counts each batch
     once. Other side effects happen twice.
 
     Gradients to inputs, to parameters and to whatever `fn` closes over; derivatives of every order,
     `retain_graph`, calls within calls. Under `torch.compile` it is `torch.utils.checkpoint`, which
     the compiler knows. `torch.func` raises, since it does not take saved-tensor hooks.
 
-    Raises TypeError if `fn` cannot be called. In backward, RuntimeError if an input or a tensor
-    that `fn` saved was changed in place, or if the second run saves something else.
+    Raises TypeError if `fn` cannot be called. In backward, RuntimeError if an input, a parameter of
+    the module `fn` or a tensor that `fn` saved was changed in place, or if the second run saves
+    something else.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")

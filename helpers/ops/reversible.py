@@ -68,7 +68,8 @@ def _call(module, x):
     parameters.
     """
     random, autocast = _random_state(), _autocast_state()
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    buffers = dict(module.named_buffers())
+    before = {name: buffer.clone() for name, buffer in buffers.items()}
     versions = [(id(buffer), buffer._version) for buffer in module.buffers()]
     version = x._version
     result = module(x)
@@ -78,12 +79,12 @@ def _call(module, x):
         random = None
     # Of all or of none: a batch norm changes its statistics without a trace, but it counts.
     if versions == [(id(buffer), buffer._version) for buffer in module.buffers()]:
-        buffers = {}
+        before = {}
 
     def again(parameters, x):
-        copies = {name: buffer.clone() for name, buffer in buffers.items()}
+        copies = {name: buffer.clone() for name, buffer in before.items()}
         with _with_random_state(random), _with_autocast_state(autocast):
-            return torch.func.functional_call(module, parameters | copies, (x,))
+            return torch.func.functional_call(module, parameters | buffers | copies, (x,))
 
     return result, again
 

@@ -82,10 +82,9 @@ class Involution2d(nn.Module):
 
     def kernels(self, input):
         """The weight for `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
-        return self._kernels_of(self.reduce(self.pool(input)))
+        return self._by_group(self.span(self.reduce(self.pool(input))))
 
-    def _kernels_of(self, hidden):
-        kernels = self.span(hidden)
+    def _by_group(self, kernels):
         return kernels.unflatten(1, (self.groups, self.kernel_size, self.kernel_size))
 
     def _involution(self, input, kernels):
@@ -100,14 +99,14 @@ class Involution2d(nn.Module):
     def forward(self, input):
         hidden = self.reduce(self.pool(input))
         if self.keep_filters or not torch.is_grad_enabled():
-            return self._involution(input, self._kernels_of(hidden))
+            return self._involution(input, self._by_group(self.span(hidden)))
         if torch.compiler.is_compiling():  # the compiler knows this one
 
             def both(input, hidden):
-                return self._involution(input, self._kernels_of(hidden))
+                return self._involution(input, self._by_group(self.span(hidden)))
 
             return checkpoint(both, input, hidden, use_reentrant=False)
-        kernels = self._kernels_of(hidden)
+        kernels = self._by_group(self.span(hidden))
         with self._without(kernels, input, hidden):
             return self._involution(input, kernels)
 
@@ -118,11 +117,15 @@ class Involution2d(nn.Module):
         if torch.amp.is_autocast_available(device):
             state = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
             autocast = torch.autocast(device, *state)
-        kept_input, kept_hidden = _keep(input), _keep(hidden, *self.span.parameters())
+        parameters = dict(self.span.named_parameters())
+        names = list(parameters)
+        kept_input, kept_hidden = _keep(input), _keep(hidden, *parameters.values())
 
         def kernels_again():
+            hidden, *values = kept_hidden()
+            state = dict(zip(names, values, strict=True))  # torch.func.functional_call may swap it
             with torch.no_grad(), autocast:
-                return self._kernels_of(kept_hidden()[0])
+                return self._by_group(torch.func.functional_call(self.span, state, (hidden,)))
 
         instead = {_place(input): lambda: kept_input()[0], _place(kernels): kernels_again}
 
