@@ -176,8 +176,10 @@ class _Loss(_Operator):
         layer, needed, ready = ctx.saved_tensors, ctx.needs_input_grad[1:4], ctx.ready
         if grad is None:
             return (None,) * 10
-        recorded = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
-        if recorded or any(n and r is None for n, r in zip(needed, ready, strict=True)):
+        # By a transform, or a compiler, whose tensors are of a class of its own.
+        traced = torch._C._are_functorch_transforms_active() or type(grad) is not torch.Tensor
+        missing = any(n and r is None for n, r in zip(needed, ready, strict=True))
+        if torch.is_grad_enabled() or traced or missing:
             grads = _ops().linear_cross_entropy_backward(grad, *layer, *ready, needed, *ctx.options)
         else:
             # They are multiplied in place and given away, so that there never is a second set.
