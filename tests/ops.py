@@ -316,6 +316,7 @@ OPS = {
             ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
             ({"chunk_size": 0}, ValueError, "chunk_size must be from 1 to inf, got 0"),
         ],
+        remarks=("tensor-on-ctx",),  # the gradients made in forward, to be given away in backward
         wraps=linear_cross_entropy,
     ),
     "mul_constant": Op(

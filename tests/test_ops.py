@@ -92,12 +92,15 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
 @each_op
 def test_the_doctor_agrees(op):
     for dtype in {torch.float64, torch.complex128} & set(op.dtypes):
+        codes = set()
         for sample in op.small:
             arguments = op.samples(dtype)[sample]
             faithful = "unfaithful" not in op.remarks
             report = examine(op.function, *arguments, faithful=faithful)
-            assert tuple(finding.code for finding in report.findings) == op.remarks, report
+            codes |= {finding.code for finding in report.findings}
+            assert codes <= set(op.remarks), report
             assert report.ok and examine(op.function, *arguments).ok == faithful
+        assert codes == set(op.remarks)
 
 
 # Transforms

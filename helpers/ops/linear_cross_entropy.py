@@ -235,7 +235,7 @@ def _second(grad, input, weight, bias, target, dx, dw, db, chunk_size, ignore_in
     wide, tensors = _wide(input), (input, weight, bias, dx, dw, db)
     x, w, b, dx, dw, db = [t if t is None else t.to(wide) for t in tensors]
     dx, dw = torch.zeros_like(x) if dx is None else dx, torch.zeros_like(w) if dw is None else dw
-    grads_x, grad_w, grad_b = [], torch.zeros_like(w), torch.zeros_like(w[:, 0])
+    grads_x, grad_w, grad_b = [], torch.zeros_like(w), w.new_zeros(len(w))
     share = None if grad is None else grad.expand(len(x))
     slopes = []
     for start in range(0, max(len(x), 1), chunk_size):
