@@ -176,10 +176,11 @@ class _Loss(_Operator):
         layer, needed, ready = ctx.saved_tensors, ctx.needs_input_grad[1:4], ctx.ready
         if grad is None:
             return (None,) * 10
-        # By a transform, or a compiler, whose tensors are of a class of its own.
-        traced = torch._C._are_functorch_transforms_active() or type(grad) is not torch.Tensor
         missing = any(n and r is None for n, r in zip(needed, ready, strict=True))
-        if torch.is_grad_enabled() or traced or missing:
+        # A compiler's tensors are of a class of their own; a transform's have keys of their own.
+        keys, plain = torch._C._dispatch_keys, type(grad) is torch.Tensor
+        plain = plain and all(r is None or keys(r) == keys(grad) for r in ready)
+        if torch.is_grad_enabled() or missing or not plain:
             grads = _ops().linear_cross_entropy_backward(grad, *layer, *ready, needed, *ctx.options)
         else:
             # They are multiplied in place and given away, so that there never is a second set.
