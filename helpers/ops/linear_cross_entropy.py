@@ -211,7 +211,7 @@ class _LossBackward(_Operator):
     def backward(ctx, *along):
         # Second derivatives are symmetric: what flows back is a slope in the direction of `along`.
         slopes, *grads = _second(*ctx.saved_tensors, *along, *ctx.options)
-        slopes = slopes if ctx.saved_tensors[0].dim() else slopes.sum()
+        # Where `grad` is one number for all rows, autograd adds up the slopes.
         return None, slopes, *_where(ctx.needs_input_grad[2:5], grads), *[None] * 8
 
     @staticmethod
