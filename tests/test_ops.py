@@ -49,7 +49,11 @@ def test_every_file_has_a_row():
     rows = {f"{name}{'.py' * (f'{name}.py' in names)}" for name in OPS}
     assert names == rows | NOT_IN_THE_TABLE.keys()
     for name, op in OPS.items():
-        assert op.function.__module__.startswith(f"helpers.ops.{name}")
+        assert (op.wraps or op.function).__module__.startswith(f"helpers.ops.{name}")
+
+
+def is_differentiable(argument):
+    return isinstance(argument, torch.Tensor) and argument.dtype != torch.int64
 
 
 # Values and derivatives
@@ -72,7 +76,7 @@ def test_agrees_with_pytorch_on_a_cuda_device(op):
 @in_every((torch.float64, torch.complex128))
 def test_gradcheck_and_gradgradcheck(op, sample, dtype):
     arguments = [
-        a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a
+        a.detach().clone().requires_grad_() if is_differentiable(a) else a
         for a in op.samples(dtype)[sample]
     ]
     torch.manual_seed(0)  # fast_mode compares random projections of the Jacobians
@@ -88,12 +92,15 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
 @each_op
 def test_the_doctor_agrees(op):
     for dtype in {torch.float64, torch.complex128} & set(op.dtypes):
+        codes = set()
         for sample in op.small:
             arguments = op.samples(dtype)[sample]
             faithful = "unfaithful" not in op.remarks
             report = examine(op.function, *arguments, faithful=faithful)
-            assert tuple(finding.code for finding in report.findings) == op.remarks, report
+            codes |= {finding.code for finding in report.findings}
+            assert codes <= set(op.remarks), report
             assert report.ok and examine(op.function, *arguments).ok == faithful
+        assert codes == set(op.remarks)
 
 
 # Transforms
@@ -179,7 +186,7 @@ def test_transforms(op, use):
     apply, through = USES[use]
     for sample in op.small:
         arguments = op.samples(torch.float64)[sample]
-        tensors = tuple(a.detach() for a in arguments if isinstance(a, torch.Tensor))
+        tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
         rest = arguments[len(tensors) :]
         ours, theirs = (
             lambda *tensors, f=f, rest=rest: f(*tensors, *rest) for f in (op.function, op.reference)

@@ -21,6 +21,7 @@ https://arxiv.org/abs/2410.10989
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +29,10 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 NAMESPACE = "extending_pytorch"
-INTS = (int, torch.SymInt)
 LAYER = "Tensor input, Tensor weight, Tensor? bias, Tensor target"
+READY = "Tensor? ready_x, Tensor? ready_w, Tensor? ready_b"
 OPTIONS = "bool[3] wanted, SymInt chunk_size, SymInt ignore_index, float label_smoothing"
-READY = "Tensor? ready_input, Tensor? ready_weight, Tensor? ready_bias"
+INTS = (int, torch.SymInt)
 
 
 def _ops():
@@ -42,115 +43,94 @@ def _wide(tensor):
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-# Kernels
+def _where(wanted, items):
+    return [item if want else None for want, item in zip(wanted, items, strict=True)]
 
 
-def _loss(input, weight, bias, target, reduce, wanted, *options):
-    """The losses or their sum, and those gradients of the sum that are wanted, in float32."""
-    if target.device.type == "cpu":  # elsewhere looking would wait for the device, which also looks
-        _check_range(target, len(weight), options[1])
-    losses = input.new_empty(len(input), dtype=_wide(input))
-    share = losses.new_ones(()).expand(len(input))
-    grads = _sweep(losses, share, input, weight, bias, target, wanted, *options)
+# Kernels. `sweep` goes through the chunks; for fake tensors it does nothing.
+
+
+def _loss(sweep, input, weight, bias, target, reduce, wanted, *options):
+    """The losses or their sum, and the gradients of the sum that are wanted; float32 at least."""
+    losses = input.new_zeros(len(input), dtype=_wide(input))
+    grads = _zeros(input, weight, wanted)
+    share = torch.ones_like(losses)
+    sweep(losses, share, input, weight, bias, target, _where(wanted, grads), *options)
     return losses.sum() if reduce else losses, *grads
 
 
 def _loss_backward(
-    grad, input, weight, bias, target, ready_input, ready_weight, ready_bias, wanted, *options
+    sweep, grad, input, weight, bias, target, ready_x, ready_w, ready_b, wanted, *options
 ):
-    """The gradients that are wanted: `grad` times those of the sum if they are ready, or anew."""
-    grads = ready_input, ready_weight, ready_bias
-    if any(want and done is None for want, done in zip(wanted, grads, strict=True)):
+    """The gradients that are wanted. For a sum `grad` is one number, else one for each row."""
+    grads = _where(wanted, (ready_x, ready_w, ready_b))
+    if any(want and ready is None for want, ready in zip(wanted, grads, strict=True)):
+        grads = _zeros(input, weight, wanted)
         share = grad if grad.dim() else torch.ones_like(grad).expand(len(input))
-        grads = _sweep(None, share, input, weight, bias, target, wanted, *options)
+        sweep(None, share, input, weight, bias, target, _where(wanted, grads), *options)
     if grad.dim() == 0:
-        grads = [
-            done * grad if want else grad.new_empty(0)
-            for want, done in zip(wanted, grads, strict=True)
-        ]
+        grads = [grad.new_empty(0) if g is None else g * grad for g in grads]
     return tuple(g.to(input.dtype) for g in grads)
 
 
-def _check_range(target, classes, ignore_index):
-    wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
-    if len(wrong):
-        raise ValueError(
-            f"target must be a class from 0 to {classes - 1}, or ignore_index {ignore_index}, "
-            f"got {wrong[0].item()}"
-        )
-
-
-def _gradients(make, input, weight, wanted, dtype):
-    """Three tensors for the gradients; an operator cannot return None, so some have no elements."""
+def _zeros(input, weight, wanted):
+    """Three sums to add to; without elements where not wanted, as an operator returns no None."""
     shapes = input.shape, weight.shape, weight.shape[:1]
     return [
-        make(shape if want else 0, dtype=dtype, device=input.device)
+        input.new_zeros(shape if want else 0, dtype=_wide(input))
         for shape, want in zip(shapes, wanted, strict=True)
     ]
 
 
-def _sweep(losses, share, input, weight, bias, target, wanted, chunk_size, *options):
-    """Fill `losses`, if it is not None, and return the gradients that are wanted, in float32."""
-    grads = _gradients(torch.zeros, input, weight, wanted, _wide(input))
+def _sweep(losses, share, input, weight, bias, target, grads, chunk_size, ignore_index, smoothing):
+    """Fill `losses` and `grads`, where they are not None; `share` is that of each row in dL."""
+    if losses is not None and target.device.type == "cpu":  # elsewhere it would mean waiting
+        wrong = target[(target != ignore_index) & ((target < 0) | (target >= len(weight)))]
+        if len(wrong):
+            raise ValueError(
+                f"target must be from 0 to {len(weight) - 1}, or ignore_index {ignore_index}, "
+                f"got {wrong[0].item()}"
+            )
+    grad_x, grad_w, grad_b = grads
     for start in range(0, len(input), chunk_size):
+        z = dz = None  # the logits of the last chunk go before those of the next are made
         rows = slice(start, start + chunk_size)
-        # A call, after which the logits of these rows are gone: there is one chunk at a time.
-        _sweep_rows(rows, losses, share, input, weight, bias, target, grads, wanted, *options)
-    return grads
-
-
-def _sweep_rows(
-    rows, losses, share, input, weight, bias, target, grads, wanted, ignore_index, smoothing
-):
-    x, target, share = input[rows], target[rows, None], share[rows, None]
-    ignored = target == ignore_index
-    target = target.masked_fill(ignored, 0)
-    z = F.linear(x, weight, bias)
-    z = z.to(_wide(z))
-    z -= z.amax(1, keepdim=True)
-    if losses is not None:
-        expected = (1 - smoothing) * z.gather(1, target)
+        ignored = target[rows, None] == ignore_index
+        at = target[rows, None].masked_fill(ignored, 0)
+        z = F.linear(input[rows], weight, bias)
+        z = z.to(_wide(z))
+        z -= z.amax(1, keepdim=True)
+        if losses is not None:
+            expected = (1 - smoothing) * z.gather(1, at)
+            if smoothing:
+                expected += smoothing * z.mean(1, keepdim=True)
+        total = z.exp_().sum(1, keepdim=True)
+        if losses is not None:
+            losses[rows] = (total.log() - expected).masked_fill(ignored, 0).squeeze(1)
+        if grad_x is grad_w is grad_b is None:
+            continue
+        of_row = share[rows, None].masked_fill(ignored, 0)
+        dz = z.mul_(of_row / total)
         if smoothing:
-            expected += smoothing * z.mean(1, keepdim=True)
-    z.exp_()
-    total = z.sum(1, keepdim=True)
-    if losses is not None:
-        losses[rows] = (total.log() - expected).masked_fill(ignored, 0).squeeze(1)
-    if not any(wanted):
-        return
-    share = share.masked_fill(ignored, 0)
-    dz = z.mul_(share / total)
-    if smoothing:
-        dz -= share * (smoothing / len(weight))
-    dz.scatter_add_(1, target, share * (smoothing - 1))
-    grad_input, grad_weight, grad_bias = grads
-    if wanted[0]:
-        grad_input[rows] = dz.to(weight.dtype) @ weight
-    if wanted[1] and x.dtype == torch.bfloat16:
-        grad_weight += dz.to(x.dtype).t() @ x
-    elif wanted[1]:  # for float16, too: there the sum over a chunk could overflow
-        grad_weight.addmm_(dz.t(), x.to(dz.dtype))
-    if wanted[2]:
-        grad_bias += dz.sum(0)
-
-
-def _fake_loss(input, weight, bias, target, reduce, wanted, *options):
-    loss = input.new_empty(() if reduce else len(input), dtype=_wide(input))
-    return loss, *_gradients(torch.empty, input, weight, wanted, loss.dtype)
-
-
-def _fake_loss_backward(grad, input, weight, bias, target, *ready_wanted_options):
-    wanted = ready_wanted_options[3]
-    return tuple(_gradients(torch.empty, input, weight, wanted, input.dtype))
+            dz -= of_row * (smoothing / len(weight))
+        dz.scatter_add_(1, at, of_row * (smoothing - 1))
+        if grad_x is not None:
+            grad_x[rows] = dz.to(weight.dtype) @ weight
+        if grad_w is not None and input.dtype == torch.bfloat16:
+            grad_w += dz.to(input.dtype).t() @ input[rows]
+        elif grad_w is not None:  # in float16 the sum over a chunk could overflow
+            grad_w.addmm_(dz.t(), input[rows].to(dz.dtype))
+        if grad_b is not None:
+            grad_b += dz.sum(0)
 
 
 # Autograd
 
 
 class _Operator(torch.autograd.Function):
-    """What the two operators share where gradients are needed.
+    """What both operators need to be differentiated.
 
-    `torch.library.register_autograd` would write such a class, but on torch 2.13.0 it raises
+    `torch.library.register_autograd` would write such classes, but on torch 2.13.0 they raise
     under `torch.func.grad`, and forward mode gets zeros without a word.
     """
 
@@ -162,15 +142,20 @@ class _Operator(torch.autograd.Function):
             modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
             return super(torch.autograd.Function, cls).apply(modes, *args)
 
-    @staticmethod
-    def below(modes, operator, *args):
-        # Both modes are off inside forward, but the levels below may want to record, too.
-        with (
-            torch.set_grad_enabled(modes[0]),
-            _set_fwd_grad_enabled(modes[1]),
-            torch._C._AutoDispatchBelowAutograd(),
-        ):
-            return operator(*args)
+
+def _forward(ctx, modes, operator, tensors, *args):
+    *_, ctx.wanted, chunk_size, ignore_index, smoothing = args
+    ctx.modes, ctx.options = modes, (chunk_size, ignore_index, smoothing)
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+    ctx.set_materialize_grads(False)
+    # Both modes are off inside forward, but the levels below may want to record, too.
+    with (
+        torch.set_grad_enabled(modes[0]),
+        _set_fwd_grad_enabled(modes[1]),
+        torch._C._AutoDispatchBelowAutograd(),
+    ):
+        return operator(*tensors, *args)
 
 
 def _primals(ctx):
@@ -179,200 +164,134 @@ def _primals(ctx):
 
 class _Loss(_Operator):
     @staticmethod
-    def forward(ctx, modes, input, weight, bias, target, reduce, wanted, *options):
-        ctx.modes, ctx.reduce, ctx.options = modes, reduce, options
-        ctx.save_for_backward(input, weight, bias, target)
-        ctx.save_for_forward(input, weight, bias, target)
-        loss, *grads = _Operator.below(
-            modes,
-            _ops().linear_cross_entropy,
-            input,
-            weight,
-            bias,
-            target,
-            reduce,
-            wanted,
-            *options,
-        )
-        ctx.ready = [g if want else None for g, want in zip(grads, wanted, strict=True)]
+    def forward(ctx, modes, input, weight, bias, target, *args):
+        operator, layer = _ops().linear_cross_entropy, (input, weight, bias, target)
+        loss, *grads = _forward(ctx, modes, operator, layer, *args)
+        ctx.reduce, ctx.ready = args[0], _where(ctx.wanted, grads)
         ctx.mark_non_differentiable(*grads)
-        ctx.set_materialize_grads(False)  # or backward gets zeros of their sizes for them
         return loss, *grads
 
     @staticmethod
     def backward(ctx, grad, *_):
-        needed = ctx.needs_input_grad[1:4]
-        ready = ctx.ready
-        grads = [None, None, None]
-        if (
-            all(done is not None for done, need in zip(ready, needed, strict=True) if need)
-            and not torch.is_grad_enabled()
-            and not torch._C._are_functorch_transforms_active()
-        ):
-            # No history is asked for. They are multiplied in place and given away, so that there
-            # is never a second set; who comes again (retain_graph) has them made anew.
-            ctx.ready = grads
-            dtype = ctx.saved_tensors[0].dtype
-            grads = [
-                done.mul_(grad).to(dtype) if need else None
-                for done, need in zip(ready, needed, strict=True)
-            ]
+        layer, needed, ready = ctx.saved_tensors, ctx.needs_input_grad[1:4], ctx.ready
+        if grad is None:
+            return (None,) * 10
+        missing = any(n and r is None for n, r in zip(needed, ready, strict=True))
+        # A compiler's tensors are of a class of their own; a transform's have keys of their own.
+        keys, plain = torch._C._dispatch_keys, type(grad) is torch.Tensor
+        plain = plain and all(r is None or keys(r) == keys(grad) for r in ready)
+        if torch.is_grad_enabled() or missing or not plain:
+            grads = _ops().linear_cross_entropy_backward(grad, *layer, *ready, needed, *ctx.options)
         else:
-            grads = _ops().linear_cross_entropy_backward(
-                grad, *ctx.saved_tensors, *ready, needed, *ctx.options
-            )
-            grads = [g if need else None for g, need in zip(grads, needed, strict=True)]
-        return None, *grads, *[None] * 6
+            # They are multiplied in place and given away, so that there never is a second set.
+            # Who comes again (retain_graph=True) has them made again.
+            ctx.ready = [None] * 3
+            grads = [r if r is None else r.mul_(grad).to(layer[0].dtype) for r in ready]
+        return None, *_where(needed, grads), *[None] * 6
 
     @staticmethod
     def jvp(ctx, _, *tangents):
         with _set_fwd_grad_enabled(ctx.modes[1]):
-            slopes = _second(None, *_primals(ctx), *tangents[:3], *ctx.options)
+            slopes, *_ = _second(None, *_primals(ctx), *tangents[:3], *ctx.options)
             return slopes.sum() if ctx.reduce else slopes, None, None, None
 
 
 class _LossBackward(_Operator):
     @staticmethod
-    def forward(ctx, modes, grad, input, weight, bias, target, *ready_wanted_options):
-        ctx.modes = modes
-        *_, ctx.wanted, chunk_size, ignore_index, smoothing = ready_wanted_options
-        ctx.options = chunk_size, ignore_index, smoothing
-        ctx.save_for_backward(grad, input, weight, bias, target)
-        ctx.save_for_forward(grad, input, weight, bias, target)
-        ctx.set_materialize_grads(False)
-        grads = _Operator.below(
-            modes,
+    def forward(ctx, modes, grad, input, weight, bias, target, *args):
+        operator, tensors = (
             _ops().linear_cross_entropy_backward,
-            grad,
-            input,
-            weight,
-            bias,
-            target,
-            *ready_wanted_options,
+            (grad, input, weight, bias, target),
         )
-        ctx.mark_non_differentiable(
-            *[g for g, want in zip(grads, ctx.wanted, strict=True) if not want]
-        )
+        grads = _forward(ctx, modes, operator, tensors, *args)
+        ctx.mark_non_differentiable(*[g for g, w in zip(grads, ctx.wanted, strict=True) if not w])
         return grads
 
     @staticmethod
     def backward(ctx, *along):
-        # The matrix of second derivatives is symmetric: backward is forward mode along `along`.
-        grad = ctx.saved_tensors[0]
+        # Second derivatives are symmetric: what flows back is a slope in the direction of `along`.
         slopes, *grads = _second(*ctx.saved_tensors, *along, *ctx.options)
-        slopes = slopes.sum() if grad.dim() == 0 else slopes
-        grads = [
-            g if need else None for g, need in zip(grads, ctx.needs_input_grad[2:5], strict=True)
-        ]
-        return None, slopes, *grads, *[None] * 8
+        # Where `grad` is one number for all rows, autograd adds up the slopes.
+        return None, slopes, *_where(ctx.needs_input_grad[2:5], grads), *[None] * 8
 
     @staticmethod
     def jvp(ctx, _, grad_tangent, *tangents):
         with _set_fwd_grad_enabled(ctx.modes[1]):
-            primals = _primals(ctx)
-            parts = []
-            if any(t is not None for t in tangents[:3]):
-                parts.append(_second(*primals, *tangents[:3], *ctx.options)[1:])
+            grad, *layer = _primals(ctx)
+            _, *slopes = _second(grad, *layer, *tangents[:3], *ctx.options)
             if grad_tangent is not None:
-                parts.append(
-                    _ops().linear_cross_entropy_backward(
-                        grad_tangent, *primals[1:], None, None, None, ctx.wanted, *ctx.options
-                    )
+                more = _ops().linear_cross_entropy_backward(
+                    grad_tangent, *layer, None, None, None, (True,) * 3, *ctx.options
                 )
-            return tuple(
-                sum(part[1:], part[0]) if want else None
-                for want, part in zip(ctx.wanted, zip(*parts, strict=True), strict=True)
-            )
+                slopes = [slope + m for slope, m in zip(slopes, more, strict=True)]
+            return tuple(_where(ctx.wanted, slopes))
 
 
-def _second(
-    grad, input, weight, bias, target, dx, dweight, dbias, chunk_size, ignore_index, smoothing
-):
-    """Of the layer moving along (dx, dweight, dbias), each of which may be None: the slope of each
-    loss and, if `grad` is not None, of the three gradients. Plain operations, chunk by chunk.
+def _second(grad, input, weight, bias, target, dx, dw, db, chunk_size, ignore_index, smoothing):
+    """How losses and gradients change along (dx, dw, db), each of which may be None.
+
+    The slope of each loss and, unless `grad` is None, of the three gradients; in plain operations,
+    so that there are derivatives of every order.
     """
-    dtype, wide = input.dtype, _wide(input)
-    x, w, b, dx, dw, db = (
-        t if t is None else t.to(wide) for t in (input, weight, bias, dx, dweight, dbias)
-    )
-    share = None if grad is None else grad.expand(len(input))
-    slopes, grad_input, grad_weight, grad_bias = [], [], torch.zeros_like(w), w.new_zeros(len(w))
-    for start in range(0, max(len(input), 1), chunk_size):
+    wide, tensors = _wide(input), (input, weight, bias, dx, dw, db)
+    x, w, b, dx, dw, db = [t if t is None else t.to(wide) for t in tensors]
+    dx, dw = torch.zeros_like(x) if dx is None else dx, torch.zeros_like(w) if dw is None else dw
+    grads_x, grad_w, grad_b = [], torch.zeros_like(w), w.new_zeros(len(w))
+    share = None if grad is None else grad.expand(len(x))
+    slopes = []
+    for start in range(0, max(len(x), 1), chunk_size):
         rows = slice(start, start + chunk_size)
         ignored = target[rows, None] == ignore_index
         at = target[rows, None].masked_fill(ignored, 0)
         p = torch.softmax(F.linear(x[rows], w, b), 1)
-        dlogits = (p - smoothing / len(w)).scatter_add(1, at, (smoothing - 1) * torch.ones_like(p))
-        dlogits = dlogits.masked_fill(ignored, 0)
-        step = torch.zeros_like(p)
-        if dx is not None:
-            step = step + dx[rows] @ w.t()
-        if dw is not None:
-            step = step + x[rows] @ dw.t()
-        if db is not None:
-            step = step + db
-        slopes.append((dlogits * step).sum(1))
+        at_target = torch.full_like(at, smoothing - 1, dtype=wide)
+        dz = (p - smoothing / len(w)).scatter_add(1, at, at_target).masked_fill(ignored, 0)
+        step = dx[rows] @ w.t() + F.linear(x[rows], dw, db)  # of the logits
+        slopes.append((dz * step).sum(1))
         if grad is None:
             continue
-        g = share[rows, None].masked_fill(ignored, 0)
-        first, second = g * dlogits, g * p * (step - (p * step).sum(1, keepdim=True))
-        part = second @ w
-        grad_input.append(part if dw is None else part + first @ dw)
-        grad_weight = grad_weight + second.t() @ x[rows]
-        if dx is not None:
-            grad_weight = grad_weight + first.t() @ dx[rows]
-        grad_bias = grad_bias + second.sum(0)
-    slopes = torch.cat(slopes)
+        ddz = (p * (step - (p * step).sum(1, keepdim=True))).masked_fill(ignored, 0)
+        dz, ddz = share[rows, None] * dz, share[rows, None] * ddz
+        grads_x.append(ddz @ w + dz @ dw)
+        grad_w = grad_w + ddz.t() @ x[rows] + dz.t() @ dx[rows]
+        grad_b = grad_b + ddz.sum(0)
     if grad is None:
-        return slopes
-    return slopes, *[t.to(dtype) for t in (torch.cat(grad_input), grad_weight, grad_bias)]
+        return (torch.cat(slopes),)
+    grads = torch.cat(grads_x), grad_w, grad_b
+    return torch.cat(slopes), *[g.to(input.dtype) for g in grads]
 
 
 # Registration
 
 
-def _sample_by_sample(operator):
-    # A batch of chunks would be as large as what the chunks are there to avoid.
+def _one_by_one(operator):
+    # The logits of a batch of chunks would be as large as what the chunks avoid.
     def rule(info, in_dims, *args):
-        results = [
-            operator(
-                *[
-                    arg.select(dim, index) if isinstance(dim, int) else arg
-                    for arg, dim in zip(args, in_dims, strict=True)
-                ]
-            )
-            for index in range(info.batch_size)
-        ]
+        results = []
+        for index in range(info.batch_size):
+            pairs = zip(args, in_dims, strict=True)
+            sample = [a.select(dim, index) if isinstance(dim, int) else a for a, dim in pairs]
+            results.append(operator(*sample))
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
     return rule
 
 
-def _register(name, schema, kernel, fake, function):
+def _register(name, schema, kernel, function):
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, schema)
-    torch.library.impl(qualified, "default", kernel)
-    torch.library.register_fake(qualified, fake)
+    torch.library.impl(qualified, "default", partial(kernel, _sweep))
+    torch.library.register_fake(qualified, partial(kernel, lambda *args: None))
     torch.library.impl(qualified, "Autograd", function.apply)
-    torch.library.register_vmap(qualified, _sample_by_sample(getattr(_ops(), name)))
+    torch.library.register_vmap(qualified, _one_by_one(getattr(_ops(), name)))
 
 
 # Two copies of this file in one process share the operators of the first one.
 if not hasattr(_ops(), "linear_cross_entropy"):
-    _register(
-        "linear_cross_entropy",
-        f"({LAYER}, bool reduce, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
-        _loss,
-        _fake_loss,
-        _Loss,
-    )
-    _register(
-        "linear_cross_entropy_backward",
-        f"(Tensor grad_output, {LAYER}, {READY}, {OPTIONS}) -> (Tensor, Tensor, Tensor)",
-        _loss_backward,
-        _fake_loss_backward,
-        _LossBackward,
-    )
+    schema = f"({LAYER}, bool reduce, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
+    _register("linear_cross_entropy", schema, _loss, _Loss)
+    schema = f"(Tensor grad, {LAYER}, {READY}, {OPTIONS}) -> (Tensor, Tensor, Tensor)"
+    _register("linear_cross_entropy_backward", schema, _loss_backward, _LossBackward)
 
 
 def linear_cross_entropy(
@@ -386,88 +305,92 @@ def linear_cross_entropy(
     label_smoothing=0.0,
     chunk_size=None,
 ):
-    """`F.cross_entropy(F.linear(input, weight, bias), target)` without the logits in memory."""
+    """`F.cross_entropy(F.linear(input, weight, bias), target)`, without the logits in memory.
+
+    input: (..., D); weight: (V, D); bias: (V) or None; all of one floating-point dtype.
+    target: (...), int64: for each row of D features a class from 0 to V - 1, or `ignore_index`.
+    reduction: "mean" over the rows that are not ignored (nan with a gradient of 0 if all are),
+        "sum", or "none": one loss for each row, in the shape of `target`.
+    label_smoothing: from 0 to 1, the share of the uniform distribution in what is expected.
+    chunk_size: how many rows have logits at a time; by default 256, or D / 4 if that is more.
+        Fewer take less memory; with very few, adding to the gradient of `weight` takes the time.
+    Returns the loss, in the dtype of `input`. Under autocast the tensors are cast to its dtype,
+        and the loss is in float32, as PyTorch's own.
+
+    Softmax, losses, and sums over chunks are in float32 at least. Memory beyond the arguments: the
+    logits of one chunk, and those gradients that are required, none under `torch.no_grad`. Under a
+    sum or a mean they are made in forward; a second backward (`retain_graph`), and one for "none",
+    computes the logits again.
+
+    Derivatives of every order, in backward and forward mode; what records a third keeps the logits.
+    An operator of the dispatcher: it works under `torch.func`, `torch.compile` with static and
+    dynamic shapes, and `torch.export`, in any combination. vmap takes one sample after the other.
+
+    Raises TypeError or ValueError for arguments that do not fit. Whether a target is out of range
+    is looked up on the CPU only. On a CUDA device that would make the CPU wait; there an assertion
+    in the kernel of `gather` fails, as one does under `F.cross_entropy`.
+    """
     _check(input, weight, target, bias, ignore_index, reduction, label_smoothing, chunk_size)
-    device_type = input.device.type
-    dtype = input.dtype
+    device_type, dtype = input.device.type, input.dtype
     if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
         to = torch.get_autocast_dtype(device_type)
         input, weight, bias = (
             t if t is None or t.dtype == torch.float64 else t.to(to) for t in (input, weight, bias)
         )
-        dtype = _wide(input)  # autocast wants cross-entropy in float32
+        dtype = _wide(input)
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != input.dtype:
             raise TypeError(f"{name} is {tensor.dtype}, but input is {input.dtype}")
-    if chunk_size is None:
-        chunk_size = max(256, weight.shape[1] // 4)
     reduce = reduction != "none"
     wanted = [
         reduce and torch.is_grad_enabled() and t is not None and t.requires_grad
         for t in (input, weight, bias)
     ]
-    rows = input.reshape(math.prod(input.shape[:-1]), input.shape[-1])
-    loss, *_ = _ops().linear_cross_entropy(
-        rows,
-        weight,
-        bias,
-        target.reshape(-1),
-        reduce,
-        wanted,
-        chunk_size,
-        ignore_index,
-        label_smoothing,
-    )
-    if reduction == "none":
-        loss = loss.reshape(target.shape)
-    elif reduction == "mean":
+    if chunk_size is None:
+        chunk_size = max(256, weight.shape[1] // 4)
+    # Spelled out because reshape(-1, 0) would be ambiguous for rows without features.
+    layer = input.reshape(target.numel(), weight.shape[1]), weight, bias, target.reshape(-1)
+    options = chunk_size, ignore_index, label_smoothing
+    loss, *_ = _ops().linear_cross_entropy(*layer, reduce, wanted, *options)
+    if reduction == "mean":
         count = (target != ignore_index).sum()
-        # Without a row it is nan, as PyTorch's, and its gradient 0.
         loss = torch.where(count > 0, loss / count.clamp(min=1), math.nan)
-    return loss.to(dtype)
+    return (loss if reduce else loss.reshape(target.shape)).to(dtype)
 
 
 def _check(input, weight, target, bias, ignore_index, reduction, label_smoothing, chunk_size):
-    floats = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
-    for name, tensor in (floats | {"target": target}).items():
+    tensors = {"input": input, "weight": weight, "target": target, "bias": bias}
+    if bias is None:
+        del tensors["bias"]
+    for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         if tensor.device != input.device:
             raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
-    for name, tensor in floats.items():
-        if not tensor.is_floating_point():
+        if name == "target" and tensor.dtype != torch.int64:
+            raise TypeError(f"target must be torch.int64, got {tensor.dtype}")
+        if name != "target" and not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
-    if target.dtype != torch.int64:
-        raise TypeError(f"target must hold classes as torch.int64, got {target.dtype}")
     if weight.dim() != 2 or len(weight) == 0:
-        raise ValueError(
-            f"weight must have shape (V, D) with at least one class, got {tuple(weight.shape)}"
-        )
+        raise ValueError(f"weight must have shape (V, D), V > 0, got {tuple(weight.shape)}")
     classes, features = weight.shape
     if input.dim() == 0 or input.shape[-1] != features:
-        raise ValueError(
-            f"input must have shape (..., {features}) to fit weight {tuple(weight.shape)}, "
-            f"got {tuple(input.shape)}"
-        )
-    if target.shape != input.shape[:-1]:
-        raise ValueError(
-            f"target must have shape {tuple(input.shape[:-1])} to fit input "
-            f"{tuple(input.shape)}, got {tuple(target.shape)}"
-        )
-    if bias is not None and bias.shape != (classes,):
-        raise ValueError(
-            f"bias must have shape ({classes},) to fit weight {tuple(weight.shape)}, "
-            f"got {tuple(bias.shape)}"
-        )
-    if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
-    for name, value in (("ignore_index", ignore_index), ("chunk_size", chunk_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, INTS)):
-            raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be 1 or more, got {chunk_size}")
-    if isinstance(label_smoothing, bool) or not isinstance(label_smoothing, (int, float)):
-        raise TypeError(f"label_smoothing must be a number, got {type(label_smoothing).__name__}")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be from 0 to 1, got {label_smoothing}")
+        raise ValueError(f"input must have shape (..., {features}), got {tuple(input.shape)}")
+    shapes = {"target": input.shape[:-1], "bias": (classes,)}
+    for name, shape in shapes.items():
+        if name in tensors and tensors[name].shape != shape:
+            got = tuple(tensors[name].shape)
+            raise ValueError(f"{name} must have shape {tuple(shape)}, got {got}")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    for name, value, kinds, least, most in (
+        ("ignore_index", ignore_index, INTS, -math.inf, math.inf),
+        ("label_smoothing", label_smoothing, (int, float), 0, 1),
+        ("chunk_size", 1 if chunk_size is None else chunk_size, INTS, 1, math.inf),
+    ):
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            kind = "an int" if kinds is INTS else "a number"
+            raise TypeError(f"{name} must be {kind}, got {type(value).__name__}")
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be from {least} to {most}, got {value}")
