@@ -10,6 +10,7 @@ from helpers.ops.exp import exp
 from helpers.ops.gradient_reversal import gradient_reversal
 from helpers.ops.involution import involution2d
 from helpers.ops.linear import linear
+from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.mul_constant import mul_constant
 from helpers.ops.sinh import sinh
 from helpers.ops.softplus import softplus
@@ -31,6 +32,7 @@ class Op(NamedTuple):
                gradient is not the derivative of the forward.
     raises:    what of test_ops.USES raises, with some of the words.
     wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch.
+    wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
     """
 
     function: Callable
@@ -42,11 +44,14 @@ class Op(NamedTuple):
     remarks: tuple = ()
     raises: dict = {}
     wrong: tuple = ()
+    wraps: Callable | None = None
 
 
 NOT_IN_THE_TABLE = {
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: test_legacy.py",
+    "recompute.py": "takes a function: test_recompute.py",
+    "reversible.py": "a module of modules: test_reversible.py",
 }
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
@@ -123,6 +128,68 @@ def of_linear(dtype):
     weight = random(6, 2, dtype=dtype, seed=1).detach()[::2].t().requires_grad_()
     samples["not contiguous"] = (x, weight, random(2, dtype=dtype, seed=2))
     samples["expanded"] = (random(3, dtype=dtype).expand(2, 5, 3), weight, None)
+    return samples
+
+
+def of_target(
+    input,
+    weight,
+    bias,
+    target,
+    reduction="mean",
+    label_smoothing=0.0,
+    ignore_index=-100,
+    chunk_size=2,
+):
+    """`linear_cross_entropy`, what is differentiated first, and a few rows at a time."""
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    options |= {"ignore_index": ignore_index, "chunk_size": chunk_size}
+    return linear_cross_entropy(input, weight, target, bias, **options)
+
+
+def of_logits(
+    input, weight, bias, target, reduction="mean", label_smoothing=0.0, ignore_index=-100
+):
+    logits = F.linear(input, weight, bias)
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    losses = F.cross_entropy(
+        logits.reshape(-1, len(weight)), target.reshape(-1), reduction=reduction, **options
+    )
+    return losses.reshape(target.shape) if reduction == "none" else losses
+
+
+def of_linear_cross_entropy(dtype):
+    """input, weight, bias or None, target, reduction, label_smoothing, ignore_index"""
+    shapes = {
+        "mean": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ()),
+        "sum": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("sum",)),
+        "none": ((2, 2, 3), (4, 3), None, [[3, -100], [1, 3]], ("none", 0.2)),
+        "smoothed": ((2, 2, 3), (4, 3), (4,), [[3, 0], [-100, 2]], ("mean", 0.3)),
+        "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], ("sum", 1.0)),
+        "a class ignored": ((5, 3), (4, 3), (4,), [3, 0, 1, 1, 2], ("mean", 0.1, 1)),
+        "vector": ((3,), (4, 3), (4,), 3, ()),
+        "vector, none": ((3,), (4, 3), None, 3, ("none",)),
+        "one class": ((3, 3), (1, 3), (1,), [0, 0, 0], ()),
+        "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], ()),
+        "empty batch": ((0, 3), (4, 3), (4,), [], ("sum",)),
+        "empty batch, none": ((2, 0, 3), (4, 3), None, [[], []], ("none",)),
+    }
+    samples = {}
+    for name, (*sizes, target, options) in shapes.items():
+        tensors = [
+            None if size is None else random(*size, dtype=dtype, seed=seed)
+            for seed, size in enumerate(sizes)
+        ]
+        samples[name] = (*tensors, torch.tensor(target, dtype=torch.int64), *options)
+    x = random(3, 5, dtype=dtype).detach().t().requires_grad_()
+    weight = random(6, 8, dtype=dtype, seed=1).detach()[::2, ::2].t().requires_grad_()
+    samples["not contiguous"] = (x, weight, None, torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0])
+    samples["expanded"] = (
+        random(3, dtype=dtype).expand(5, 3),
+        weight,
+        None,
+        torch.tensor(2).expand(5),
+    )
     return samples
 
 
@@ -244,6 +311,44 @@ OPS = {
             ({"bias": random(1)}, ValueError, "shape (2,) to fit weight (2, 3), got (1,)"),
             ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
         ],
+    ),
+    "linear_cross_entropy": Op(
+        of_target,
+        of_logits,
+        of_linear_cross_entropy,
+        small=("smoothed", "none"),
+        bad=[
+            NOT_A_TENSOR,
+            ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
+            ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
+            ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
+            ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
+            (weight(4, 3, dtype=torch.bool), TypeError, "weight must be floating-point, got"),
+            (weight(4, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
+            ({"bias": torch.zeros(4).half()}, TypeError, "bias is torch.float16, but input is"),
+            ({"target": torch.ones(5)}, TypeError, "target must be torch.int64, got torch.float32"),
+            ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
+            ({"input": random(5, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
+            ({"target": torch.ones(5).to("meta")}, ValueError, "target is on meta, but input is"),
+            (weight(3), ValueError, "weight must have shape (V, D), V > 0, got (3,)"),
+            (weight(0, 3), ValueError, "got (0, 3)"),
+            (weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
+            ({"input": random()}, ValueError, "input must have shape (..., 3), got ()"),
+            ({"target": torch.ones(4).long()}, ValueError, "shape (5,), got (4,)"),
+            ({"target": torch.ones(5, 1).long()}, ValueError, "shape (5,), got (5, 1)"),
+            ({"bias": random(3)}, ValueError, "bias must have shape (4,), got (3,)"),
+            ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
+            ({"ignore_index": None}, TypeError, "ignore_index must be an int, got NoneType"),
+            ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int, got float"),
+            ({"label_smoothing": "0"}, TypeError, "label_smoothing must be a number, got str"),
+            ({"label_smoothing": True}, TypeError, "label_smoothing must be a number, got bool"),
+            ({"label_smoothing": 1.5}, ValueError, "label_smoothing must be from 0 to 1, got 1.5"),
+            ({"label_smoothing": -0.1}, ValueError, "from 0 to 1, got -0.1"),
+            ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
+            ({"chunk_size": 0}, ValueError, "chunk_size must be from 1 to inf, got 0"),
+        ],
+        remarks=("tensor-on-ctx",),  # the gradients made in forward, to be given away in backward
+        wraps=linear_cross_entropy,
     ),
     "mul_constant": Op(
         mul_constant,

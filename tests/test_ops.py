@@ -46,11 +46,15 @@ def in_every(dtypes):
 
 def test_every_file_has_a_row():
     files = {path.name for path in FILES}
-    with_a_row = {op.function.__module__.split(".")[2] for op in OPS.values()}
+    with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
     assert NOT_IN_THE_TABLE.keys() <= files
     assert {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} == with_a_row
     for op in OPS.values():
         assert {*op.raises, *op.wrong} <= USES.keys()
+
+
+def is_differentiable(argument):
+    return isinstance(argument, torch.Tensor) and argument.dtype != torch.int64
 
 
 # Values and derivatives
@@ -73,7 +77,7 @@ def test_agrees_with_pytorch_on_a_cuda_device(op):
 @in_every((torch.float64, torch.complex128))
 def test_gradcheck_and_gradgradcheck(op, sample, dtype):
     arguments = [
-        a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) else a
+        a.detach().clone().requires_grad_() if is_differentiable(a) else a
         for a in op.samples(dtype)[sample]
     ]
     torch.manual_seed(0)  # fast_mode compares random projections of the Jacobians
@@ -91,12 +95,15 @@ def test_gradcheck_and_gradgradcheck(op, sample, dtype):
 @each_op
 def test_the_doctor_agrees(op):
     for dtype in {torch.float64, torch.complex128} & set(op.dtypes):
+        codes = set()
         for sample in op.small:
             arguments = op.samples(dtype)[sample]
             faithful = "unfaithful" not in op.remarks
             report = examine(op.function, *arguments, faithful=faithful)
-            assert tuple(finding.code for finding in report.findings) == op.remarks, report
+            codes |= {finding.code for finding in report.findings}
+            assert codes <= set(op.remarks), report
             assert report.ok and examine(op.function, *arguments).ok == faithful
+        assert codes == set(op.remarks)
 
 
 # Transforms
@@ -172,7 +179,7 @@ def test_transforms(op, use):
     apply, through = USES[use]
     for sample in op.small:
         arguments = op.samples(torch.float64)[sample]
-        tensors = tuple(a.detach() for a in arguments if isinstance(a, torch.Tensor))
+        tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
         rest = arguments[len(tensors) :]
         ours, theirs = (
             lambda *tensors, f=f, rest=rest: f(*tensors, *rest) for f in (op.function, op.reference)
@@ -197,7 +204,7 @@ def test_all_compiled():
         if op.raises or op.wrong:
             continue
         arguments = op.samples(torch.float64)[op.small[0]]
-        tensors = [a.detach() for a in arguments if isinstance(a, torch.Tensor)]
+        tensors = [a.detach() for a in arguments if is_differentiable(a)]
         rest = arguments[len(tensors) :]
         for calls, f in (ours, op.function), (theirs, op.reference):
             calls.append((lambda *tensors, f=f, rest=rest: f(*tensors, *rest), tensors))

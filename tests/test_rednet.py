@@ -1,13 +1,18 @@
 """The layer `Involution2d` and the network `RedNet` of the paper, and its published checkpoints."""
 
+import copy
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
+from helpers.doctor import examine
+from helpers.lessons.memory import Kept
 from helpers.ops.involution import Bottleneck, Involution2d, RedNet, convert_checkpoint, cpu
+from helpers.ops.recompute import recompute
 from tests.involution_reference import unfolded
 
 
@@ -46,6 +51,7 @@ def test_layer_takes_any_size(size, stride):
         ({"channels": 16, "reduction_ratio": 3}, ValueError, "reduction_ratio"),
         ({"channels": 16, "kernel_size": 4}, ValueError, "kernel_size must be odd, got 4"),
         ({"channels": 16, "stride": 0}, ValueError, "stride must be 1 or more, got 0"),
+        ({"channels": 16, "keep_filters": 1}, TypeError, "must be True or False, got 1"),
         ({"channels": 16, "dilation": 1.0}, TypeError, "dilation must be an int, got 1.0"),
     ],
 )
@@ -68,6 +74,89 @@ def test_layer_trains_in_every_mode():
     torch.testing.assert_close(last, expected)
     last.sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
+
+
+def forgetful(layer):
+    layer = copy.deepcopy(layer)
+    for module in layer.modules():
+        if isinstance(module, Involution2d):
+            module.keep_filters = False
+    return layer
+
+
+def step(module, input, autocast=None):
+    """Results, gradients and statistics."""
+    input = input.detach().requires_grad_()
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        output = module(input)
+    output.square().sum().backward()
+    return [output, input.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_filters_that_are_not_kept_give_the_same_numbers_to_the_last_bit(stride, autocast):
+    layer = Involution2d(32, 5, stride, group_channels=8, dilation=2)
+    other = Involution2d(32, 5, stride, group_channels=8, dilation=2, keep_filters=False)
+    assert "keep_filters" not in repr(layer) and "keep_filters=False" in repr(other)
+    other.load_state_dict(layer.state_dict())
+    input = torch.randn(2, 32, 6, 7)
+    for one, same in zip(step(layer, input, autocast), step(other, input, autocast), strict=True):
+        assert one.dtype == same.dtype and one.equal(same)
+
+
+def test_filters_that_are_not_kept_need_a_third_of_the_memory():
+    layer, input = Involution2d(64), torch.randn(1, 64, 14, 14, requires_grad=True)
+    totals = []
+    for module in (layer, forgetful(layer)):
+        with Kept(but=module.parameters()) as kept:
+            module(input)
+        totals.append(kept.total)
+    filters = 4 * 4 * 49 * 14 * 14
+    assert totals[0] - totals[1] == filters and totals[1] < 0.36 * totals[0]
+
+
+def test_filters_that_are_not_kept_leave_nothing_to_a_recompute_around():
+    layer, input = forgetful(Involution2d(32, 3)), torch.randn(2, 32, 6, 6, requires_grad=True)
+    right = torch.autograd.grad(layer(input).square().sum(), input)
+    with Kept(but=layer.parameters()) as kept:
+        output = recompute(layer, input)
+    assert kept.shapes == [tuple(input.shape)]
+    assert torch.autograd.grad(output.square().sum(), input)[0].equal(right[0])
+
+
+def test_filters_that_are_not_kept_have_second_derivatives_and_notice_changes():
+    layer = Involution2d(8, 3, group_channels=4, reduction_ratio=2).double()
+    layer, input = forgetful(layer), torch.randn(2, 8, 3, 3).double().requires_grad_()
+    layer.eval()
+    assert examine(layer, input).ok  # which calls it with other parameters, too
+    assert gradcheck(layer, input, fast_mode=True) and gradgradcheck(layer, input, fast_mode=True)
+    for changed in ("input", "span"):
+        given = 2 * input
+        loss = layer(given).square().sum()
+        with torch.no_grad():
+            (given if changed == "input" else layer.span.weight).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(loss, layer.span.bias)
+    with torch.no_grad(), Kept() as kept:
+        layer(input)
+    assert not kept.shapes
+
+
+def test_filters_that_are_not_kept_compiled():
+    layer, input = forgetful(Involution2d(16, 3)), torch.randn(2, 16, 5, 5)
+    right = step(copy.deepcopy(layer), input)
+    torch.compiler.reset()
+    given = step(torch.compile(layer, backend="aot_eager", fullgraph=True), input)
+    torch.testing.assert_close(given, right)
+
+
+def test_a_network_without_its_filters():
+    torch.manual_seed(0)
+    model = RedNet(26, num_classes=3, keep_filters=False)
+    layers = [module for module in model.modules() if isinstance(module, Involution2d)]
+    assert len(layers) == 9 and not any(layer.keep_filters for layer in layers)
+    assert all(m.keep_filters for m in RedNet(26).modules() if isinstance(m, Involution2d))
 
 
 # From the paper: millions of parameters, and 10^9 multiply-adds at 224 x 224.

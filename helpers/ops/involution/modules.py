@@ -1,9 +1,12 @@
 """The layer `Involution2d` and the network `RedNet` of the paper that introduced involution."""
 
+import contextlib
 import re
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from .functional import involution2d
 
@@ -20,6 +23,9 @@ class Involution2d(nn.Module):
 
     channels: divisible by `group_channels` and by `reduction_ratio`. kernel_size: odd.
     dilation: of the kernels. Raises ValueError or TypeError for other arguments.
+    keep_filters: the kernels are the largest part of what the layer keeps for backward, two thirds
+    at the defaults and stride 1. If False, backward computes them again from the hidden layer, by
+    the second convolution: the same results to the last bit. `torch.func` then raises.
 
     Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 3 and
     algorithm 1.
@@ -33,8 +39,11 @@ class Involution2d(nn.Module):
         group_channels=16,
         reduction_ratio=4,
         dilation=1,
+        keep_filters=True,
     ):
         super().__init__()
+        if not isinstance(keep_filters, bool):
+            raise TypeError(f"keep_filters must be True or False, got {keep_filters!r}")
         for name, value in (
             ("channels", channels),
             ("kernel_size", kernel_size),
@@ -59,6 +68,7 @@ class Involution2d(nn.Module):
         self.stride = stride
         self.group_channels = group_channels
         self.dilation = dilation
+        self.keep_filters = keep_filters
         self.groups = channels // group_channels
         # ceil_mode, so that there is a kernel for each output if stride does not divide the size
         self.pool = nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
@@ -72,23 +82,83 @@ class Involution2d(nn.Module):
 
     def kernels(self, input):
         """The weight for `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
-        kernels = self.span(self.reduce(self.pool(input)))
+        return self._by_group(self.span(self.reduce(self.pool(input))))
+
+    def _by_group(self, kernels):
         return kernels.unflatten(1, (self.groups, self.kernel_size, self.kernel_size))
 
-    def forward(self, input):
+    def _involution(self, input, kernels):
         return involution2d(
             input,
-            self.kernels(input),
+            kernels,
             stride=self.stride,
             padding=self.dilation * (self.kernel_size // 2),
             dilation=self.dilation,
         )
 
+    def forward(self, input):
+        hidden = self.reduce(self.pool(input))
+        if self.keep_filters or not torch.is_grad_enabled():
+            return self._involution(input, self._by_group(self.span(hidden)))
+        if torch.compiler.is_compiling():  # the compiler knows this one
+
+            def both(input, hidden):
+                return self._involution(input, self._by_group(self.span(hidden)))
+
+            return checkpoint(both, input, hidden, use_reentrant=False)
+        kernels = self._by_group(self.span(hidden))
+        with self._without(kernels, input, hidden):
+            return self._involution(input, kernels)
+
+    def _without(self, kernels, input, hidden):
+        """A context in which autograd keeps, for `kernels`, what they are computed from."""
+        device = kernels.device.type
+        autocast = contextlib.nullcontext()
+        if torch.amp.is_autocast_available(device):
+            state = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+            autocast = torch.autocast(device, *state)
+        parameters = dict(self.span.named_parameters())
+        names = list(parameters)
+        kept_input, kept_hidden = _keep(input), _keep(hidden, *parameters.values())
+
+        def kernels_again():
+            hidden, *values = kept_hidden()
+            state = dict(zip(names, values, strict=True))  # torch.func.functional_call may swap it
+            with torch.no_grad(), autocast:
+                return self._by_group(torch.func.functional_call(self.span, state, (hidden,)))
+
+        instead = {_place(input): lambda: kept_input()[0], _place(kernels): kernels_again}
+
+        def pack(tensor):
+            as_it_is = tensor.detach()
+            return instead.get(_place(tensor)) or (lambda: as_it_is)
+
+        return saved_tensors_hooks(pack, lambda get: get())
+
     def extra_repr(self):
         return (
             f"{self.channels}, kernel_size={self.kernel_size}, stride={self.stride},"
             f" group_channels={self.group_channels}, dilation={self.dilation}"
+            f"{'' if self.keep_filters else ', keep_filters=False'}"
         )
+
+
+class _Keep(torch.autograd.Function):
+    """A node that only saves, so that changes in place are noticed and outer hooks are asked."""
+
+    @staticmethod
+    def forward(ctx, anchor, *tensors):
+        ctx.save_for_backward(*tensors)
+        return anchor.clone()
+
+
+def _keep(*tensors):
+    node = _Keep.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+    return lambda: node.saved_tensors
+
+
+def _place(tensor):
+    return tensor.data_ptr(), tensor.shape
 
 
 def _conv_bn_relu(in_channels, out_channels, stride=1):
@@ -102,12 +172,12 @@ def _conv_bn_relu(in_channels, out_channels, stride=1):
 class Bottleneck(nn.Module):
     """A residual block of ResNet with a 7 x 7 involution for its 3 x 3 convolution."""
 
-    def __init__(self, in_channels, out_channels, stride=1):
+    def __init__(self, in_channels, out_channels, stride=1, keep_filters=True):
         super().__init__()
         middle = out_channels // 4
         self.conv1 = nn.Conv2d(in_channels, middle, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(middle)
-        self.involution = Involution2d(middle, 7, stride)
+        self.involution = Involution2d(middle, 7, stride, keep_filters=keep_filters)
         self.bn2 = nn.BatchNorm2d(middle)
         self.conv3 = nn.Conv2d(middle, out_channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(out_channels)
@@ -130,7 +200,7 @@ class RedNet(nn.Module):
     """ResNet with involutions: (N, 3, H, W) -> (N, num_classes).
 
     depth: 26, 38, 50, 101 or 152; 9.23, 12.39, 15.54, 25.65 or 33.99 million parameters with
-    1000 classes. Raises ValueError for another depth.
+    1000 classes. Raises ValueError for another depth. keep_filters: of each `Involution2d`.
 
     Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 4; the
     details from the authors' https://github.com/d-li14/involution, whose checkpoints load after
@@ -145,7 +215,7 @@ class RedNet(nn.Module):
         152: (3, 8, 36, 3),
     }
 
-    def __init__(self, depth, num_classes=1000):
+    def __init__(self, depth, num_classes=1000, keep_filters=True):
         super().__init__()
         if depth not in self.BLOCKS:
             raise ValueError(
@@ -153,7 +223,7 @@ class RedNet(nn.Module):
             )
         self.stem = nn.Sequential(
             _conv_bn_relu(3, 32, stride=2),
-            Involution2d(32, 3),
+            Involution2d(32, 3, keep_filters=keep_filters),
             nn.BatchNorm2d(32),
             nn.ReLU(inplace=True),
             _conv_bn_relu(32, 64),
@@ -165,8 +235,11 @@ class RedNet(nn.Module):
             stride = 1 if stage == 0 else 2
             stages.append(
                 nn.Sequential(
-                    Bottleneck(in_channels, out_channels, stride),
-                    *[Bottleneck(out_channels, out_channels) for _ in range(blocks - 1)],
+                    Bottleneck(in_channels, out_channels, stride, keep_filters),
+                    *[
+                        Bottleneck(out_channels, out_channels, 1, keep_filters)
+                        for _ in range(blocks - 1)
+                    ],
                 )
             )
             in_channels = out_channels

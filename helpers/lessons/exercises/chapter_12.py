@@ -1,0 +1,305 @@
+"""Exercises of chapter 12: memory for time."""
+
+import torch
+from torch.autograd import Function, grad
+
+from helpers.lessons.checking import Exercise
+from helpers.lessons.memory import Alive, Kept
+from helpers.lessons.properties import at, no_tensor_on_ctx, random
+
+
+class Dropout(Function):
+    @staticmethod
+    def thinned(x, p, seed):
+        generator = torch.Generator().manual_seed(seed)
+        kept = torch.rand(x.shape, generator=generator) >= p
+        return torch.where(kept, x / (1 - p), 0)
+
+    @staticmethod
+    def forward(ctx, x, p):
+        ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))
+        return Dropout.thinned(x, p, ctx.seed)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return Dropout.thinned(grad_output, ctx.p, ctx.seed), None
+
+
+WIDE = random(100, 1000)
+
+
+def _drops(attempt):
+    p, x = 0.25, WIDE.clone().requires_grad_()
+    torch.manual_seed(0)
+    y = attempt.apply(x, p)
+    if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
+        yield "`forward` must return a tensor like x, of its shape and dtype."
+    strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
+    if strange.any():
+        factor = (y / x)[strange][0].item()
+        yield f"an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right."
+    share = (y == 0).double().mean().item()
+    if abs(share - p) > 0.02:
+        yield f"with p = {p}, the share of zeros is {share:.2f}."
+    if torch.equal(attempt.apply(x, p), y):
+        yield "two calls drop the same elements."
+    torch.manual_seed(0)
+    if not torch.equal(attempt.apply(x, p), y):
+        yield "two calls, each after torch.manual_seed(0), drop different elements."
+
+
+def _goes_back(attempt):
+    p, x = 0.25, WIDE.clone().requires_grad_()
+    y = attempt.apply(x, p)
+    torch.rand(3)  # the program goes on
+    state = torch.get_rng_state()
+    weight = random(100, 1000, seed=1)
+    for where in ("", "in a second backward through the same graph"):
+        (given,) = grad(y, x, weight, retain_graph=True)
+        if given.shape != x.shape:
+            yield f"the gradient has shape {tuple(given.shape)}, but {tuple(x.shape)} is right."
+        if not torch.equal(given == 0, y == 0):
+            yield at(where, "backward drops other elements than forward.")
+        right = torch.where(y == 0, 0.0, weight / (1 - p))
+        if not torch.allclose(given, right):
+            factor = (given / weight)[y != 0][0].item()
+            yield (
+                f"where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
+                "factor of forward is right."
+            )
+    if not torch.equal(torch.get_rng_state(), state):
+        yield "backward changes the random state of the program: what is drawn after it, changes."
+
+
+def _keeps_a_bit(attempt):
+    x = WIDE.clone().requires_grad_()
+    with Kept() as kept:
+        attempt.apply(x, 0.25)
+    bits = 8 * kept.total / x.numel()
+    if bits > 1:
+        yield f"it is right, but it saves {bits:.0f} bits for each element."
+
+
+EXERCISE_1 = Exercise(
+    number="12.1",
+    name="Dropout",
+    reference=Dropout,
+    stub="class Dropout(Function): ...",
+    wrong=[
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
+         "        return Dropout.thinned(x, p, ctx.seed)",
+         "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p); ctx.save_for_backward(mask)\n"
+         "        return x * mask",
+         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * ctx.saved_tensors[0]",
+         "it saves 64 bits for each element"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
+         "        return Dropout.thinned(x, p, ctx.seed)",
+         "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
+         "        return x * mask / (1 - p)",
+         "Dropout.thinned(grad_output, ctx.p, ctx.seed)",
+         "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)", "it saves 8 bits for each element"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
+         "        return Dropout.thinned(x, p, ctx.seed)",
+         "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
+         "        return x * ctx.mask / (1 - p)",
+         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * ctx.mask / (1 - ctx.p)",
+         "`ctx.mask` holds a tensor outside"),
+        ("grad_output, ctx.p, ctx.seed)", "grad_output, ctx.p, int(torch.randint(2**40, ())))",
+         "backward drops other elements than forward"),
+        ("int(torch.randint(2**40, ()))", "0", "two calls drop the same elements"),
+        ("int(torch.randint(2**40, ()))", "torch.Generator().seed()",
+         "each after torch.manual_seed(0), drop different elements"),
+        ("generator = torch.Generator().manual_seed(seed)", "torch.manual_seed(seed)",
+         ", generator=generator", "", "changes the random state of the program"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))",
+         "ctx.p, ctx.seed = p, torch.Generator().manual_seed(int(torch.randint(2**40, ())))",
+         "generator = torch.Generator().manual_seed(seed)", "generator = seed",
+         "backward drops other elements"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))",
+         "generator = torch.Generator().manual_seed(int(torch.randint(2**40, ())))\n"
+         "        ctx.p, ctx.seed = p, generator; ctx.state = generator.get_state()",
+         "generator = torch.Generator().manual_seed(seed)", "generator = seed",
+         "return Dropout.thinned(grad_output", "ctx.seed.set_state(ctx.state); return "
+         "Dropout.thinned(grad_output", "`ctx.state` holds a tensor"),
+        (">= p", "< p", "the share of zeros is 0.75"),
+        ("x / (1 - p)", "x", "is 1 times that of x"),
+        ("return Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
+         "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
+         "the gradient is 1 times grad_output"),
+        ("return torch.where(kept, x / (1 - p), 0)", "return (x[kept] / (1 - p))",
+         "must return a tensor like x"),
+    ],
+    properties=[_drops, _goes_back, no_tensor_on_ctx(WIDE, 0.25), _keeps_a_bit],
+    success="forward and backward draw the same elements, and next to nothing is kept for it.",
+    hints=(
+        "What can make the same mask again?",
+        "A torch.Generator of its own, seeded with the same number, draws the same numbers.",
+        "Draw the seed from the program's generator, so that torch.manual_seed repeats it.",
+    ),
+    explanation="A number, the seed, stands for the whole mask, and a generator of its own leaves "
+    "that of the program alone. Packing eight yes or no into a byte would be right, too.",
+)  # fmt: skip
+
+
+class LogSumExp(Function):
+    @staticmethod
+    def forward(ctx, x, weight, size):
+        result = torch.full_like(x[:, 0], -torch.inf)
+        for part in weight.split(size):
+            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))
+        ctx.save_for_backward(x, weight, result)
+        ctx.size = size
+        return result
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, weight, result = ctx.saved_tensors
+        to_x, to_weight = torch.zeros_like(x), []
+        for part in weight.split(ctx.size):
+            slope = grad_output[:, None] * torch.exp(x @ part.t() - result[:, None])
+            to_x = to_x + slope @ part
+            to_weight.append(slope.t() @ x)
+        return to_x, torch.cat(to_weight), None
+
+
+def _in_parts(attempt):
+    rows, classes, size = 100, 2000, 20
+    x, weight = (random(n, 2, seed=n).requires_grad_() for n in (rows, classes))
+    whole = rows * classes * x.element_size()
+    with Alive() as alive:
+        result = attempt.apply(x, weight, size)
+        forward, left = alive.peak, alive.now
+        grad(result.sum(), (x, weight))
+    asked = f"with {rows} rows, {classes} classes and size = {size}"
+    for when, bytes_there in (("forward", forward), ("backward", alive.peak)):
+        if bytes_there > whole / 4:
+            yield (
+                f"it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
+                f"logits are {whole:,}."
+            )
+    if left > 4 * result.nbytes:
+        yield f"it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
+
+
+EXERCISE_2 = Exercise(
+    number="12.2",
+    name="LogSumExp",
+    reference=LogSumExp,
+    stub="class LogSumExp(Function): ...",
+    wrong=[
+        ("split(size)", "split(len(weight))", "forward holds"),
+        ("split(ctx.size)", "split(len(weight))", "backward holds"),
+        ("torch.logsumexp(x @ part.t(), 1)", "torch.exp(x @ part.t()).sum(1).log()",
+         "with logits of about 1000: `forward`"),
+        ("torch.full_like(x[:, 0], -torch.inf)", "torch.zeros_like(x[:, 0])", "`forward`"),
+        ("torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
+         "result.clamp(min=0) + torch.logsumexp(x @ part.t(), 1)", "`forward`"),
+        ("grad_output[:, None] * ", "", "grad_output"),
+        ("- result[:, None]", "- torch.logsumexp(x @ part.t(), 1, True)",
+         "The gradient of `x`"),
+        ("to_x = to_x + slope @ part", "to_x = slope @ part", "The gradient of `x`"),
+        ("torch.cat(to_weight)", "torch.cat(to_weight[::-1])", "The gradient of `weight`"),
+        ("to_weight), None", "to_weight)", "returned 2 gradient(s)"),
+        ("        ctx.size = size",
+         "        ctx.logits = [x @ part.t() for part in weight.split(size)]\n"
+         "        ctx.size = size", "`ctx.logits[0]` holds a tensor"),
+        ("        for part in weight.split(size):\n"
+         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
+         "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
+         "        result = torch.logsumexp(logits, 1)", "forward holds"),
+        ("x @ part.t() - result[:, None]", "x @ part.t()", "The gradient of `x`"),
+    ],
+    like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
+    samples={
+        "with a size that divides": [random(3, 2), random(6, 2, seed=1), 2],
+        "with a last part that is smaller": [random(3, 2), random(7, 2, seed=1), 3],
+        "with logits of about 1000": [30 * random(3, 2), 30 * random(5, 2, seed=1), 2],
+    },
+    properties=[_in_parts],
+    success="no part of the logits lives longer than its turn, forward or backward.",
+    hints=(
+        "The logsumexp of two parts follows from the logsumexp of each.",
+        "torch.logaddexp puts two together without overflow.",
+        "In backward, exp(logits - result) is the softmax, part by part.",
+    ),
+    explanation="The saved result is the one number a row that backward needs to turn the logits "
+    "of a part, computed again, into probabilities.",
+)  # fmt: skip
+
+
+def inverse(s, f, g, y1, y2):
+    x2 = y2 - g(y1)
+    x1 = (y1 - f(x2)) * torch.exp(-s(x2))
+    return x1, x2
+
+
+def _inverts(attempt):
+    x1, x2 = random(4, 3), random(4, 3, seed=1)
+    y1 = x1 * torch.exp(torch.tanh(x2)) + torch.sin(2 * x2)
+    y2 = x2 + torch.cos(y1)
+    seen = {"s": [], "f": [], "g": []}
+
+    def noted(name, function):
+        def call(x):
+            seen[name].append(x.clone())
+            return function(x)
+
+        return call
+
+    functions = (
+        noted("s", torch.tanh),
+        noted("f", lambda x: torch.sin(2 * x)),
+        noted("g", torch.cos),
+    )
+    given1, given2 = y1.clone(), y2.clone()
+    result = attempt(*functions, given1, given2)
+    if not (isinstance(result, tuple) and len(result) == 2):
+        yield f"it must return the pair (x1, x2), got a {type(result).__name__}."
+    for name, arguments in seen.items():
+        if len(arguments) != 1:
+            yield f"`{name}` must be called once; it was called {len(arguments)} times."
+    if not torch.allclose(seen["g"][0], y1):
+        yield "`g` was called with something else than in forward. What did it get there?"
+    if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
+        yield "x1 and x2 are exchanged."
+    if not torch.allclose(result[1], x2):
+        yield "x2 is wrong. It was changed last, so it comes back first."
+    for name in "sf":
+        if not torch.allclose(seen[name][0], x2):
+            yield f"x2 is right, but `{name}` was called with something else than in forward."
+    if not torch.allclose(result[0], x1):
+        yield "x2 is right, x1 is not. Which of the two, scale or shift, came last in forward?"
+    if not (torch.equal(given1, y1) and torch.equal(given2, y2)):
+        yield "it is right, but it changes y1 or y2 in place."
+
+
+EXERCISE_3 = Exercise(
+    number="12.3",
+    name="inverse",
+    reference=inverse,
+    stub="def inverse(s, f, g, y1, y2): ...",
+    wrong=[
+        ("y2 - g(y1)", "y2 + g(y1)", "x2 is wrong"),
+        ("(y1 - f(x2)) * torch.exp(-s(x2))", "y1 * torch.exp(-s(x2)) - f(x2)",
+         "scale or shift, came last"),
+        ("-s(x2)", "s(x2)", "x1 is not"),
+        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with something else"),
+        ("-s(x2)", "-s(y2)", "`s` was called with something else"),
+        ("    x2 = y2 - g(y1)\n    x1 = (y1 - f(x2)) * torch.exp(-s(x2))",
+         "    x1 = (y1 - f(y2)) * torch.exp(-s(y2))\n    x2 = y2 - g(x1)",
+         "`g` was called with something else"),
+        ("return x1, x2", "return x2, x1", "x1 and x2 are exchanged"),
+        ("return x1, x2", "return torch.stack([x1, x2])", "the pair (x1, x2), got a Tensor"),
+        ("    x1 =", "    x2 = y2 - g(y1)\n    x1 =", "`g` must be called once; it was called 2"),
+        ("x2 = y2 - g(y1)", "x2 = y2.sub_(g(y1))", "changes y1 or y2 in place"),
+    ],
+    properties=[_inverts],
+    success="what was done last is undone first, and s, f and g need no inverse.",
+    hints=(
+        "y2 was made last, from x2 and y1. Both y are here.",
+        "With x2, s(x2) and f(x2) are known, too.",
+        "Take the shift away before the scale.",
+    ),
+    explanation="Neither s nor f nor g is inverted: each is called with what it got in forward, "
+    "and then its effect is taken away.",
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Memory, counted instead of timed: the same numbers on every machine."""
+
+import weakref
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the storages that were made inside it and are alive.
+
+        with Alive() as alive:
+            loss = model(x)
+            loss.backward()
+        alive.now, alive.peak, alive.history, alive.operations
+
+    history has the bytes after each operation, operations the names of these. What a kernel takes
+    and gives back before it returns is not seen, nor is what is older than the `with`.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self.history, self.operations = [], []
+        self._known = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        before = {_storage(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
+        results = function(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if torch.is_tensor(result) and _storage(result) not in before:
+                self._count(result.untyped_storage())
+        self.history.append(self.now)
+        self.operations.append(function.overloadpacket.__name__)
+        return results
+
+    def _count(self, storage):
+        if storage not in self._known:
+            self._known.add(storage)
+            self._add(storage.nbytes())
+            weakref.finalize(storage, self._add, -storage.nbytes()).atexit = False
+
+    def _add(self, size):
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+class Kept:
+    """Counts what autograd keeps for backward: `total` bytes, each storage once, and `shapes`.
+
+        with Kept(but=model.parameters()) as kept:
+            y = model(x)
+
+    but: tensors that would be there anyway.
+    """
+
+    def __init__(self, but=()):
+        self._others = {_storage(tensor) for tensor in but}
+        self._hooks = saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._sizes, self.shapes = {}, []
+
+    def __enter__(self):
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor):
+        if _storage(tensor) not in self._others:
+            self._sizes[_storage(tensor)] = tensor.untyped_storage().nbytes()
+            self.shapes.append(tuple(tensor.shape))
+        return tensor.detach()  # an output as it is would hold its node, and that the output
+
+    @property
+    def total(self):
+        return sum(self._sizes.values())
+
+
+def _storage(tensor):
+    return tensor.untyped_storage()._cdata

@@ -1,0 +1,373 @@
+"""`recompute`: the numbers of a plain call and of PyTorch's own checkpoint, and the memory."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+from helpers.doctor import examine
+from helpers.lessons.memory import Alive, Kept
+from helpers.ops import recompute as recompute_py
+from helpers.ops.recompute import SecondRun, recompute
+from tests.common import FLOATS, CudaGenerators, random
+
+
+def plain(fn, *inputs, **kwargs):
+    return fn(*inputs, **kwargs)
+
+
+def theirs(fn, *inputs, **kwargs):
+    return checkpoint(fn, *inputs, use_reentrant=False, **kwargs)
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 6)
+    return nn.Sequential(*layers).to(dtype)
+
+
+def trained(how, module, x, autocast=None):
+    """Everything that a step of training computes and changes, random numbers included."""
+    module, x = copy.deepcopy(module), x.detach().requires_grad_()
+    torch.manual_seed(1)
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        y = how(module, x)
+    between = torch.rand(2)
+    y.square().sum().backward()
+    buffers = list(module.buffers())
+    return [y, x.grad, *[p.grad for p in module.parameters()], between, torch.rand(2)], buffers
+
+
+def assert_same(ours, right):
+    assert len(ours) == len(right)
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, right, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_same_numbers_to_the_last_bit(dtype):
+    module, x = network(dtype), random(8, 6, dtype=dtype)
+    ours, right = trained(recompute, module, x), trained(plain, module, x)
+    assert_same(ours[0], right[0])
+    assert_same(ours[0], trained(theirs, module, x)[0])
+    assert_same(ours[1], right[1])  # the batch norm has counted once
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_second_run_is_under_the_same_autocast(dtype):
+    module, x = network(), random(8, 6, dtype=torch.float32)
+    ours = trained(recompute, module, x, autocast=dtype)
+    assert ours[0][0].dtype == dtype
+    assert_same(ours[0], trained(plain, module, x, autocast=dtype)[0])
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_autocast_around_backward_is_not_seen_by_the_second_run():
+    x = random(3, 3, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = recompute(lambda x: (x @ x).sin(), x)
+        with torch.autocast("cpu", enabled=False):
+            (ours,) = grad(y.float().sum(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (right,) = grad((x @ x).sin().float().sum(), x)
+    assert ours.equal(right)
+
+
+def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch):
+    draws, x = CudaGenerators(monkeypatch), random(3)
+    y = recompute(lambda x: draws(draws(x)).sin(), x)  # 21, then 22
+    draws(x)
+    (ours,) = grad(y.sum(), x)
+    assert [int(state) for state in draws.states] == [10, 23]
+    right = (22 * (21 * x.sin()).sin()).sin()
+    torch.testing.assert_close(ours, grad(right.sum(), x)[0])
+
+
+def nested(inputs, *, options):
+    first, (second, number) = inputs["pair"]
+    with torch.no_grad():
+        size = (first * second).sum()
+    return {
+        "sum": [first.exp() * second, number * second.sin()],
+        "size": size,
+        "name": "n",
+    }, options
+
+
+def test_nested_inputs_and_outputs():
+    a, b, c = random(3), random(3, seed=1), random(3, seed=2)
+    arguments = {"pair": [a, (b, 2.0)]}, {"c": c.cos()}
+    (ours, options), (right, _) = (
+        how(nested, arguments[0], options=arguments[1]) for how in (recompute, plain)
+    )
+    assert ours["name"] == "n" and options is arguments[1]
+    assert ours["size"].equal(right["size"]) and not ours["size"].requires_grad
+    for one, other in zip(ours["sum"], right["sum"], strict=True):
+        assert_same(
+            [one, *grad(one.sum(), (a, b), retain_graph=True, materialize_grads=True)],
+            [other, *grad(other.sum(), (a, b), retain_graph=True, materialize_grads=True)],
+        )
+
+
+def test_derivatives_of_every_order_also_of_calls_within_calls():
+    weight = random(4, seed=1)
+
+    def inner(t, w):
+        return (t.sin() * w).exp()
+
+    def outer(x):
+        return recompute(inner, 2 * x, w=weight).tanh().cumsum(0)  # weight: closed over
+
+    def slope(x):  # a function that differentiates by itself
+        return x * grad((x**3).sum(), x, create_graph=True)[0].sin()
+
+    x = random(4)
+    for f in (inner, outer, slope):
+        inputs = (x, weight) if f is inner else (x,)
+        assert gradcheck(lambda *t, f=f: recompute(f, *t), inputs)
+        assert gradgradcheck(lambda *t, f=f: recompute(f, *t), inputs)
+        if f is not slope:  # which asks for a gradient itself, and the doctor gives it none
+            assert examine(lambda *t, f=f: recompute(f, *t), *inputs).ok
+    assert grad(recompute(outer, x).sum(), weight)[0].equal(grad(outer(x).sum(), weight)[0])
+
+
+def test_backward_again_and_saved_tensors_read_twice():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x, x.exp())
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            assert ctx.saved_tensors[0].equal(ctx.saved_tensors[0])
+            return grad_output * ctx.saved_tensors[1]
+
+    x = random(3)
+    y = recompute(lambda x: Twice.apply(x.sin()).square(), x)
+    first, second = (grad(y.sum(), x, retain_graph=True)[0] for _ in range(2))
+    assert first.equal(second)
+    torch.testing.assert_close(first, 2 * x.sin().exp().square() * x.cos())
+    grad(y.sum(), x)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        grad(y.sum(), x)
+
+
+def test_without_gradients_it_is_a_plain_call():
+    x, runs = random(3).detach(), []
+    with Kept() as kept:
+        with torch.no_grad():
+            assert not recompute(torch.sin, random(3)).requires_grad
+        y = recompute(lambda x: runs.append(1) or x.sin().detach(), x)
+    assert not y.requires_grad and y.equal(x.sin()) and len(runs) == 1
+    assert kept.shapes == [(3,)]  # the second call keeps its input, though nobody will ask
+
+
+# Memory
+
+
+def chain(x):
+    for _ in range(10):
+        x = x.sin()
+    return x
+
+
+def test_one_of_ten_is_kept_and_each_is_freed_when_it_was_used():
+    for how, saved in ((plain, 10), (theirs, 1), (recompute, 1)):
+        x = torch.ones(1000, requires_grad=True)
+        with Kept() as kept:
+            y = how(chain, x)
+        assert kept.total == saved * 4000
+        with Alive() as alive:
+            y.sum().backward()
+        assert alive.now == 4000  # x.grad
+        if how is recompute:
+            # Nine sines, a gradient and a cosine; and the loss and its gradient, 4 bytes each.
+            assert alive.peak == 11 * 4000 + 8
+            assert alive.history[-10] < 4 * 4000
+            assert alive.operations.count("sin") == 9  # the tenth is not asked for
+
+
+@pytest.mark.parametrize("f", [torch.sin, torch.tanh])  # one saves its input, one its output
+def test_a_square_root_of_the_memory(f):
+    def four(x):
+        for _ in range(4):
+            x = f(x)
+        return x
+
+    peaks = {}
+    for how in (plain, theirs, recompute):
+        x = torch.ones(1000, requires_grad=True)
+        with Alive() as alive:
+            y = x
+            for _ in range(4):
+                y = how(four, y)
+            y.sum().backward()
+            del y
+            assert alive.now == 4000  # x.grad
+        peaks[how] = alive.peak
+    assert peaks[recompute] == peaks[theirs] < 0.6 * peaks[plain]
+
+
+def test_nothing_is_held_after_backward_or_when_the_result_is_dropped():
+    class Tensor(torch.Tensor):  # can be watched
+        pass
+
+    for ends in (lambda y: y.sum().backward(), lambda y: None):
+        x = torch.ones(3, requires_grad=True)
+        given = (2 * x).as_subclass(Tensor)
+        reference = weakref.ref(given)
+        y = recompute(chain, given)
+        del given
+        assert reference() is not None
+        ends(y)
+        del y
+        assert reference() is None
+
+
+def test_with_retain_graph_the_second_run_leaves_nothing():
+    x = torch.ones(1000, requires_grad=True)
+    y = recompute(chain, x)
+    with Alive() as alive:
+        grad(y.sum(), x, retain_graph=True)
+        assert alive.now == 0
+        grad(y.sum(), x, retain_graph=True)
+    assert alive.operations.count("sin") == 18
+
+
+def test_of_calls_within_calls_only_the_outer_input_is_kept():
+    x = torch.ones(1000, requires_grad=True)
+
+    def two(x):
+        return recompute(chain, recompute(chain, x))
+
+    for how, kept_tensors in ((plain, 2), (recompute, 1)):
+        with Kept() as kept:
+            how(two, x)
+        assert kept.total == kept_tensors * 4000
+
+
+def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatch):
+    runs = []
+    monkeypatch.setattr(
+        recompute_py, "SecondRun", lambda *a, made=SecondRun: runs.append(made(*a)) or runs[-1]
+    )
+
+    class Masked(nn.Module):
+        def __init__(self, *after):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(1234))
+            self.after = nn.Sequential(*after)
+
+        def forward(self, x):
+            return self.after(x * self.mask)
+
+    x = torch.ones(2, 1234, requires_grad=True)
+    for fn, random_states, buffers in (
+        (Masked(nn.Tanh()), 0, 0),
+        (Masked(nn.Dropout()), 1, 0),
+        (Masked(nn.BatchNorm1d(1234)).eval(), 0, 0),
+        (Masked(nn.BatchNorm1d(1234)), 0, 4),
+        (torch.sin, 0, 0),
+    ):
+        recompute(fn, x)
+        assert (len(runs[-1].random or ()), len(runs[-1].copies)) == (random_states, buffers)
+
+
+# What must not pass in silence
+
+
+def test_the_second_run_has_the_parameters_and_buffers_that_the_first_was_called_with():
+    class Recomputing(nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.how, self.inside = how, network(torch.float64)
+
+        def forward(self, x):
+            return self.how(self.inside, x)
+
+    x, results = random(8, 6), []
+    for how in (recompute, plain):
+        model = Recomputing(how).eval()
+        state = {name: 2 * t.detach() + 1 for name, t in model.state_dict().items()}
+        y = torch.func.functional_call(model, state, (x,))
+        results.append(grad(y.square().sum(), x)[0])
+        assert not torch.func.functional_call(model, state, (x,)).equal(model(x))
+    assert results[0].equal(results[1])
+
+
+def test_changes_in_place_are_named():
+    x = random(3)
+    module = nn.Linear(3, 3).double()
+    for fn, changed in ((torch.sin, "input"), (module, "input"), (module, "parameter")):
+        given = 1 * x
+        y = recompute(fn, given)
+        with torch.no_grad():
+            (given if changed == "input" else module.weight).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            grad(y.sum(), x)
+
+    def spoils_what_it_saved(x):
+        y = x.exp()
+        z = y.add_(1).sin()
+        return z.sin()
+
+    for how, words in ((plain, "modified by an inplace operation"), (recompute, "by fn")):
+        with pytest.raises(RuntimeError, match=words):
+            how(spoils_what_it_saved, x).sum().backward()
+
+
+def test_a_result_may_be_changed_in_place():
+    x = random(3)
+    (ours,) = grad(recompute(lambda x: x.exp(), x).mul_(2).sum(), x)
+    torch.testing.assert_close(ours, 2 * x.exp())
+
+
+@pytest.mark.parametrize(
+    "second, words",
+    [
+        (lambda x: x.sin(), "saved 1 tensors where it had saved 2"),
+        (lambda x: x[:1].sin().sin(), "saved a tensor \\(1,\\) of torch.float64 on cpu where"),
+        (lambda x: x.float().sin().sin(), "saved a tensor \\(3,\\) of torch.float32 on cpu where"),
+    ],
+)
+def test_a_function_that_does_something_else_is_named(second, words):
+    x, runs = random(3), []
+
+    def changes(x):
+        runs.append(1)
+        return x.sin().sin() if len(runs) == 1 else second(x)
+
+    with pytest.raises(RuntimeError, match=words):
+        recompute(changes, x).sum().backward()
+
+
+def test_what_cannot_be_called_is_named():
+    with pytest.raises(TypeError, match="fn must be callable, got Tensor"):
+        recompute(random(3), random(3))
+
+
+def test_a_keyword_may_be_called_fn():
+    assert recompute(lambda x, fn: fn(x), random(3), fn=torch.sin).equal(random(3).sin())
+
+
+# Compiled, and under torch.func
+
+
+def test_compiled():
+    module, x = network(), random(8, 6, dtype=torch.float32)
+    module[2].p = 0.0  # a compiler draws other numbers
+    torch.compiler.reset()
+    step = torch.compile(lambda m, x: recompute(m, x).sin(), backend="aot_eager", fullgraph=True)
+    ours = trained(step, module, x)
+    for one, other in zip(ours, trained(lambda m, x: m(x).sin(), module, x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, torch.func.jacfwd])
+def test_torch_func_raises(transform):
+    with pytest.raises(RuntimeError, match="setup_context"):
+        transform(lambda x: recompute(torch.sin, x).sum())(random(3))

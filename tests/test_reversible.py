@@ -1,0 +1,273 @@
+"""`ReversibleSequential`: the numbers of the plain model, at a memory that does not grow."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.doctor import examine
+from helpers.lessons.memory import Alive, Kept
+from helpers.ops.reversible import ReversibleSequential
+from tests.common import CudaGenerators, assert_raises, random
+
+
+def part(*after, size=4):
+    return nn.Sequential(nn.Linear(size, 6), nn.Tanh(), *after, nn.Linear(6, size))
+
+
+def reversible(depth=3, *after, dtype=torch.float64):
+    torch.manual_seed(0)
+    blocks = [(part(*copy.deepcopy(after)), part(*copy.deepcopy(after))) for _ in range(depth)]
+    return ReversibleSequential(blocks).to(dtype)
+
+
+def plain(model, x1, x2):
+    for f, g in model.blocks:
+        x1 = x1 + f(x2)
+        x2 = x2 + g(x1)
+    return x1, x2
+
+
+def inputs(dtype=torch.float64):
+    return random(8, 4, dtype=dtype), random(8, 4, dtype=dtype, seed=1)
+
+
+def trained(how, model, dtype, autocast=None):
+    """What a step of training computes and changes: exactly, and up to the reconstruction."""
+    model, (x1, x2) = copy.deepcopy(model), inputs(dtype)
+    torch.manual_seed(1)
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        y1, y2 = how(model, x1, x2)
+    between = torch.rand(2)
+    leaves = [x1, x2, *model.parameters()]
+    gradients = grad((y1.square() + y2.sin()).sum(), leaves)
+    assert not torch.is_autocast_enabled("cpu")
+    return [y1, y2, between, torch.rand(2), *model.buffers()], gradients
+
+
+def ours(model, x1, x2):
+    return model(x1, x2)
+
+
+@pytest.mark.parametrize(
+    "dtype, autocast, tolerance",
+    [
+        (torch.float64, None, 1e-12),
+        (torch.float32, None, 1e-4),
+        (torch.bfloat16, None, 0.1),
+        (torch.float16, None, 0.02),
+        (torch.float32, torch.bfloat16, 0.02),
+    ],
+)
+def test_the_numbers_of_the_plain_model(dtype, autocast, tolerance):
+    model = reversible(3, nn.Dropout(0.5), nn.BatchNorm1d(6), dtype=dtype)
+    (exact, near), (right, close) = (trained(how, model, dtype, autocast) for how in (ours, plain))
+    for one, other in zip(exact, right, strict=True):
+        assert one.dtype == other.dtype and one.equal(other)
+    for one, other in zip(near, close, strict=True):
+        assert one.dtype == other.dtype
+        assert (one - other).norm() <= tolerance * other.norm()
+
+
+def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch):
+    draws, (x1, x2) = CudaGenerators(monkeypatch), inputs()
+    y1, y2 = ReversibleSequential([(draws, draws)])(x1, x2)  # 21, then 22
+    draws(x1)
+    ours = grad((y1 * y2).sum(), (x1, x2))
+    assert [int(state) for state in draws.states] == [10, 23]
+    y1 = x1 + 21 * x2.sin()
+    torch.testing.assert_close(ours, grad((y1 * (x2 + 22 * y1.sin())).sum(), (x1, x2)))
+
+
+def test_the_second_calls_are_under_the_same_autocast():
+    seen = []
+
+    class Notes(nn.Module):
+        def forward(self, x):
+            state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+            seen.append((*state, torch.is_autocast_cache_enabled()))
+            return x
+
+    x1, x2 = inputs(torch.float32)
+    model = ReversibleSequential([(Notes(), Notes())])
+    with torch.autocast("cpu", torch.float16, cache_enabled=False):
+        y1, y2 = model(x1, x2)
+    (y1 + y2).sum().backward()
+    assert seen == [(True, torch.float16, False)] * 4
+
+
+def test_derivatives_of_every_order():
+    model, x = reversible(2), inputs()
+    assert gradcheck(model, x, fast_mode=True) and gradgradcheck(model, x, fast_mode=True)
+    shared = ReversibleSequential([tuple(model.blocks[0])[::-1], tuple(model.blocks[0])])
+    for both in (model, shared):
+        assert examine(both, *x).ok
+        leaves = [*x, *both.parameters()]
+        seconds = []
+        for how in (ours, plain):
+            y1, y2 = how(both, *x)
+            slopes = grad((y1.square() * y2).sum(), leaves, create_graph=True)
+            seconds.append(grad(sum(slope.square().sum() for slope in slopes), leaves))
+        torch.testing.assert_close(*seconds, rtol=1e-9, atol=1e-9)
+
+
+def test_its_operations_can_be_counted():
+    model, (x1, x2) = reversible(2), inputs()
+    with FlopCounterMode(display=False) as counter:
+        (model(x1, x2)[0]).sum().backward()
+    # 8 products of 8 x 4 with 4 x 6: in forward, again, and for the gradients to both factors
+    assert counter.get_total_flops() == 2 * 8 * (8 * 4 * 6) * (1 + 1 + 2)
+
+
+def test_parts_without_parameters_frozen_and_without_a_gradient():
+    class Constant(nn.Module):
+        def forward(self, x):
+            return torch.ones_like(x)
+
+    class Spare(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4, dtype=torch.float64)
+            self.spare = nn.Parameter(torch.ones(2))
+
+    frozen = nn.Linear(4, 4, dtype=torch.float64)
+    frozen.weight.requires_grad_(False)
+    model = ReversibleSequential([(nn.Tanh(), frozen), (Constant(), Spare()), (nn.Identity(),) * 2])
+    x1, x2 = inputs()
+    leaves = [x1, x2, frozen.bias, *model.blocks[1][1].parameters()]
+    results = [grad(how(model, x1, x2)[1].exp().sum(), leaves, allow_unused=True)
+               for how in (ours, plain)]  # fmt: skip
+    assert [g is None for g in results[0]] == [g is None for g in results[1]]
+    torch.testing.assert_close(*results)
+    assert model(x1.detach(), x2.detach())[0].requires_grad  # for the sake of the parameters
+    with torch.no_grad():
+        assert not model(x1, x2)[0].requires_grad
+
+
+def test_halves_of_different_shapes():
+    model = ReversibleSequential([(nn.Linear(4, 3), nn.Linear(3, 4))] * 2).double()
+    x1, x2 = random(8, 3), random(8, 4)
+    leaves = [x1, x2, *model.parameters()]
+    pairs = [
+        grad(sum(y.square().sum() for y in how(model, x1, x2)), leaves) for how in (ours, plain)
+    ]
+    torch.testing.assert_close(*pairs)
+
+
+def test_the_inverse():
+    model, (x1, x2) = reversible(5), inputs()
+    back = model.inverse(*model(x1, x2))
+    torch.testing.assert_close(back, (x1, x2), rtol=1e-12, atol=1e-12)
+    assert not back[0].equal(x1)  # computed, not kept
+
+
+def test_memory_does_not_grow_with_depth():
+    figures = {ours: [], plain: []}
+    for depth in (2, 12):
+        for how, seen in figures.items():
+            model = reversible(depth, nn.Dropout(0.5))
+            model.requires_grad_(False)  # whose gradients grow with depth, of course
+            with Alive() as alive:
+                with Kept(but=model.parameters()) as kept:
+                    y1, y2 = how(model, *inputs())
+                (y1 + y2).sum().backward()
+            seen.append((kept.total, alive.peak))
+    assert figures[ours][0][0] == figures[ours][1][0] == 2 * 8 * 4 * 8
+    assert figures[ours][0][1] == figures[ours][1][1]
+    assert figures[plain][1][1] > 4 * figures[plain][0][1]
+
+
+def test_parameters_and_buffers_are_those_of_the_call():
+    model, (x1, x2) = reversible(2, nn.BatchNorm1d(6)).eval(), inputs()
+    state = {name: 0.5 * t.detach() + 0.5 for name, t in model.state_dict().items()}
+    y1, y2 = torch.func.functional_call(model, state, (x1, x2))
+    ours = grad((y1 * y2).sum(), (x1, x2))
+    model.load_state_dict(state)
+    y1, y2 = plain(model, x1, x2)
+    torch.testing.assert_close(ours, grad((y1 * y2).sum(), (x1, x2)))
+
+
+def test_backward_twice():
+    model, (x1, x2) = reversible(2, nn.Dropout(0.5)), inputs()
+    y = model(x1, x2)[0].sum()
+    assert grad(y, x1, retain_graph=True)[0].equal(grad(y, x1, retain_graph=True)[0])
+
+
+@pytest.mark.parametrize("which", ["output", "parameter"])
+def test_a_change_in_place_between_forward_and_backward_is_named(which):
+    model = reversible(1)
+    y1, y2 = model(*inputs())
+    loss = (y1 * y2).sum()
+    with torch.no_grad():
+        (y1 if which == "output" else next(model.parameters())).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+class Returns(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
+@pytest.mark.parametrize(
+    "f, g, kind, words",
+    [
+        (nn.Identity(), nn.ReLU(inplace=True), RuntimeError, "ReLU changes its input in place"),
+        (nn.Identity(), Returns(lambda x: [x]), TypeError, "g of block 1 must return a torch.Te"),
+        (Returns(lambda x: x[0]), nn.Tanh(), ValueError, "f of block 1 must return the shape of "
+         "x1, (8, 4), got (4,)"),
+        (nn.Tanh(), Returns(lambda x: x.double()), TypeError, "g of block 1 returns torch.float64, "
+         "which would change x2 of torch.float32"),
+    ],
+)  # fmt: skip
+def test_what_a_part_may_not_do_is_named(f, g, kind, words):
+    model = ReversibleSequential([(nn.Identity(), nn.Identity()), (f, g)])
+    assert_raises(kind, words, model, *inputs(torch.float32))
+
+
+@pytest.mark.parametrize(
+    "blocks, kind, words",
+    [
+        ([], ValueError, "at least one pair of modules, got none"),
+        (
+            [(nn.Tanh(), nn.Tanh()), nn.Tanh()],
+            TypeError,
+            "block 1 must be a pair of modules, got T",
+        ),
+        ([(nn.Tanh(),) * 3], TypeError, "block 0 must be a pair"),
+        ([(nn.Tanh(), torch.tanh)], TypeError, "block 0 must be a pair"),
+    ],
+)
+def test_bad_blocks_are_named(blocks, kind, words):
+    assert_raises(kind, words, ReversibleSequential, blocks)
+
+
+def test_bad_inputs_are_named():
+    model, x = reversible(1), random(8, 4)
+    for bad, kind, words in [
+        ((1.0, x), TypeError, "x1 must be a torch.Tensor, got float"),
+        ((x, x.long()), TypeError, "x2 must be floating-point, got torch.int64"),
+        ((x, x.float()), TypeError, "must have one dtype, got torch.float64 and torch.float32"),
+        ((x, x.to("meta")), ValueError, "must be on one device, got cpu and meta"),
+    ]:
+        assert_raises(kind, words, model, *bad)
+
+
+def test_compiled_it_stays_as_it_is():
+    model = reversible(2, nn.Dropout(0.5))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda m, *x: [2 * y for y in m(*x)], backend="aot_eager")
+    right = trained(lambda m, *x: [2 * y for y in m(*x)], model, torch.float64)
+    torch.testing.assert_close(trained(compiled, model, torch.float64), right)
+
+
+def test_torch_func_raises():
+    model, (x1, x2) = reversible(1), inputs()
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: model(x, x2)[0].sum())(x1)
