@@ -7,6 +7,7 @@ Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MAST
 """
 
 import contextlib
+import copyreg
 import faulthandler
 import io
 import os
@@ -26,6 +27,9 @@ import torch.distributed as dist
 # and on macOS a library that torch uses may not be forked: there each process imports it anew.
 PRELOADED = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"]
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+copyreg.pickle(
+    type(torch.ops), lambda ops: (getattr, (torch, "ops"))
+)  # it is no module, but looks like one
 
 
 class TeamError(RuntimeError):
