@@ -9,138 +9,19 @@ import torch.distributed as dist
 
 from helpers.lessons.processes import Team
 from helpers.ops import collectives
+from tests import collectives_table, common
+from tests.collectives_table import BAD, CASES, EVERYWHERE, input_of, ones
 from tests.common import TOLERANCE, random
 
 # What is sent to the processes is sent as code, so that they do not import this file and pytest.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+for module in (sys.modules[__name__], collectives_table, common):
+    cloudpickle.register_pickle_by_value(module)
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def team(request):
     with Team(request.param, limit=20) as team:
         yield team
-
-
-# Every function against the same mathematics in one process. Each case: what a process calls, what
-# becomes of the list of all inputs, the shape of a rank's input, and whose the loss is.
-
-
-def halo_of(width, dim):
-    before, after = width
-
-    def reference(strips):
-        whole = torch.cat(strips, dim)
-        rows = torch.zeros_like(whole.narrow(dim, 0, 1))
-        padded = torch.cat([rows] * before + [whole] + [rows] * after, dim)
-        starts = torch.tensor([0] + [s.shape[dim] for s in strips]).cumsum(0).tolist()
-        return [
-            padded.narrow(dim, start, before + strip.shape[dim] + after)
-            for start, strip in zip(starts, strips)
-        ]
-
-    return reference
-
-
-def exchanged(split_dim, concat_dim):
-    def reference(inputs):
-        pieces = [x.tensor_split(len(inputs), split_dim) for x in inputs]
-        return [torch.cat(column, concat_dim) for column in zip(*pieces, strict=True)]
-
-    return reference
-
-
-def scattered(dim, sizes=None):
-    def reference(inputs):
-        total = sum(inputs)
-        return total.split(sizes, dim) if sizes else total.tensor_split(len(inputs), dim)
-
-    return reference
-
-
-def to_all(of):
-    return lambda inputs: [of(inputs)] * len(inputs)
-
-
-def lopsided(size):
-    """Sizes of the parts of 6: a large one, and an empty one."""
-    return [5, *[0] * (size - 2), 1]
-
-
-CASES = {
-    "copy": (
-        lambda x, size: collectives.copy(x),
-        lambda inputs: [inputs[0]] * len(inputs),
-        lambda rank: (3, 4),
-        "replicated",
-    ),
-    "all_reduce, replicated": (
-        lambda x, size: collectives.all_reduce(x),
-        to_all(sum),
-        lambda rank: (3, 4),
-        "replicated",
-    ),
-    "all_reduce, summed": (
-        lambda x, size: collectives.all_reduce(x, loss="summed"),
-        to_all(sum),
-        lambda rank: (),
-        "summed",
-    ),
-    "all_gather, replicated": (
-        lambda x, size: collectives.all_gather(x, -1),
-        to_all(lambda inputs: torch.cat(inputs, -1)),
-        lambda rank: (3, rank + 1),
-        "replicated",
-    ),
-    "all_gather, summed": (
-        lambda x, size: collectives.all_gather(x, loss="summed"),
-        to_all(torch.cat),
-        lambda rank: (3 - rank % 3, 2),
-        "summed",
-    ),
-    "reduce_scatter": (
-        lambda x, size: collectives.reduce_scatter(x, 1),
-        scattered(1),
-        lambda rank: (3, 7),
-        "summed",
-    ),
-    "reduce_scatter, sizes": (
-        lambda x, size: collectives.reduce_scatter(x, -2, sizes=lopsided(size)),
-        lambda inputs: scattered(-2, lopsided(len(inputs)))(inputs),
-        lambda rank: (6, 2),
-        "summed",
-    ),
-    "all_to_all": (
-        lambda x, size: collectives.all_to_all(x, 0, -1),
-        exchanged(0, 2),
-        lambda rank: (7, 2, rank + 1),
-        "summed",
-    ),
-    "halo_exchange": (
-        lambda x, size: collectives.halo_exchange(x, 1, -2),
-        halo_of((1, 1), -2),
-        lambda rank: (2, rank + 1, 3),
-        "summed",
-    ),
-    "halo_exchange, two widths": (
-        lambda x, size: collectives.halo_exchange(x, (2, 1), 0),
-        halo_of((2, 1), 0),
-        lambda rank: (3 - rank % 2, 2),
-        "summed",
-    ),
-    "halo_exchange, one side": (
-        lambda x, size: collectives.halo_exchange(x, (0, 2), 1),
-        halo_of((0, 2), 1),
-        lambda rank: (1, 2 + rank),
-        "summed",
-    ),
-}
-
-
-def input_of(name, rank, dtype=torch.float64):
-    """What the process has; transposed in memory if it can be."""
-    shape = CASES[name][2](rank)
-    seed = 0 if name == "copy" else rank
-    return random(*shape[::-1], dtype=dtype, seed=seed).detach().permute(tuple(range(len(shape))[::-1]))
 
 
 def derivatives_here(name, dtype):
@@ -187,3 +68,110 @@ def test_agrees_with_one_process(team, name):
     for ours, theirs in zip(given, expected, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, **TOLERANCE[torch.float64])
+
+
+def products_here(name):
+    """<v, A u> and <Aᵀ v, u>, this process's part of both."""
+    call, _, _, loss = CASES[name]
+    rank, size = dist.get_rank(), dist.get_world_size()
+    u = input_of(name, rank).requires_grad_()
+    output = call(u, size)
+    is_one = loss == "replicated" and name != "copy"  # one vector, that lies on every process
+    v = random(*output.shape, seed=100 if is_one else 100 + rank).detach()
+    (transposed,) = torch.autograd.grad(output, u, v)
+    return (v * output).sum().item(), (transposed * u).sum().item()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_backward_is_the_transpose(team, name):
+    left, right = zip(*team(products_here, name), strict=True)
+    if CASES[name][3] == "replicated":  # what is one vector counts once
+        left, right = (left, right[:1]) if name == "copy" else (left[:1], right)
+    assert sum(left) == pytest.approx(sum(right), rel=1e-12)
+
+
+def results_in(dtype):
+    kept = []
+    for name, (call, *_) in CASES.items():
+        x = input_of(name, dist.get_rank(), dtype).requires_grad_()
+        output = call(x, dist.get_world_size())
+        (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
+        assert output.dtype == gradient.dtype == dtype and gradient.shape == x.shape
+        assert output.is_contiguous() and output.data_ptr() != x.data_ptr() or name == "copy"
+        kept.append(output.detach().double())
+    return kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype(team, dtype):
+    for outputs, (name, (_, reference, *_)) in zip(
+        zip(*team(results_in, dtype), strict=True), CASES.items(), strict=True
+    ):
+        inputs = [input_of(name, rank, dtype).double() for rank in range(team.size)]
+        for output, expected in zip(outputs, reference(inputs), strict=True):
+            tolerance = {"rtol": TOLERANCE[dtype]["rtol"], "atol": 4 * TOLERANCE[dtype]["atol"]}
+            torch.testing.assert_close(output, expected, **tolerance)
+
+
+def unchecked_and_in_a_group():
+    """Without the exchange of shapes; and among every second process, each of those in a group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
+    x = random(4, 4, seed=rank).detach()
+    calls = (
+        collectives.copy,
+        collectives.all_reduce,
+        collectives.all_gather,
+        collectives.reduce_scatter,
+        lambda x, **options: collectives.all_to_all(x, 0, 1, **options),
+        lambda x, **options: collectives.halo_exchange(x, 1, 0, **options),
+    )
+    for call in calls:
+        assert torch.equal(call(x, check=False), call(x))
+    total = collectives.all_reduce(x, group=halves[rank % 2])
+    same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
+    torch.testing.assert_close(total, sum(same).detach())
+    try:
+        collectives.all_reduce(x, group=halves[1 - rank % 2])
+    except ValueError as error:
+        return str(error)
+
+
+def test_without_the_check_and_in_a_group(team):
+    said = team(unchecked_and_in_a_group)
+    assert said == ["all_reduce: this process is not in the group"] * team.size
+
+
+# What does not fit: each process gets an error, and none waits for the others
+
+
+def said_here(calls):
+    said = []
+    for call in calls:
+        try:
+            said.append(f"no error: {call()}")
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return said
+
+
+def with_rank(calls):
+    return said_here([lambda call=call: call(dist.get_rank()) for call in calls])
+
+
+def test_what_differs_is_said_on_every_process(team):
+    said = team(with_rank, [call for call, *_ in BAD.values()])
+    for rank, sentences in enumerate(said):
+        for sentence, (_, words, *own) in zip(sentences, BAD.values(), strict=True):
+            assert (own[0] if own and rank == 1 else words) in sentence
+
+
+def test_bad_input_is_named(team):
+    for sentences in team(said_here, [call for call, _ in EVERYWHERE.values()]):
+        for sentence, (_, words) in zip(sentences, EVERYWHERE.values(), strict=True):
+            assert words in sentence
+
+
+def test_needs_a_group():
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        collectives.all_reduce(ones(2))

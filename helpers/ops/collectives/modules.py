@@ -41,7 +41,7 @@ class _ParallelLinear(torch.nn.Module):
         self.register_state_dict_post_hook(_join)
         self.register_load_state_dict_pre_hook(_cut)
 
-    def agree(self, input, features, free=None):
+    def _agree(self, input, features, free=None):
         """Is the last dimension of `input` as wide as this layer wants it, on all processes?"""
         problem = wrong_dim("dim", -1, input)
         if not problem and input.shape[-1] != features:
