@@ -32,12 +32,12 @@ class _ParallelLinear(torch.nn.Module):
         whole = torch.nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
         size = whole.weight.shape[self.cut["weight"]]
         self.sizes = shares(size, dist.get_world_size(group))
-        self.register_parameter("bias", None)
-        for name, parameter in whole.named_parameters():
-            part = parameter.detach()
-            if name in self.cut:
-                part = own_part(part, self.cut[name], self.sizes, group)
-            setattr(self, name, torch.nn.Parameter(part))
+        for name in ("weight", "bias"):
+            part = getattr(whole, name)
+            if part is not None and name in self.cut:
+                part = own_part(part.detach(), self.cut[name], self.sizes, group)
+            part = None if part is None else torch.nn.Parameter(part.detach())
+            self.register_parameter(name, part)
         self.register_state_dict_post_hook(_join)
         self.register_load_state_dict_pre_hook(_cut)
 
