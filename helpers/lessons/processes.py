@@ -25,7 +25,12 @@ import torch.distributed as dist
 
 # Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
 # and on macOS a library that torch uses may not be forked: there each process imports it anew.
-PRELOADED = ["torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"]
+PRELOADED = [
+    "sklearn.model_selection",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+]
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 copyreg.pickle(
     type(torch.ops), lambda ops: (getattr, (torch, "ops"))

@@ -5,6 +5,8 @@ from collections import Counter
 import torch
 import torch.distributed as dist
 
+from .maps import all_gather_single
+
 LOSSES = ("replicated", "summed")
 CALLS = ("copy", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "halo_exchange")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -27,7 +29,7 @@ def agree(name, input, group, check, problem=None, *numbers, free=None, needs_gr
         has_cpu = "cpu" in dist.get_backend_config(group)
         device = "cpu" if has_cpu else getattr(input, "device", "cuda")
         rows = torch.empty(size * len(row), dtype=torch.int64, device=device)
-        dist.all_gather_into_tensor(rows, torch.tensor(row, device=device), group=group)
+        all_gather_single(rows, torch.tensor(row, device=device), group=group)
         rows = rows.view(size, -1).tolist()
     if problem:
         raise problem

@@ -6,6 +6,10 @@ Here all processes have agreed on shapes and sizes.
 import torch
 import torch.distributed as dist
 
+# Their names since torch 2.13, and before.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 class Collective(torch.autograd.Function):
     """`Collective.apply(input, there, back)`: `there(input)`, where `back` is its transpose."""
@@ -37,7 +41,7 @@ def gather(tensor, dim, sizes, group):
     longest = max(sizes)  # the collective wants equal parts: shorter ones are filled up
     mine = _filled_up(tensor.movedim(dim, 0), longest).contiguous()
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
-    dist.all_gather_into_tensor(whole, mine, group=group)
+    all_gather_single(whole, mine, group=group)
     parts = [part[:size] for part, size in zip(whole.split(longest), sizes, strict=True)]
     return torch.cat(parts).movedim(0, dim).contiguous()
 
@@ -47,7 +51,7 @@ def scatter_sum(tensor, dim, sizes, group):
     parts = [_filled_up(part, longest) for part in tensor.movedim(dim, 0).split(sizes)]
     whole = torch.cat(parts)
     mine = whole.new_empty(longest, *whole.shape[1:])
-    dist.reduce_scatter_tensor(mine, whole, group=group)
+    reduce_scatter_single(mine, whole, group=group)
     return mine[: sizes[dist.get_rank(group)]].movedim(0, dim).contiguous()
 
 
