@@ -14,6 +14,7 @@ from nbval.plugin import IPyNbCell, NbCellError
 
 from helpers.lessons.cuda_on_cpu import every_architecture
 from helpers.lessons.missing import NOT_HERE
+from helpers.lessons.processes import bytes_sent
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 torch.set_num_threads(1)
@@ -32,6 +33,7 @@ def why_not(look):
 
 # Two conditions: CuPy, which brings NVRTC, has no wheels for macOS, where there is a compiler.
 NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
+NO_COUNTS = why_not(bytes_sent)
 TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
@@ -55,7 +57,7 @@ def run_or_let_it_say_why(item, run):
         outputs = item.test_outputs
         said = "".join(output.get("text", "") for output in outputs)
         why = re.search(f"{NOT_HERE}(.*)\\. The course", said)
-        known = why and (why[1] in (NO_COMPILER, NO_NVRTC) or not TORCH_BUILDS)
+        known = why and (why[1] in (NO_COMPILER, NO_NVRTC, NO_COUNTS) or not TORCH_BUILDS)
         if known and all(output.output_type != "error" for output in outputs):
             pytest.skip(why[1])
         raise

@@ -43,7 +43,10 @@ class Op(NamedTuple):
     wrong: tuple = ()
 
 
-NOT_IN_THE_TABLE = {"legacy.py": "classes of 2017, called through an adapter: test_legacy.py"}
+NOT_IN_THE_TABLE = {
+    "collectives": "run in several processes, against one: test_collectives.py",
+    "legacy.py": "classes of 2017, called through an adapter: test_legacy.py",
+}
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
 NO_FORWARD_MODE = dict.fromkeys(

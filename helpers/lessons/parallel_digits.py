@@ -5,13 +5,16 @@ torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:
 """
 
 import os
+import signal
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn import functional as F
 
 from helpers.lessons.data import digits
+from helpers.lessons.processes import Team
 from helpers.ops.collectives import ColumnParallelLinear, RowParallelLinear
 
 
@@ -55,6 +58,26 @@ def main():
         f"right on the test part: over 90 %: {accuracy > 0.9}",
     ]
     return said
+
+
+def launch(processes):
+    """Run `main` as `torchrun` does, without a command line. Returns {rank: what it returned}."""
+    kept = {name: signal.getsignal(getattr(signal, name)) for name in ("SIGINT", "SIGTERM")}
+    configuration = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id="parallel_digits",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # a port that is free
+        start_method=Team.start_method,
+        signals_to_handle=",".join(kept),
+    )
+    try:
+        return elastic_launch(configuration, main)()
+    finally:
+        for name, handler in kept.items():  # they are for a command line
+            signal.signal(getattr(signal, name), handler)
 
 
 if __name__ == "__main__":
