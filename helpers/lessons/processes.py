@@ -185,7 +185,8 @@ def _serve(pipe, settings, timeout, limit, stack):
             try:
                 with contextlib.redirect_stdout(printed):
                     if not dist.is_initialized():
-                        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+                        dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
+                        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
                     function, arguments = cloudpickle.loads(message)
                     result = "", function(*arguments), printed.getvalue()
                 answer = cloudpickle.dumps(result)

@@ -29,9 +29,12 @@ waiting, until the time-out of the group.
 
 Before anything is sent, the processes compare what they have: an all-gather of some 200 bytes, and
 an error on every one of them, which names the rank, instead of a deadlock. `check=False` saves it
-(on a GPU also the wait for its answer; `torch.compile(fullgraph=True)` needs it), and takes shapes
-to be the same everywhere. Not initialised, `torch.distributed` makes a RuntimeError; with a single
-process everything works, and communicates nothing.
+(with NCCL alone also the wait for its answer; `torch.compile(fullgraph=True)` needs it), and takes
+shapes to be the same everywhere. Without `check`, all of them compile in one graph on torch 2.13.
+
+Tensors: float64, float32, bfloat16 or float16. Derivatives of every order, in backward mode;
+forward mode and vmap raise. If `torch.distributed` is not initialised, they raise ValueError; in a
+single process all of them work, and nothing is sent.
 
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
 `all_reduce` its g); https://docs.pytorch.org/docs/2.13/distributed.html
@@ -46,6 +49,9 @@ torch.Size([1, 1, 4, 3])
 >>> strip.grad.sum()
 tensor(6.)
 >>> dist.destroy_process_group()
+
+The files: `functional.py` has the functions to call; `agreement.py` compares what the processes
+have; `maps.py` has the maps and their Function; `modules.py` the linear layers.
 """
 
 from .functional import all_gather, all_reduce, all_to_all, copy, halo_exchange, reduce_scatter
