@@ -297,3 +297,8 @@ EVERYWHERE = {
         "input must have shape (..., 3), got (2, 4)",
     ),
 }
+
+
+def cubes(output):
+    numbers = torch.arange(1.0, output.numel() + 1, dtype=output.dtype)
+    return (output**3 * numbers.view(output.shape)).sum()

@@ -14,7 +14,7 @@ from nbval.plugin import IPyNbCell, NbCellError
 
 from helpers.lessons.cuda_on_cpu import every_architecture
 from helpers.lessons.missing import NOT_HERE
-from helpers.lessons.processes import bytes_sent
+from helpers.lessons.processes import Team, bytes_sent
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 torch.set_num_threads(1)
@@ -37,6 +37,13 @@ NO_COUNTS = why_not(bytes_sent)
 TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
 needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
 needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def team(request):
+    """A group of real processes, started once for a file."""
+    with Team(request.param, limit=20) as team:
+        yield team
 
 
 def pytest_collection_modifyitems(items):
