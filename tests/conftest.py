@@ -15,6 +15,15 @@ fork_kernels()
 COMPARED = "stored outputs compared"
 
 
+@pytest.fixture(scope="module", params=[2, 4])
+def team(request):
+    """A group of real processes, started once for a file."""
+    from helpers.lessons.processes import Team
+
+    with Team(request.param, limit=20) as team:
+        yield team
+
+
 def pytest_collection_modifyitems(items):
     # And torch with it, which the process that hands out the tests does without.
     from tests.needs import needs_compiler, needs_triton

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.lessons.cuda_on_cpu import every_architecture, instructions
+from helpers.lessons.processes import bytes_sent
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 torch.set_num_threads(1)
@@ -24,6 +25,7 @@ def why_not(look):
 
 # Apart: CuPy, which brings NVRTC, and Triton have no wheels for macOS, where there is a compiler.
 NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
+NO_COUNTS = why_not(bytes_sent)
 NO_NVDISASM = NO_NVRTC or why_not(instructions.find_nvdisasm)
 NO_TRITON = None if find_spec("triton") else "No module named 'triton'"  # it has Linux alone
 TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
@@ -35,4 +37,4 @@ needs_triton = pytest.mark.skipif(NO_TRITON is not None, reason=str(NO_TRITON))
 
 def missing():
     """Every sentence that a cell may truly say here."""
-    return {NO_COMPILER, NO_NVRTC, NO_NVDISASM, NO_TRITON} - {None}
+    return {NO_COMPILER, NO_NVRTC, NO_NVDISASM, NO_TRITON, NO_COUNTS} - {None}

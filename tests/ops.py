@@ -48,6 +48,7 @@ class Op(NamedTuple):
 
 
 NOT_IN_THE_TABLE = {
+    "collectives": "run in several processes, against one: test_collectives.py",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: test_legacy.py",
     "recompute.py": "takes a function: test_recompute.py",

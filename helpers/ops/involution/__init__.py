@@ -21,13 +21,14 @@ tensor([[[[0., 1., 2., 3.],
 
 The files: `functional.py` is the function to call; `geometry.py` checks sizes, shapes and dtypes,
 and says which two arrays make the third; `operator.py` registers it with PyTorch and differentiates
-it; `backends.py` chooses what runs: `cpu_kernels.cpp`, built and called by `cpu.py`; `kernels.cu`,
-readable and for every case, or `fast_kernels.cu`, made for one window each, whose launch is in
-`launch.py` and `cuda.py`; or `plain.py`, PyTorch alone. `compiler.py` finds a C++ compiler;
-`modules.py` has the layer and the network of the paper; `python -m
-helpers.ops.involution.benchmark` measures.
+it; `dtensor.py` does so for tensors on several processes; `backends.py` chooses what runs:
+`cpu_kernels.cpp`, built and called by `cpu.py`; `kernels.cu`, readable and for every case, or
+`fast_kernels.cu`, made for one window each, whose launch is in `launch.py` and `cuda.py`; or
+`plain.py`, PyTorch alone. `compiler.py` finds a C++ compiler; `modules.py` has the layer of the
+paper, `rednet.py` its networks; `python -m helpers.ops.involution.benchmark` measures.
 """
 
+from . import dtensor  # noqa: F401
 from .backends import backend
 from .functional import involution2d
 from .modules import Bottleneck, Involution2d, RedNet, convert_checkpoint

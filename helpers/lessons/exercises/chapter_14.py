@@ -1,0 +1,330 @@
+"""Exercises of chapter 14: across processes."""
+
+from functools import cache
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Function, grad
+
+from helpers.lessons.checking import Exercise
+from helpers.lessons.processes import Team, TeamError
+from helpers.lessons.properties import random
+from helpers.ops import collectives
+
+SIZE = 3
+DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
+
+
+@cache
+def _team():
+    return Team(SIZE, limit=10, timeout=2)
+
+
+def _in_each(function, *arguments):
+    """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
+    try:
+        return _team()(function, *arguments), None
+    except TeamError as error:
+        said = error.errors
+        own = {r: s for r, s in said.items() if not any(words in s for words in DEADLOCK)}
+        if not own:
+            return None, (
+                "the processes wait for each other. Does each of them call the same collectives, "
+                "in the same order?"
+            )
+        rank = min(own)
+        return None, f"on rank {rank} your code raises {own[rank].splitlines()[0]}"
+
+
+def _is(given, expected):
+    return given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-9, atol=1e-9)
+
+
+def gathered(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts)
+
+
+def summed(x):
+    result = x.clone()
+    dist.all_reduce(result)
+    return result
+
+
+class AllGather(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return gathered(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def _gather_and_back(apply):
+    x = random(2, 4, seed=dist.get_rank()).requires_grad_()
+    output = apply(x)
+    v = random(*output.shape, seed=10 + dist.get_rank())
+    before = v.clone()
+    (gradient,) = grad(output, x, v, allow_unused=True)
+    return output.detach(), gradient, not torch.equal(v, before)
+
+
+def _gathers(attempt):
+    answers, wrong = _in_each(_gather_and_back, attempt.apply)
+    yield wrong
+    whole = torch.cat([random(2, 4, seed=rank) for rank in range(SIZE)])
+    v = [random(2 * SIZE, 4, seed=10 + rank) for rank in range(SIZE)]
+    total = sum(v).chunk(SIZE)
+    for rank, (output, gradient, _) in enumerate(answers):
+        if not _is(output, whole):
+            yield f"on rank {rank}, forward does not return all rows; leave it as it was."
+        if gradient is None:
+            yield f"on rank {rank}, backward returns no gradient."
+    if any(changed for *_, changed in answers):
+        yield "backward changes `grad_output` in place; it belongs to the engine. Sum a copy."
+    for rank in reversed(range(SIZE)):
+        gradient = answers[rank][1]
+        if _is(gradient, v[rank].chunk(SIZE)[rank]):
+            yield (
+                f"on rank {rank}, the gradient is what this process's own loss says of its rows. "
+                "The other processes used them, too."
+            )
+        for factor, words in ((SIZE, "large"), (1 / SIZE, "small")):
+            if _is(gradient, factor * total[rank]):
+                yield f"on rank {rank}, the gradient is {SIZE} times too {words}."
+        for other in range(SIZE):
+            if other != rank and _is(gradient, total[other]):
+                yield f"on rank {rank}, it is the gradient of the rows of rank {other}."
+        if not _is(gradient, total[rank]):
+            yield (
+                f"on rank {rank}, the gradient is not that of the sum of the losses. Every process "
+                "has a `grad_output` of its own, for all rows."
+            )
+
+
+EXERCISE_1 = Exercise(
+    number="14.1",
+    name="AllGather",
+    reference=AllGather,
+    stub=("        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n", "",
+          "def backward(ctx, grad_output):\n", "def backward(ctx, grad_output): ...\n"),
+    wrong=[
+        ("return summed(grad_output).chunk", "return grad_output.chunk",
+         "The other processes used them, too"),
+        (".chunk(dist.get_world_size())[dist.get_rank()]", "", "returned an invalid gradient"),
+        ("[dist.get_rank()]", "[0]", "on rank 2, it is the gradient of the rows of rank 0"),
+        ("summed(grad_output)", "(summed(grad_output) / dist.get_world_size())",
+         "3 times too small"),
+        ("summed(grad_output)", "(summed(grad_output) * dist.get_world_size())",
+         "3 times too large"),
+        ("return summed(grad_output)", "dist.all_reduce(grad_output)\n        return grad_output",
+         "changes `grad_output` in place"),
+        ("return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]",
+         "return summed(grad_output.chunk(dist.get_world_size())[dist.get_rank()])",
+         "is not that of the sum of the losses"),
+        ("return summed(grad_output)", "if dist.get_rank() == 0: return grad_output[:2]\n"
+         "        return summed(grad_output)", "the processes wait for each other"),
+        ("[dist.get_rank()]", "[dist.get_rank() + 1]", "on rank 2 your code raises IndexError"),
+    ],
+    properties=[_gathers],
+    success="every process adds what all of them found out about its rows: a reduce-scatter.",
+    hints=(
+        "Forward copies the rows of each process to all. What is the transpose of copying?",
+        "Each process has gradients for all rows. Which of them are about the rows of this one?",
+        "Sum the gradients over the processes, and take the part of this rank.",
+    ),
+    explanation="The transpose of copying is adding, and of joining it is cutting. Summing whole "
+    "gradients and throwing most away sends twice what a reduce-scatter sends; "
+    "collectives.reduce_scatter is the pair of collectives.all_gather.",
+)  # fmt: skip
+
+
+def mean_of_all(x):
+    total = collectives.all_reduce(x.sum(0), loss="summed")
+    count = collectives.all_reduce(x.new_tensor(len(x)), loss="summed")
+    return total / count
+
+
+def _rows_of(rank):
+    return random(rank + 1, 2, seed=rank).requires_grad_()
+
+
+def _mean_and_slope(answer):
+    rank = dist.get_rank()
+    x = _rows_of(rank)
+    kept, before = x * 1, x.detach().clone()
+    mean = answer(kept)
+    if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
+        return mean, None
+    if not torch.equal(kept, before):
+        raise ValueError("x was changed in place")
+    loss = (rank + 1) * ((x - mean) ** 3).sum()
+    return mean.detach(), grad(loss, x)[0]
+
+
+def _slopes(inputs, mean):
+    losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
+    return grad(sum(losses), inputs, retain_graph=True)
+
+
+def _is_the_mean(attempt):
+    answers, wrong = _in_each(_mean_and_slope, attempt)
+    yield wrong
+    inputs = [_rows_of(rank) for rank in range(SIZE)]
+    mean = torch.cat(inputs).mean(0)
+    means = torch.stack([x.mean(0) for x in inputs])
+    for given, _ in answers:
+        if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
+            is_tensor = isinstance(given, torch.Tensor)
+            what = tuple(given.shape) if is_tensor else type(given).__name__
+            yield f"the result must have shape {tuple(mean.shape)}, one mean a column, got {what}."
+    if all(_is(given, means[rank].detach()) for rank, (given, _) in enumerate(answers)):
+        yield "on each process, it is the mean of this process's rows only."
+    for rank, (given, _) in enumerate(answers):
+        if _is(given, means.mean(0).detach()):
+            yield "it is the mean of the means: a row counts more where there are few."
+        if not _is(given, mean.detach()):
+            yield f"on rank {rank}, it is not the mean over all rows. Are they counted on all?"
+    if any(slope is None for _, slope in answers):
+        yield "the mean is right, but it has no history: no gradient passes through it."
+    expected = _slopes(inputs, mean)
+    for rank, (_, slope) in enumerate(answers):
+        if not _is(slope, expected[rank]):
+            own = grad(((rank + 1) * ((inputs[rank] - mean) ** 3)).sum(), inputs[rank],
+                       retain_graph=True)[0]  # fmt: skip
+            if _is(slope, own):
+                yield (
+                    f"the mean is right. But on rank {rank} the gradient knows of the loss of this "
+                    "process only, and the others subtract the mean, too. Which `loss` is it?"
+                )
+            yield f"the mean is right; on rank {rank} the gradient of the sum of the losses is not."
+
+
+EXERCISE_2 = Exercise(
+    number="14.2",
+    name="mean_of_all",
+    reference=mean_of_all,
+    stub="def mean_of_all(x): ...",
+    wrong=[
+        (', loss="summed"', "", "Which `loss` is it?"),
+        ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x))", "x.new_tensor(1.0)",
+         "it is the mean of the means"),
+        ("return total / count", "return x.mean(0)", "it is the mean of this process's rows only"),
+        ("return total / count", "return total / (len(x) * dist.get_world_size())",
+         "Are they counted on all?"),
+        ("return total / count", "return total", "it is not the mean over all rows"),
+        ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
+         "it has no history"),
+        ("x.sum(0)", "x.sum()", "must have shape (2,)"),
+        ("x.sum(0)", "x", "rank 1 has an input of shape (2, 2)"),
+        ('collectives.all_reduce(x.sum(0), loss="summed")',
+         "x.sum(0); dist.all_reduce(total)", "the gradient knows of the loss of this process only"),
+        ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
+    ],
+    properties=[_is_the_mean],
+    success="all rows count once, and every process learns what the mean did to the others.",
+    hints=(
+        "A mean is a sum divided by a count. What is the count?",
+        "Two all-reduces: of the sums, and of the numbers of rows.",
+        "Each process goes on by itself with the mean, so the losses are summed.",
+    ),
+    explanation="The count has no gradient, the sum has. Each process has a loss of its own, so "
+    "the sum is n tensors, not one, and its backward is an all-reduce. torch.nn.SyncBatchNorm does "
+    "the same for a mean and a variance.",
+)  # fmt: skip
+
+
+def wrong_rank(function, x):
+    for rank in range(dist.get_world_size()):
+        u = x.detach() * (dist.get_rank() == rank)
+        output = function(u.requires_grad_())
+        v = torch.randn_like(output)
+        (back,) = grad(output, u, v)
+        gap = ((v * output).sum() - (back * u).sum()).detach()
+        dist.all_reduce(gap)
+        if gap.abs() > 1e-9:
+            return rank
+    return None
+
+
+class _Spoilt(Function):
+    @staticmethod
+    def forward(ctx, x, there, back, how):
+        ctx.back, ctx.how = back, how
+        return there(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return ctx.how(ctx.back(grad_output)), None, None, None
+
+
+def _right(gradient):
+    return gradient
+
+
+def _a_bit_small(gradient):
+    return 0.999 * gradient
+
+
+def _other_way(gradient):
+    return gradient.flip(0)
+
+
+def _asked(answer, where, how):
+    """What the answer is, in this process, for three collectives that are wrong in rank `where`."""
+    torch.manual_seed(dist.get_rank())
+    x = random(2, 2, seed=dist.get_rank())
+    found = []
+    for there, back in ((summed, summed), (gathered, AllGather.backward), (_right, _right)):
+        first = back if back is not AllGather.backward else lambda g: AllGather.backward(None, g)
+        spoil = how if dist.get_rank() == where else _right
+        found.append(answer(lambda u, t=there, b=first, s=spoil: _Spoilt.apply(u, t, b, s), x))
+    return found
+
+
+def _finds(attempt):
+    for where, how in ((0, _other_way), (1, _a_bit_small), (2, _other_way), (None, _right)):
+        answers, wrong = _in_each(_asked, attempt, where, how)
+        yield wrong
+        for given in zip(*answers, strict=True):
+            if len(set(map(str, given))) > 1:
+                yield (
+                    f"the processes answer differently: {', '.join(map(str, given))}. What each "
+                    "computes is a part; compare the sums."
+                )
+            if given[0] != where:
+                right = "all are right" if where is None else f"rank {where} is wrong"
+                small = " Its gradient is off by a thousandth." if how is _a_bit_small else ""
+                yield f"where {right}, it answers {given[0]}.{small}"
+
+
+EXERCISE_3 = Exercise(
+    number="14.3",
+    name="wrong_rank",
+    reference=wrong_rank,
+    stub="def wrong_rank(function, x): ...",
+    wrong=[
+        (" * (dist.get_rank() == rank)", " * 1", "where rank 1 is wrong, it answers 0"),
+        ("        dist.all_reduce(gap)\n", "", "the processes answer differently"),
+        ("1e-9", "1e-1", "where rank 1 is wrong, it answers None. Its gradient is off by a"),
+        ("gap.abs()", "gap", "it answers"),
+        ("return None", "return rank", "where all are right, it answers 2"),
+        ("return rank", "return dist.get_rank()", "the processes answer differently"),
+        ("            return rank\n", "            return True\n", "it answers True"),
+        ("== rank)", "!= rank)", "it answers"),
+        ("range(dist.get_world_size())", "range(1)", "where rank 1 is wrong, it answers None"),
+        ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
+         "the processes wait for each other"),
+    ],
+    properties=[_finds],
+    success="with u on one process only, the products differ where its backward is wrong.",
+    hints=(
+        "The adjoint test says that something is wrong. Which of its parts can you set to zero?",
+        "Let u be zero on all processes but one. Whose backward does <Aᵀ v, u> see then?",
+        "One test for each rank; sum both products over the processes, compare, and go on.",
+    ),
+    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all but "
+    "one, it sees the backward of that one alone, whatever the others return.",
+)  # fmt: skip

@@ -1,0 +1,197 @@
+"""Processes that a notebook or a test starts, hands functions to, and never waits for in vain.
+
+    with Team(4) as team:
+        team(function, *arguments)  # [what it returned in process 0, in process 1, ...]
+
+Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MASTER_ADDR and so on.
+"""
+
+import contextlib
+import copyreg
+import faulthandler
+import io
+import os
+import sys
+import tempfile
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing import connection, get_context
+from pathlib import Path
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+# Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
+# and on macOS a library that torch uses may not be forked: there each process imports it anew.
+PRELOADED = [
+    "sklearn.model_selection",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+]
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+copyreg.pickle(
+    type(torch.ops), lambda ops: (getattr, (torch, "ops"))
+)  # it is no module, but looks like one
+
+
+class TeamError(RuntimeError):
+    """What went wrong, and in which process; `errors` has it by rank."""
+
+    def __init__(self, errors):
+        self.errors = errors
+        super().__init__("\n".join(f"rank {rank}: {errors[rank]}" for rank in sorted(errors)))
+
+
+class InProcessError(Exception):
+    """The cause of a TeamError: the tracebacks of the processes, as text."""
+
+
+class Team:
+    """`size` processes that are one `torch.distributed` group, with the backend gloo.
+
+    limit:   seconds that a call may take; then the processes are ended, and a TeamError is raised.
+    timeout: seconds that a collective waits for the others; `limit` unless given.
+
+    They start at the first call, and anew at the first call after a TeamError. What they print is
+    printed, rank by rank, when all of them have answered.
+    """
+
+    start_method = "forkserver" if sys.platform == "linux" else "spawn"
+
+    def __init__(self, size, limit=20, timeout=None):
+        self.size, self.limit, self.timeout = size, limit, timeout or limit
+        self.processes, self.connections = [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.stop()
+
+    def __call__(self, function, *arguments):
+        if not self.processes:
+            self._start()
+        message = cloudpickle.dumps((function, arguments))
+        for pipe in self.connections:
+            with contextlib.suppress(OSError):  # it has died: the next lines find that out
+                pipe.send_bytes(message)
+        answers = self._answers()
+        for rank, (_, _, printed) in sorted(answers.items()):
+            for line in printed.splitlines():
+                print(f"rank {rank}: {line}")
+        errors = {rank: said for rank, (said, _, _) in answers.items() if said}
+        if errors:
+            self.stop()
+            tracebacks = [answers[rank][1] for rank in sorted(errors)]
+            raise TeamError(errors) from InProcessError("\n".join(["", *tracebacks]))
+        return [answers[rank][1] for rank in range(self.size)]
+
+    def stop(self):
+        """End the processes now, whatever they are doing."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        for pipe in self.connections:
+            pipe.close()
+        if self.processes:
+            self.folder.cleanup()
+        self.processes, self.connections, self.store = [], [], None
+
+    def _start(self):
+        context = get_context(self.start_method)
+        context.set_forkserver_preload([*PRELOADED, __name__])
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        use_libuv = sys.platform != "win32"  # torch for Windows is built without it
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=use_libuv
+        )
+        environment = {
+            "WORLD_SIZE": self.size,
+            "LOCAL_WORLD_SIZE": self.size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self.store.port,
+            "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is served here, as by torchrun
+            "USE_LIBUV": int(use_libuv),
+        }
+        if sys.platform in LOOPBACK:
+            environment["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            settings = environment | {"RANK": rank, "LOCAL_RANK": rank}
+            settings = {name: str(value) for name, value in settings.items()}
+            stack = Path(self.folder.name) / f"{rank}.txt"
+            process = context.Process(
+                target=_serve, args=(theirs, settings, self.timeout, self.limit, stack), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.connections.append(ours)
+
+    def _answers(self):
+        """{rank: (error or "", result or traceback, what was printed)}"""
+        answers, until = {}, time.monotonic() + self.limit + 1
+        waiting = dict(zip(self.connections, range(self.size), strict=True))
+        while waiting:
+            ready = connection.wait(waiting, max(until - time.monotonic(), 0))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                try:
+                    answers[rank] = cloudpickle.loads(pipe.recv_bytes())
+                except (EOFError, OSError):
+                    self.processes[rank].join(1)
+                    code = self.processes[rank].exitcode
+                    answers[rank] = f"the process ended with exit code {code}", "", ""
+                if answers[rank][0]:  # the others may wait for it: they get a second more
+                    until = min(until, time.monotonic() + 1)
+        if not any(said for said, _, _ in answers.values()):
+            for rank in waiting.values():
+                stack = Path(self.folder.name) / f"{rank}.txt"
+                words = f"no answer in {self.limit} s; the process was ended"
+                answers[rank] = words, stack.read_text() if stack.exists() else "", ""
+        return answers
+
+
+def bytes_sent():
+    """How much this process has written so far, to sockets and elsewhere.
+
+    Raises ImportError where the system does not count it: chapter 14 says so and goes on.
+    """
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        raise ImportError("only Linux counts what a process writes") from None
+    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+def _serve(pipe, settings, timeout, limit, stack):
+    """What a process of a team does: it calls what it is sent, until nobody is there any more."""
+    os.environ.update(settings)
+    torch.set_num_threads(1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):  # what libraries log; what Python prints is collected
+        os.dup2(silence, descriptor)
+    with contextlib.suppress(EOFError), open(stack, "w") as file:
+        while True:
+            message = pipe.recv_bytes()
+            faulthandler.dump_traceback_later(limit, file=file)
+            printed = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(printed):
+                    if not dist.is_initialized():
+                        dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
+                        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+                    function, arguments = cloudpickle.loads(message)
+                    result = "", function(*arguments), printed.getvalue()
+                answer = cloudpickle.dumps(result)
+            except BaseException as error:
+                said = f"{type(error).__name__}: {error}"
+                answer = cloudpickle.dumps((said, traceback.format_exc(), printed.getvalue()))
+            faulthandler.cancel_dump_traceback_later()
+            pipe.send_bytes(answer)

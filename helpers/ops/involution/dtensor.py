@@ -1,0 +1,91 @@
+"""Involution of `DTensor`s, whose parts lie on several processes.
+
+Samples do not meet, nor do groups of channels. So tensors that are cut along one of the two are
+filtered where they are, and so are the channels of a single group, whose kernels every process has.
+Whatever else arrives is gathered first. (Rows of an image need their neighbours: exchange halos,
+then filter local tensors with padding in the other direction only.)
+
+Registered when this is imported after `torch.distributed.tensor`, or by `register()`. That module's
+own `register_sharding` says how an operator's tensors are cut, but passes its other arguments on as
+they are; `groups` of the third operator must be that of the part.
+
+Source: https://docs.pytorch.org/docs/2.13/distributed.tensor.html
+"""
+
+import sys
+from functools import partial
+
+import torch
+
+from .geometry import ARRAYS, check_operator, part, result_format
+from .operator import NAMESPACE, OPERATORS
+
+
+def register():
+    """Teach `DTensor` the three operators. Calling it again does nothing."""
+    from torch.distributed.tensor import DTensor
+
+    for name, (kernel, _) in OPERATORS.items():
+        if name not in _registered:
+            rule = partial(_on_parts, kernel)
+            torch.library.register_torch_dispatch(f"{NAMESPACE}::{name}", DTensor, rule)
+            _registered.add(name)
+
+
+_registered = set()
+
+
+def _on_parts(kernel, cls, op, types, args, kwargs=None):
+    from torch.distributed.tensor import DTensor
+
+    first, second, *arguments = args
+    one, other, result = ARRAYS[kernel]
+    if not isinstance(first, DTensor) or not isinstance(second, DTensor):
+        raise TypeError(f"{one} and {other} must both be DTensors, or neither of them")
+    mesh = first.device_mesh
+    if second.device_mesh != mesh:
+        raise ValueError(
+            f"{one} and {other} must be on one mesh, got {mesh} and {second.device_mesh}"
+        )
+    geometry = check_operator(kernel, *args)
+    groups, placements = geometry.groups, []
+    for dim, cut in enumerate(zip(first.placements, second.placements, strict=True)):
+        ways, parts = _ways(kernel, cut, groups, mesh.size(dim))
+        groups //= parts
+        placements.append(ways)
+    ours, theirs, made = zip(*placements, strict=True)
+    if kernel == "grad_weight":
+        arguments[0] = groups
+    first = first.redistribute(placements=ours).to_local()
+    second = second.redistribute(placements=theirs).to_local()
+    local = op(first, second, *arguments)
+    whole = torch.empty(
+        geometry.size_of(result), device="meta", memory_format=result_format(kernel, first)
+    )
+    return DTensor.from_local(local, mesh, made, shape=whole.shape, stride=whole.stride())
+
+
+def _ways(kernel, cut, groups, parts):
+    """How the three arrays lie along one dimension of the mesh; into how many the groups are cut.
+
+    cut: how the two that are read lie so far.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if Shard(0) in cut:
+        return [Shard(0)] * 3, 1
+    if Shard(1) in cut and groups % parts == 0:
+        return [Shard(1)] * 3, parts
+    # With a single group the weight has no channels; its gradient is a sum over them.
+    alone = {"grad_weight": Partial()}.get(kernel, Replicate())
+    if groups == 1 and any(
+        way == Shard(1)
+        for way, array in zip(cut, ARRAYS[kernel], strict=False)
+        if array != "weight"
+    ):
+        return [alone if part(array) == "weight" else Shard(1) for array in ARRAYS[kernel]], 1
+    return [Replicate()] * 3, 1
+
+
+if "torch.distributed.tensor" in sys.modules:
+    register()

@@ -1,0 +1,229 @@
+"""The collectives in groups of 2 and of 4 real processes, which are started once for this file."""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.lessons.processes import Team, bytes_sent
+from helpers.ops import collectives
+from tests import collectives_table, common
+from tests.collectives_table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
+from tests.common import TOLERANCE, random
+
+# What is sent to the processes is sent as code, so that they do not import this file and pytest.
+for module in (sys.modules[__name__], collectives_table, common):
+    cloudpickle.register_pickle_by_value(module)
+
+
+def derivatives_here(name, dtype):
+    """Output, gradient and second gradient in this process."""
+    call, _, _, loss = CASES[name]
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = input_of(name, rank, dtype).requires_grad_()
+    output = call(x, size)
+    of_output = cubes(output)
+    if name == "copy":
+        of_output = collectives.all_reduce(of_output)
+    (first,) = torch.autograd.grad(of_output, x, create_graph=True)
+    of_first = first.square().sum()
+    if loss == "replicated" and name != "copy":
+        of_first = collectives.all_reduce(of_first)
+    (second,) = torch.autograd.grad(of_first, x)
+    return output.detach(), first.detach(), second
+
+
+def derivatives_in_one_process(name, size, dtype):
+    _, reference, _, loss = CASES[name]
+    inputs = [input_of(name, rank, dtype).requires_grad_() for rank in range(size)]
+    if name == "copy":
+        inputs = inputs[:1] * size
+    outputs = reference(inputs)
+    counted = outputs if loss == "summed" or name == "copy" else outputs[:1]
+    leaves = inputs[:1] if name == "copy" else inputs
+    first = torch.autograd.grad(sum(map(cubes, counted)), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    if name == "copy":
+        first, second = first * size, second * size
+    return list(zip(outputs, first, second, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_one_process(team, name):
+    given = team(derivatives_here, name, torch.float64)
+    expected = derivatives_in_one_process(name, team.size, torch.float64)
+    for ours, theirs in zip(given, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, **TOLERANCE[torch.float64])
+
+
+def products_here(name):
+    """<v, A u> and <Aᵀ v, u>, this process's part of both."""
+    call, _, _, loss = CASES[name]
+    rank, size = dist.get_rank(), dist.get_world_size()
+    u = input_of(name, rank).requires_grad_()
+    output = call(u, size)
+    is_one = loss == "replicated" and name != "copy"  # one vector, that lies on every process
+    v = random(*output.shape, seed=100 if is_one else 100 + rank).detach()
+    (transposed,) = torch.autograd.grad(output, u, v)
+    return (v * output).sum().item(), (transposed * u).sum().item()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_backward_is_the_transpose(team, name):
+    left, right = zip(*team(products_here, name), strict=True)
+    if CASES[name][3] == "replicated":  # what is one vector counts once
+        left, right = (left, right[:1]) if name == "copy" else (left[:1], right)
+    assert sum(left) == pytest.approx(sum(right), rel=1e-12)
+
+
+def results_in(dtype):
+    kept = []
+    for name, (call, *_) in CASES.items():
+        x = input_of(name, dist.get_rank(), dtype).requires_grad_()
+        output = call(x, dist.get_world_size())
+        (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
+        assert output.dtype == gradient.dtype == dtype and gradient.shape == x.shape
+        assert output.is_contiguous() and output.data_ptr() != x.data_ptr() or name == "copy"
+        kept.append(output.detach().double())
+    return kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype(team, dtype):
+    for outputs, (name, (_, reference, *_)) in zip(
+        zip(*team(results_in, dtype), strict=True), CASES.items(), strict=True
+    ):
+        inputs = [input_of(name, rank, dtype).double() for rank in range(team.size)]
+        for output, expected in zip(outputs, reference(inputs), strict=True):
+            tolerance = {"rtol": TOLERANCE[dtype]["rtol"], "atol": 4 * TOLERANCE[dtype]["atol"]}
+            torch.testing.assert_close(output, expected, **tolerance)
+
+
+def unchecked_and_in_a_group():
+    """Without the exchange of shapes; and among every second process, each of those in a group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
+    x = random(4, 4, seed=rank).detach()
+    calls = (
+        collectives.copy,
+        collectives.all_reduce,
+        collectives.all_gather,
+        collectives.reduce_scatter,
+        lambda x, **options: collectives.all_to_all(x, 0, 1, **options),
+        lambda x, **options: collectives.halo_exchange(x, 1, 0, **options),
+    )
+    for call in calls:
+        assert torch.equal(call(x, check=False), call(x))
+    total = collectives.all_reduce(x, group=halves[rank % 2])
+    same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
+    torch.testing.assert_close(total, sum(same).detach())
+    try:
+        collectives.all_reduce(x, group=halves[1 - rank % 2])
+    except ValueError as error:
+        return str(error)
+
+
+def test_without_the_check_and_in_a_group(team):
+    said = team(unchecked_and_in_a_group)
+    assert said == ["all_reduce: this process is not in the group"] * team.size
+
+
+# What does not fit: each process gets an error, and none waits for the others
+
+
+def said_here(calls):
+    said = []
+    for call in calls:
+        try:
+            said.append(f"no error: {call()}")
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return said
+
+
+def with_rank(calls):
+    return said_here([lambda call=call: call(dist.get_rank()) for call in calls])
+
+
+def test_what_differs_is_said_on_every_process(team):
+    said = team(with_rank, [call for call, *_ in BAD.values()])
+    for rank, sentences in enumerate(said):
+        for sentence, (_, words, *own) in zip(sentences, BAD.values(), strict=True):
+            assert (own[0] if own and rank == 1 else words) in sentence
+
+
+def test_bad_input_is_named(team):
+    for sentences in team(said_here, [call for call, _ in EVERYWHERE.values()]):
+        for sentence, (_, words) in zip(sentences, EVERYWHERE.values(), strict=True):
+            assert words in sentence
+
+
+def test_needs_a_group():
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        collectives.all_reduce(ones(2))
+
+
+# torch.compile, and what goes over the wire
+
+
+def all_of_them(x):
+    x = collectives.copy(x, check=False)
+    x = collectives.all_gather(collectives.reduce_scatter(x, check=False), check=False)
+    x = collectives.all_to_all(collectives.halo_exchange(x, 1, 0, check=False), 1, 0, check=False)
+    return collectives.all_reduce(x**2, loss="summed", check=False)
+
+
+def compiled_in_one_process():
+    """The others run it as it is: it communicates in the same way."""
+    x = random(4, 4, seed=dist.get_rank())
+    call = all_of_them
+    if dist.get_rank() == 0:
+        call = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (all_of_them, call):
+        output = function(x)
+        results.append((output, *torch.autograd.grad(output.square().sum(), x)))
+    return [torch.equal(*pair) for pair in zip(*results, strict=True)]
+
+
+def test_one_graph():
+    with Team(2, limit=60) as team:
+        assert team(compiled_in_one_process) == [[True, True]] * 2
+
+
+def bytes_here():
+    """What this process wrote to its sockets for each of five collectives of 100,000 numbers."""
+    x, counted = torch.ones(100_000), {}
+    size = dist.get_world_size()
+    for name, call in {
+        "all_reduce": lambda: collectives.all_reduce(x),
+        "all_gather": lambda: collectives.all_gather(x),
+        "reduce_scatter": lambda: collectives.reduce_scatter(x),
+        "all_to_all": lambda: collectives.all_to_all(x.view(size, -1), 0, 1),
+        "halo_exchange": lambda: collectives.halo_exchange(x.view(100, 1000), 10, 0),
+    }.items():
+        call()
+        dist.barrier()
+        before = bytes_sent()
+        call()
+        dist.barrier()
+        counted[name] = bytes_sent() - before
+    return counted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process writes")
+def test_bytes_are_those_of_a_ring(team):
+    n, whole, rows = team.size, 400_000, 40_000
+    for rank, counted in enumerate(team(bytes_here)):
+        neighbours = (rank > 0) + (rank < n - 1)
+        expected = {
+            "all_reduce": 2 * (n - 1) / n * whole,
+            "all_gather": (n - 1) * whole,
+            "reduce_scatter": 2 * (n - 1) / n * whole,  # gloo's is an all-reduce
+            "all_to_all": (n - 1) / n * whole,
+            "halo_exchange": neighbours * rows,
+        }
+        assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check

@@ -1,0 +1,262 @@
+"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 2 and 4 processes, against one."""
+
+import copy
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    init_device_mesh,
+)
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.ops import collectives
+from helpers.ops.involution import Involution2d, involution2d
+from tests import collectives_table, common
+from tests.collectives_table import cubes
+from tests.common import random
+
+# What is sent to the processes is sent as code, so that they do not import this file and pytest.
+for module in (sys.modules[__name__], collectives_table, common):
+    cloudpickle.register_pickle_by_value(module)
+
+
+# Linear layers, against nn.Linear and PyTorch's own parallel layers
+
+
+def layers_here(features, hidden, outputs, bias):
+    """A column- and a row-parallel layer, and one that gathers: output, gradients, state."""
+    torch.manual_seed(0)
+    options = {"bias": bias, "dtype": torch.float64}
+    net = nn.Sequential(
+        collectives.ColumnParallelLinear(features, hidden, **options),
+        nn.Tanh(),
+        collectives.RowParallelLinear(hidden, outputs, **options),
+        collectives.ColumnParallelLinear(outputs, hidden, gather_output=True, **options),
+    )
+    x = random(2, 3, features)
+    loss = cubes(net(x))
+    loss.backward()
+    gradients = dict(net.named_parameters())
+    for name, parameter in gradients.items():
+        layer, kind = net[int(name[0])], name[2:]
+        gradients[name] = parameter.grad
+        if kind in layer.cut:
+            gradients[name] = collectives.all_gather(parameter.grad, layer.cut[kind])
+    doubled = {name: 2 * value for name, value in net.state_dict().items()}
+    net.load_state_dict(doubled)
+    same = all(torch.equal(doubled[name], value) for name, value in net.state_dict().items())
+    bad = doubled | {"0.weight": doubled["0.weight"][:-1]}
+    try:
+        net.load_state_dict(bad)
+    except RuntimeError as error:
+        said = str(error)
+    halves = {name: value / 2 for name, value in doubled.items()}
+    return loss.detach(), x.grad, gradients, halves, same, said, str(net[2])
+
+
+@pytest.mark.parametrize("features, hidden, outputs, bias", [(3, 8, 2, True), (5, 7, 5, False)])
+def test_linear_layers(team, features, hidden, outputs, bias):
+    torch.manual_seed(0)
+    options = {"bias": bias, "dtype": torch.float64}
+    net = nn.Sequential(
+        nn.Linear(features, hidden, **options),
+        nn.Tanh(),
+        nn.Linear(hidden, outputs, **options),
+        nn.Linear(outputs, hidden, **options),
+    )
+    x = random(2, 3, features)
+    loss = cubes(net(x))
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in net.named_parameters()}
+    for given in team(layers_here, features, hidden, outputs, bias):
+        of_loss, of_x, gradients, state, same, said, text = given
+        torch.testing.assert_close(of_loss, loss.detach())
+        torch.testing.assert_close(of_x, x.grad)
+        torch.testing.assert_close(gradients, expected)
+        torch.testing.assert_close(state, dict(net.state_dict()))
+        assert same and f"must be that of the whole layer, {hidden} long in dimension 0" in said
+        assert text == (
+            f"RowParallelLinear(in_features={hidden}, out_features={outputs}, bias={bias},"
+            f" cut into {collectives.shares(hidden, team.size)})"
+        )
+
+
+def pytorchs_own_here():
+    """The largest difference from ColwiseParallel and RowwiseParallel: output and gradients."""
+    torch.manual_seed(0)
+    options = {"dtype": torch.float64}
+    ours = nn.Sequential(
+        collectives.ColumnParallelLinear(3, 8, **options),
+        nn.Tanh(),
+        collectives.RowParallelLinear(8, 2, **options),
+    )
+    theirs = nn.Sequential(nn.Linear(3, 8, **options), nn.Tanh(), nn.Linear(8, 2, **options))
+    theirs.load_state_dict(ours.state_dict())
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(theirs, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = random(4, 3)
+    outputs = ours(x), theirs(x)
+    for output in outputs:
+        cubes(output).backward()
+    parameters = zip(ours.parameters(), theirs.parameters(), strict=True)
+    pairs = [(p.grad, q.grad.to_local()) for p, q in parameters]
+    return [(one - other).abs().max().item() for one, other in [outputs, *pairs]]
+
+
+def test_linear_layers_as_pytorchs_own(team):
+    for differences in team(pytorchs_own_here):
+        assert len(differences) == 5 and max(differences) < 1e-12
+
+
+# Involution: DTensors, strips of an image, DDP and FSDP
+
+
+def involution_of_dtensors():
+    """The largest differences, for samples and channels cut in many ways."""
+    size, worst = dist.get_world_size(), 0
+    mesh = init_device_mesh("cpu", (2, size // 2))
+    ways = (Shard(0), Shard(0)), (Shard(1), Replicate()), (Shard(2), Shard(1))
+    for groups in (1, 2):
+        x, weight = random(5, 4, 2, 2), random(5, groups, 3, 3, 2, 2, seed=1)
+        expected = derivatives(x, weight, groups)
+        for of_x, of_weight in zip(ways, [*ways[1:], ways[0]], strict=True):
+            tensors = [
+                distribute_tensor(tensor.detach(), mesh, way).requires_grad_()
+                for tensor, way in ((x, of_x), (weight, of_weight))
+            ]
+            given = derivatives(*tensors, groups)
+            for one, other in zip(given, expected, strict=True):
+                assert one.shape == other.shape
+                worst = max(worst, (one.full_tensor() - other).abs().max().item())
+    try:
+        involution2d(tensors[0], weight, padding=1)
+    except TypeError as error:
+        return worst, str(error)
+
+
+def derivatives(x, weight, groups):
+    """Of the output and, with one group, of its gradients: one of them is a sum on each process."""
+    output = involution2d(x, weight, padding=1)
+    first = torch.autograd.grad((output**3).sum(), (x, weight), create_graph=groups == 1)
+    if groups > 1:
+        return output, *first
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+    return output, *first, *second
+
+
+def test_involution_of_dtensors(team):
+    for worst, said in team(involution_of_dtensors):
+        assert worst < 1e-9
+        assert said == "input and weight must both be DTensors, or neither of them"
+
+
+def without_gathering():
+    """Where the three results lie, and which collectives were called, when nothing need move."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found = []
+    for groups, way in ((2, Shard(0)), (4, Shard(1)), (1, Shard(1))):
+        x, weight = random(4, 4, 3, 3), random(4, groups, 3, 3, 3, 3, seed=1)
+        of_weight = way if groups > 1 else Replicate()
+        tensors = [
+            distribute_tensor(tensor.detach(), mesh, [w]).requires_grad_()
+            for tensor, w in ((x, way), (weight, of_weight))
+        ]
+        with CommDebugMode() as counted:
+            output = involution2d(*tensors, padding=1)
+            gradients = torch.autograd.grad(output, tensors, torch.ones_like(output))
+        found.append(
+            [str(t.placements) for t in (output, *gradients)] + [counted.get_total_counts()]
+        )
+    return found
+
+
+def test_involution_of_dtensors_moves_nothing(team):
+    cut = "(Shard(dim={}),)"
+    for found in team(without_gathering):
+        samples, groups, channels = found
+        assert samples == [cut.format(0)] * 3 + [0]
+        assert groups == [cut.format(1)] * 3 + [0]
+        assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
+
+
+class Small(nn.Module):
+    """A network with involution, whose loss is a mean over the samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
+        )
+        self.head = nn.Linear(8 * 4 * 4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def small_net():
+    torch.manual_seed(0)
+    net = Small().double().eval()  # a batch norm that looks at its own samples only would differ
+    return net, random(8, 1, 4, 4).detach(), torch.arange(8) % 3
+
+
+def gradients_of(net, x, target):
+    loss = F.cross_entropy(net(x), target)
+    loss.backward()
+    whole = [p.grad.full_tensor() if isinstance(p, DTensor) else p.grad for p in net.parameters()]
+    return [g.clone() for g in whole]
+
+
+def three_ways_here():
+    """Gradients under DDP, FSDP2 and with DTensors as input, each process with its own samples."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size,))
+    net, x, target = small_net()
+    mine = x.chunk(size)[rank], target.chunk(size)[rank]
+    found = {"DDP": gradients_of(DistributedDataParallel(copy.deepcopy(net)), *mine)}
+    found["FSDP2"] = gradients_of(fully_shard(copy.deepcopy(net), mesh=mesh), *mine)
+    cut = [distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target)]
+    found["DTensor"] = gradients_of(distribute_module(net, mesh), *cut)
+    return found
+
+
+def test_a_network_across_processes(team):
+    expected = gradients_of(*small_net())
+    for found in team(three_ways_here):
+        for gradients in found.values():
+            torch.testing.assert_close(gradients, expected)
+
+
+def filtered_strip(x, weight, whole_rows):
+    rank = dist.get_rank()
+    strip, kernels = (t.split(whole_rows, -2)[rank].detach().requires_grad_() for t in (x, weight))
+    rows = collectives.halo_exchange(strip, 2, dim=2)
+    output = involution2d(rows, kernels, padding=(0, 2), dilation=2)
+    gradients = torch.autograd.grad(output.square().sum(), (strip, kernels))
+    return output.detach(), *gradients
+
+
+def test_involution_of_strips(team):
+    rows = list(range(2, 2 + team.size))
+    x, weight = random(2, 4, sum(rows), 3), random(2, 2, 3, 3, sum(rows), 3, seed=1)
+    output = involution2d(x, weight, padding=2, dilation=2)
+    expected = output.detach(), *torch.autograd.grad(output.square().sum(), (x, weight))
+    strips = zip(*team(filtered_strip, x.detach(), weight.detach(), rows), strict=True)
+    for parts, whole in zip(strips, expected, strict=True):
+        torch.testing.assert_close(torch.cat(parts, -2), whole)
