@@ -2,42 +2,22 @@
 
 import os
 import re
-import shutil
 from functools import partial
 
 import pytest
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread only waits
-
-import torch
 from nbval.plugin import IPyNbCell, NbCellError
 
-from helpers.lessons.cuda_on_cpu import every_architecture
-from helpers.lessons.missing import NOT_HERE
-from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
+from tests.kernels import fork_kernels
 
-torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread only waits
+fork_kernels()
 
 COMPARED = "stored outputs compared"
 
 
-def why_not(look):
-    """The sentence with which `look` says what is missing here, or None."""
-    try:
-        look()
-    except (CompilerNotFoundError, ImportError) as error:
-        return str(error)
-    return None
-
-
-# Two conditions: CuPy, which brings NVRTC, has no wheels for macOS, where there is a compiler.
-NO_COMPILER, NO_NVRTC = why_not(find_compiler), why_not(every_architecture.architectures)
-TORCH_BUILDS = shutil.which(os.environ.get("CXX") or "c++")  # it does not look for another name
-needs_compiler = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
-needs_nvrtc = pytest.mark.skipif(NO_NVRTC is not None, reason=str(NO_NVRTC))
-
-
 def pytest_collection_modifyitems(items):
+    from tests.needs import needs_compiler  # and torch, which only those that run tests need
+
     for item in items:
         if isinstance(item, IPyNbCell):
             if item.options["check"]:
@@ -52,10 +32,13 @@ def run_or_let_it_say_why(item, run):
     try:
         run()
     except NbCellError:
+        from helpers.lessons.missing import NOT_HERE
+        from tests import needs
+
         outputs = item.test_outputs
         said = "".join(output.get("text", "") for output in outputs)
         why = re.search(f"{NOT_HERE}(.*)\\. The course", said)
-        known = why and (why[1] in (NO_COMPILER, NO_NVRTC) or not TORCH_BUILDS)
+        known = why and (why[1] in (needs.NO_COMPILER, needs.NO_NVRTC) or not needs.TORCH_BUILDS)
         if known and all(output.output_type != "error" for output in outputs):
             pytest.skip(why[1])
         raise

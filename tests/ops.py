@@ -196,6 +196,11 @@ OPS = {
             ({"stride": 1.5}, TypeError, "stride must be an int or a pair of ints, got 1.5"),
             ({"padding": (1, 1, 1)}, TypeError, "padding must be an int or a pair of ints"),
             ({"stride": True}, TypeError, "got True"),
+            ({"stride": 2**41}, ValueError, "stride must be at most 2**40, got (2199"),
+            ({"padding": 2**62, "dilation": 2**62}, ValueError, "padding must be at most 2**40"),
+            ({"dilation": (1, 2**41)}, ValueError, "dilation must be at most 2**40, got (1, 2199"),
+            ({"input": random(2, 4, 5, 6).detach().to_sparse()}, TypeError, "input must be dense"),
+            ({"input": torch.ones(2, 4, 5, 6).to_mkldnn()}, TypeError, "got torch._mkldnn"),
         ],
     ),
     "linear": Op(

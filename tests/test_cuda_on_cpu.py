@@ -13,7 +13,7 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.ops.involution import compiler
-from tests.conftest import needs_compiler, needs_nvrtc
+from tests.needs import needs_compiler, needs_nvrtc
 
 TWICE = """
 __global__ void twice(const float* x, float* y, int count) {

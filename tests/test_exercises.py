@@ -16,7 +16,7 @@ import torch
 from helpers.lessons import exercise, native
 from helpers.lessons.checking import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.ops.involution import compiler
-from tests.conftest import needs_compiler
+from tests.needs import needs_compiler
 
 ROOT = Path(__file__).parents[1]
 EXERCISES = {given.number: given for given in exercises()}

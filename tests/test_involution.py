@@ -1,11 +1,13 @@
 """What involution does by itself: in plain PyTorch on a CPU, and in CUDA kernels on a device."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.ops.involution import benchmark, cpu, involution2d, plain
+from helpers.ops.involution import Involution2d, benchmark, cpu, involution2d, plain
 from tests.common import assert_agree
 from tests.involution_reference import (
     TOLERANCE,
@@ -210,6 +212,29 @@ def test_meta_tensors_give_shapes():
     input = torch.empty(2, 4, 9, 9, device="meta")
     weight = torch.empty(2, 2, 3, 3, 4, 4, device="meta")
     assert involution2d(input, weight, stride=2).shape == (2, 4, 4, 4)
+
+
+def test_operations_are_counted():
+    """Two for each tap of each output, in each of the three operators."""
+    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 3, 3))
+    with FlopCounterMode(display=False) as counter:
+        involution2d(input, weight, stride=2, padding=1).sum().backward()
+    counted = counter.get_flop_counts()["Global"]
+    assert list(counted.values()) == [2 * (2 * 4 * 3 * 3) * 9] * 3
+
+
+def test_torch_fx_records_the_call():
+    layer = Involution2d(16, 3).eval()
+    traced = torch.fx.symbolic_trace(layer)
+    assert involution2d in [node.target for node in traced.graph.nodes]
+    input = torch.randn(1, 16, 4, 5)
+    assert traced(input).equal(layer(input))
+
+
+def test_integers_of_numpy_are_integers():
+    input, weight = tensors((1, 1, 3, 3), (1, 1, 3, 3, 3, 3))
+    one = np.int64(1)
+    assert involution2d(input, weight, one, [one, 1], one).equal(involution2d(input, weight, 1, 1))
 
 
 # Speed and memory of the plain path

@@ -1,20 +1,17 @@
-"""The C++ kernels: their values, layouts and threads, how they are built, and how fast they are."""
+"""The C++ kernels: their values, layouts and threads, what they refuse, and how fast they are."""
 
 import ctypes
 import os
 import subprocess
 import sys
-import threading
-import warnings
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import grad
 
-from helpers.ops.involution import backend, benchmark, compiler, cpu, involution2d, plain
+from helpers.ops.involution import backend, benchmark, cpu, involution2d, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution_reference import (
     TOLERANCE,
@@ -195,6 +192,48 @@ print(status("VmHWM") - before - sum(r.nbytes for r in results))
 
 
 @needs_kernel
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3)], ids=str)
+def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch(stride, monkeypatch):
+    def refuses(*_):
+        raise ZeroDivisionError
+
+    for far in ((40, 40), (999, 999)):
+        geometry = make_geometry(1, 2, 1, (9, 20), (3, 3), stride, far, far)
+        case = random_tensors(geometry, torch.float32, seed=0)
+        expected = results(geometry, *case, module=plain)
+        for actual, one in zip(results(geometry, *case), expected, strict=True):
+            torch.testing.assert_close(actual, one)
+        for kernel in KERNELS:
+            with monkeypatch.context() as patch:
+                patch.setattr(plain, kernel, refuses)
+                run = partial(getattr(cpu, kernel), *operands(kernel, *case), geometry)
+                if far[0] == 40:
+                    run()
+                else:
+                    with pytest.raises(ZeroDivisionError):
+                        run()
+
+
+@needs_kernel
+def test_nothing_passes_the_border_of_c():
+    """Sizes for which the buffers have no memory, where the checks in Python would refuse them."""
+    geometry = make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 1), (0, 0), (1, 1))
+    one = torch.ones(1)
+    for field in ("kernel_height", "dilation_width", "padding_height", "stride_width"):
+        for size in (2**31, 2**40):
+            sizes = geometry._replace(kernel_width=2, **{field: size})
+            failed = cpu._library(
+                0,
+                0,
+                (ctypes.c_int64 * len(sizes))(*sizes),
+                (ctypes.c_void_p * 3)(*[one.data_ptr()] * 3),
+                (ctypes.c_int64 * 14)(),
+                1,
+            )
+            assert failed in (0, 1, cpu.WINDOW_TOO_LARGE)
+
+
+@needs_kernel
 def test_autograd_runs_the_kernels_that_are_needed(monkeypatch):
     calls = []
 
@@ -211,157 +250,6 @@ def test_autograd_runs_the_kernels_that_are_needed(monkeypatch):
     involution2d(input.detach(), weight, padding=1).sum().backward()
     assert calls[2:] == ["forward", "grad_weight"]
     assert backend().name == "cpu kernel"
-
-
-# The build
-
-
-def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
-    with pytest.raises(compiler.CompilerNotFoundError, match="`pip install ziglang` brings one"):
-        compiler.find_compiler.__wrapped__()
-    monkeypatch.setattr(compiler, "find_spec", lambda name: name == "ziglang")
-    assert compiler.find_compiler.__wrapped__()[1:] == ["-m", "ziglang", "c++"]
-
-
-def test_on_windows_the_sentence_names_a_way(monkeypatch):
-    monkeypatch.setattr(compiler.sys, "platform", "win32")
-    with pytest.raises(compiler.CompilerNotFoundError, match="on Windows, work in WSL"):
-        compiler.find_compiler.__wrapped__()
-
-
-@pytest.fixture
-def unbuilt(monkeypatch, tmp_path):
-    """As in a fresh process, with an empty cache."""
-    monkeypatch.setattr(cpu, "_library", None)
-    monkeypatch.setattr(cpu, "_reason", "")
-    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
-    return tmp_path
-
-
-def small_case():
-    return torch.randn(1, 2, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
-
-
-def test_without_a_compiler_plain_pytorch_runs_silently(unbuilt, monkeypatch):
-    def find():
-        raise compiler.CompilerNotFoundError("none")
-
-    monkeypatch.setattr(cpu, "find_compiler", find)
-    input, weight = small_case()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        output = involution2d(input, weight, padding=1)
-    assert backend() == ("plain", "none")
-    assert output.shape == input.shape
-    assert backend("meta") == ("plain", "there is no kernel for meta")
-
-
-@needs_kernel
-def test_a_failed_build_warns_once_with_the_compilers_first_error(unbuilt, monkeypatch):
-    broken = unbuilt / "broken.cpp"
-    broken.write_text(
-        "#warning first of all\nint f() { return nonsense; }\nint g() { return h; }\n"
-    )
-    monkeypatch.setattr(cpu, "SOURCE", broken)
-    input, weight = small_case()
-    with pytest.warns(UserWarning) as caught:
-        output = involution2d(input, weight, padding=1)
-        involution2d(input, weight, padding=1)
-    assert len(caught) == 1
-    assert "broken.cpp:2" in str(caught[0].message) and "nonsense" in str(caught[0].message)
-    assert "runs in plain PyTorch instead" in str(caught[0].message)
-    expected = plain.forward(
-        input, weight, make_geometry(1, 2, 1, (4, 4), (3, 3), (1, 1), (1, 1), (1, 1))
-    )
-    assert output.equal(expected)
-    assert backend().name == "plain" and "nonsense" in backend().reason
-    assert not list(unbuilt.glob("*.unfinished"))
-
-
-@needs_kernel
-def test_a_refused_flag_is_left_out(unbuilt, monkeypatch):
-    monkeypatch.setattr(cpu, "SOURCE", unbuilt / "tiny.cpp")
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 7; }\n')
-    monkeypatch.setattr(cpu, "MACHINES", (["-march=abacus"], []))
-    function, reason = cpu.build()
-    assert "abacus" not in reason
-    assert ctypes.CDLL(str(next(unbuilt.glob("*.so")))).involution2d() == 7
-
-
-@needs_kernel
-def test_the_cache_knows_the_source_and_the_flags(unbuilt, monkeypatch):
-    monkeypatch.setattr(cpu, "SOURCE", unbuilt / "tiny.cpp")
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 1; }\n')
-    names = {cpu.build()[1].split(",")[0]}
-    changed = os.stat(names.copy().pop()).st_mtime_ns
-    cpu.build()
-    assert os.stat(names.copy().pop()).st_mtime_ns == changed  # found, not built
-    monkeypatch.setattr(cpu, "FLAGS", [*cpu.FLAGS, "-O1"])
-    names.add(cpu.build()[1].split(",")[0])
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 2; }\n')
-    names.add(cpu.build()[1].split(",")[0])
-    monkeypatch.setattr(cpu, "MACHINES", ([],))  # another machine
-    names.add(cpu.build()[1].split(",")[0])
-    assert len(names) == 4 and len(list(unbuilt.glob("*.so"))) == 4
-
-
-def test_two_build_at_once_and_the_oldest_are_forgotten(unbuilt, monkeypatch):
-    both_build = threading.Barrier(2, timeout=60)
-
-    def build(path):
-        assert Path(path).stat().st_size == 0 and Path(path).parent == unbuilt
-        both_build.wait()
-        Path(path).write_text("whole")
-
-    def cached(key, build=build):
-        return compiler.cached_file("some_*.txt", ["key", key], build)
-
-    with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(cached, "aa")
-    assert one == other == cached("a") and one.read_text() == "whole"
-    assert list(unbuilt.iterdir()) == [one]
-    monkeypatch.setattr(compiler, "KEPT", 2)
-    os.utime(one, (1, 1))
-    others = {cached(key, lambda path: None) for key in "bc"}
-    assert set(unbuilt.iterdir()) == others and len(others) == 2
-    with pytest.raises(ZeroDivisionError):
-        cached("d", lambda path: 1 / 0)
-    assert set(unbuilt.iterdir()) == others
-
-
-def test_a_cache_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):
-    if sys.platform == "darwin":
-        pytest.skip("the folder's name does not come from the environment")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    folder = compiler.cache_folder()
-    assert folder.is_dir() and tmp_path not in folder.parents
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiler.cache_folder() == tmp_path / "extending_pytorch"
-    assert compiler.cache_folder().stat().st_mode & 0o777 == 0o700
-    monkeypatch.delattr(os, "getuid")  # as on Windows, where NVRTC's reports are kept
-    assert compiler.cache_folder() == tmp_path / "extending_pytorch"
-
-
-def test_without_a_path_plain_pytorch_runs():
-    script = """
-import torch
-from helpers.ops.involution import backend, compiler, involution2d
-compiler.find_spec = lambda name: None  # no ziglang either
-x = torch.ones(1, 1, 2, 2, requires_grad=True)
-involution2d(x, torch.ones(1, 1, 1, 1, 2, 2)).sum().backward()
-print(x.grad.sum().item(), *backend(), sep="|")
-"""
-    environment = {k: v for k, v in os.environ.items() if k != "CXX"} | {"PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.startswith("4.0|plain|no C++ compiler was found"), done.stderr
 
 
 # Speed

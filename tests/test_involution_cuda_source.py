@@ -13,7 +13,6 @@ from helpers.lessons.cuda_on_cpu import emulator, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
-from tests.conftest import NO_NVRTC, needs_compiler, needs_nvrtc
 from tests.involution_reference import (
     TOLERANCE,
     assert_close,
@@ -22,6 +21,7 @@ from tests.involution_reference import (
     random_geometries,
     random_tensors,
 )
+from tests.needs import NO_NVRTC, needs_compiler, needs_nvrtc
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)

@@ -18,8 +18,8 @@ from helpers.lessons import clinic, complaints, draw, missing, native, timeline
 from helpers.lessons.compare import difference
 from helpers.lessons.data import digits
 from helpers.lessons.patients import PATIENTS
-from tests import conftest
-from tests.conftest import needs_compiler
+from tests import conftest, needs
+from tests.needs import needs_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +215,7 @@ def test_a_cell_is_skipped_for_what_is_missing_only(
     here = {"NO_COMPILER": None, "NO_NVRTC": None, "TORCH_BUILDS": "/bin/c++"}
     lacks = {"NO_COMPILER": "no compiler", "NO_NVRTC": "no NVRTC", "TORCH_BUILDS": None}
     for name in here:
-        monkeypatch.setattr(conftest, name, (lacks if name == lacking else here)[name])
+        monkeypatch.setattr(needs, name, (lacks if name == lacking else here)[name])
     monkeypatch.setattr(missing, "_missing", None)
     with missing.or_say_why():
         raise ImportError(said)

@@ -4,14 +4,16 @@ The compiler takes a few seconds, once: the library stays in the user's cache fo
 made of the source, the compiler, its flags and the machine's instructions.
 Without a compiler `plain.py` does the work, and also if the build fails, then with one warning.
 
-A call needs no memory but its result and a buffer of less than a megabyte for each thread. It
-copies no tensor, whatever its strides, releases the GIL, and uses `torch.get_num_threads()`
-threads. Results have the same bits for any number of them.
+A call needs no memory but its result and a buffer for each thread, of a megabyte or so and of 4 at
+most: where a large dilation would need more, `plain.py` does the work. It copies no tensor,
+whatever its strides, releases the GIL, and uses `torch.get_num_threads()` threads. It starts them
+itself: PyTorch's belong to an OpenMP library that the compiler may not find, or find another of.
+Results have the same bits for any number of threads.
 """
 
 import ctypes
 import os
-import subprocess
+import shutil
 import threading
 import warnings
 from functools import partial
@@ -19,20 +21,35 @@ from pathlib import Path
 
 import torch
 
-from .compiler import CompilerNotFoundError, cached_file, find_compiler
+from . import plain
+from .compiler import (
+    BuildError,
+    CompilerNotFoundError,
+    cached_file,
+    find_compiler,
+    run,
+    temporary_folder,
+)
 from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
 MACHINES = (["-march=native"], ["-mcpu=native"], [])  # the first one that the compiler accepts
 
+WINDOW_TOO_LARGE = 2  # what the library returns then
+
 _lock = threading.Lock()
 _library = None  # not yet looked for, then the function, or False
 _reason = ""
 
 
-class BuildError(RuntimeError):
-    """The compiler, or the loader, said no. Holds its first line that tells why."""
+def _after_fork():
+    global _lock
+    _lock = threading.Lock()  # a thread that held it, to build, is not in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def available():
@@ -64,10 +81,10 @@ def build():
     source = SOURCE.read_text(encoding="utf-8")
     for machine in MACHINES:
         command = [*find_compiler(), *FLAGS, *machine]
-        compile_to = partial(_compile, *command, "-shared", str(SOURCE), "-o")
+        compile_to = partial(run, *command, "-shared", str(SOURCE), "-o")
         try:
             # What the compiler defines before the first line: its version, and the machine's skills
-            defined = _compile(*command, "-dM", "-E", "-x", "c++", os.devnull)
+            defined = run(*command, "-dM", "-E", "-x", "c++", os.devnull)
             path = cached_file("involution2d_*.so", [source, *command, defined], compile_to)
         except BuildError as error:
             failure = error
@@ -76,16 +93,12 @@ def build():
     raise failure
 
 
-def _compile(*command):
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"]
-        raise BuildError(next((line for line in lines if "error" in line), lines[0]))
-    return done.stdout
-
-
 def _load(path):
-    function = ctypes.CDLL(str(path)).involution2d
+    try:
+        function = ctypes.CDLL(str(path)).involution2d
+    except OSError as error:  # nothing may be executed that lies there, say
+        path = shutil.copy(path, temporary_folder(str(error)))
+        function = ctypes.CDLL(str(path)).involution2d
     function.restype = ctypes.c_int
     function.argtypes = [ctypes.c_int] * 2 + [ctypes.c_void_p] * 3 + [ctypes.c_int]
     return function
@@ -106,6 +119,8 @@ def _run(kernel, first, second, geometry):
         (ctypes.c_int64 * len(strides))(*strides),
         torch.get_num_threads(),
     )
+    if failed == WINDOW_TOO_LARGE:
+        return getattr(plain, kernel)(first, second, geometry)
     if failed:
         raise MemoryError("not enough memory for the buffers of the involution kernel")
     return result

@@ -21,8 +21,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <new>
-#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -168,6 +166,7 @@ constexpr int block = 8;   // sums that are kept in registers at once
 #define TILE (384 * 1024)
 #endif
 constexpr Int tile_bytes = TILE;
+constexpr double largest_window = 4 << 20;  // bytes
 
 // One row of the result: `count` columns, with room for a vector more behind each row.
 template <class S> struct Row {
@@ -510,7 +509,7 @@ template <class T> class Involution {
                 if (kernel == 1) grad_input(t, b);
                 if (kernel == 2) grad_weight(t, b);
             }
-        } catch (const std::bad_alloc&) {
+        } catch (...) {  // what leaves a thread ends the process
             failed = true;
         }
     }
@@ -539,14 +538,29 @@ public:
         tiles_down = ceil_div(height, tile_height);
     }
 
+    // Counted in double: a dilation may be so large that an integer overflows.
+    bool fits() const {
+        const double down = kernel == 1 ? s.stride_height : 1, across = kernel == 1 ? s.stride_width : 1;
+        const double stride_down = kernel == 1 ? 1 : s.stride_height;
+        const double stride_across = kernel == 1 ? 1 : s.stride_width;
+        const double rows = ((tile_height - 1) * stride_down +
+                             double(s.kernel_height - 1) * s.dilation_height) / down + 2;
+        const double columns = ((tile_width - 1) * stride_across +
+                                double(s.kernel_width - 1) * s.dilation_width) / across + 2;
+        const double parts = kernel == 1 ? std::min(s.stride_width, tile_width) : s.stride_width;
+        const double window = std::min(chunk, group_channels) * rows * (columns + parts * lanes<S>);
+        const double weights = double(taps) * (tile_width + (kernel == 1 ? parts : 1) * lanes<S>);
+        return (window + weights) * sizeof(S) <= largest_window;
+    }
+
     bool run(int threads) {
         // A thread takes some 20 microseconds to start, so each gets a million products or more.
-        const Int products = s.batch * s.channels * s.out_height * s.out_width * taps;
-        threads = int(std::min<Int>(threads, 1 + products / 1000000));
+        const double outputs = double(s.batch) * s.channels * s.out_height * s.out_width;
+        threads = int(std::min<double>(threads, 1 + outputs * taps / 1000000));
         std::vector<std::thread> others;
         try {
             for (int i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
-        } catch (const std::system_error&) {
+        } catch (...) {
         }  // those that started do the work
         work();
         for (std::thread& other : others) other.join();
@@ -554,19 +568,25 @@ public:
     }
 };
 
-// kernel: 0, 1, 2, the order of KERNELS in geometry.py. type: 0 to 3, the order of DTYPES in geometry.py.
+template <class T> int run(int kernel, const Geometry& s, void* const* data, const Int* strides,
+                           int threads) {
+    Involution<T> involution(kernel, s, data, strides);
+    return !involution.fits() ? 2 : !involution.run(threads);
+}
+
+// kernel: 0, 1, 2, the order of KERNELS in geometry.py. type: 0 to 3, that of DTYPES.
 // data, strides: of input (4), weight (6) and output (4), one of which is written; a weight that is
 // written is contiguous.
-// Returns 0, or 1 where there is not enough memory.
+// Returns 0; 1 where there is not enough memory; 2, and does nothing, where the buffers would be
+// larger than `largest_window`.
 extern "C" int involution2d(int kernel, int type, const Geometry* s, void* const* data,
                             const Int* strides, int threads) {
-    bool done = false;
     try {
-        if (type == 0) done = Involution<double>(kernel, *s, data, strides).run(threads);
-        if (type == 1) done = Involution<float>(kernel, *s, data, strides).run(threads);
-        if (type == 2) done = Involution<Float16>(kernel, *s, data, strides).run(threads);
-        if (type == 3) done = Involution<BFloat16>(kernel, *s, data, strides).run(threads);
-    } catch (const std::bad_alloc&) {
+        if (type == 0) return run<double>(kernel, *s, data, strides, threads);
+        if (type == 1) return run<float>(kernel, *s, data, strides, threads);
+        if (type == 2) return run<Float16>(kernel, *s, data, strides, threads);
+        return run<BFloat16>(kernel, *s, data, strides, threads);
+    } catch (...) {  // what passes the border of C ends the process
+        return 1;
     }
-    return done ? 0 : 1;
 }

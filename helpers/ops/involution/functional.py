@@ -1,6 +1,9 @@
 """`involution2d`: its arguments, and what it promises. `operator.py` does the work."""
 
+import operator
+
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .geometry import check_one_dtype, check_tensors, find_geometry
 from .operator import NAMESPACE, is_cast
@@ -36,6 +39,10 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
 
     Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 3.
     """
+    if has_torch_function((input, weight)):  # torch.fx, for one, then records the call
+        return handle_torch_function(
+            involution2d, (input, weight), input, weight, stride, padding, dilation
+        )
     check_tensors(input=input, weight=weight)
     stride = _pair("stride", stride, at_least=1)
     padding = _pair("padding", padding, at_least=0)
@@ -48,8 +55,18 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
 
 def _pair(name, value, at_least):
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2 or any(isinstance(v, bool) or not isinstance(v, INTS) for v in pair):
+    try:
+        pair = tuple(_integer(v) for v in pair)
+    except TypeError:
+        pair = ()
+    if len(pair) != 2:
         raise TypeError(f"{name} must be an int or a pair of ints, got {value!r}")
     if min(pair) < at_least:
         raise ValueError(f"{name} must be {at_least} or more, got {value!r}")
     return pair
+
+
+def _integer(value):
+    if isinstance(value, bool):
+        raise TypeError
+    return value if isinstance(value, INTS) else operator.index(value)  # NumPy's integers, too

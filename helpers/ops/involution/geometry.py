@@ -16,6 +16,8 @@ ARRAYS = {  # kernel: the two arrays that it reads, in the order of its paramete
     "grad_weight": ("grad_output", "input", "grad_weight"),
 }
 KERNELS = tuple(ARRAYS)
+LARGEST = 2**40  # of stride, padding, dilation: their sums and products with sizes fit into int64
+LARGEST_KERNEL = 2**31
 
 
 def part(array):
@@ -78,6 +80,8 @@ def check_tensors(**tensors):
             raise ValueError(
                 f"{name} must have shape ({', '.join(dims)}), got {tuple(tensor.shape)}"
             )
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(dtype) for dtype in DTYPES)
             raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
@@ -105,6 +109,8 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
     ):
         if len(pair) != 2 or min(pair) < at_least:
             raise ValueError(f"{name} must be two ints, {at_least} or more, got {tuple(pair)}")
+        if pair[0] > LARGEST or pair[1] > LARGEST:
+            raise ValueError(f"{name} must be at most 2**40, got {tuple(pair)}")
     batch, channels, *size = input_size
     weight_batch, groups, *kernel = weight_size[:4]
     if weight_batch != batch:
@@ -119,6 +125,8 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
     # no min(): it compares sizes with one another, and a compiled function holds for one order only
     if kernel[0] < 1 or kernel[1] < 1:
         raise ValueError(f"the kernels in weight must be 1 x 1 or larger, got {kernel}")
+    if kernel[0] > LARGEST_KERNEL or kernel[1] > LARGEST_KERNEL:
+        raise ValueError(f"the kernels in weight must be at most 2**31 wide and high, got {kernel}")
     out_size = [
         (size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i in range(2)

@@ -10,11 +10,13 @@ is one sum of products of three tensors. So there are derivatives of every order
 three is linear in each of its tensors.
 """
 
+import math
 from functools import partial
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.utils.flop_counter import register_flop_formula
 
 from .backends import implementation
 from .geometry import (
@@ -172,6 +174,19 @@ def _autocast(key):
     return cast
 
 
+# What torch.utils.flop_counter counts: a multiplication and an addition for each tap
+
+
+def _flops(kernel):
+    def count(first, second, *arguments, out_shape=None, **_):
+        shapes = dict(zip(ARRAYS[kernel], (first, second, out_shape), strict=True))
+        shapes = {part(array): shape for array, shape in shapes.items()}
+        channels, groups = shapes["output"][1], shapes["weight"][1]
+        return 2 * math.prod(shapes["weight"]) // groups * channels
+
+    return count
+
+
 def register():
     for name, (kernel, schema) in OPERATORS.items():
         qualified = f"{NAMESPACE}::{name}"
@@ -181,6 +196,7 @@ def register():
         torch.library.register_fake(qualified, _fake(kernel))
         torch.library.impl(qualified, "Autograd", partial(_Operator.apply, name))
         torch.library.register_vmap(qualified, _vmap(getattr(_ops(), name)))
+        register_flop_formula(getattr(_ops(), name))(_flops(kernel))
     name = f"{NAMESPACE}::involution2d"
     for key in ("AutocastCPU", "AutocastCUDA"):
         torch.library.impl(name, key, _autocast(getattr(torch._C.DispatchKey, key)))
