@@ -23,19 +23,19 @@ The files: `functional.py` is the function to call; `geometry.py` checks sizes, 
 and says which two arrays make the third; `operator.py` registers it with PyTorch and differentiates
 it; `backends.py` chooses what runs: `cpu_kernels.cpp`, built and called by `cpu.py`; `kernels.cu`,
 whose launch is in `launch.py` and `cuda.py`; or `plain.py`, PyTorch alone. `compiler.py` finds a
-C++ compiler; `modules.py` has the layer and the network of the paper;
+C++ compiler; `modules.py` has the layer of the paper, `rednet.py` its networks;
 `python -m helpers.ops.involution.benchmark` measures.
 """
 
 from .backends import backend
 from .functional import involution2d
-from .modules import Bottleneck, Involution2d, RedNet, convert_checkpoint
+from .modules import Involution2d
+from .rednet import Bottleneck, RedNet
 
 __all__ = [
     "Bottleneck",
     "Involution2d",
     "RedNet",
     "backend",
-    "convert_checkpoint",
     "involution2d",
 ]
