@@ -6,12 +6,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Kept
-from helpers.ops.involution import Bottleneck, Involution2d, RedNet, convert_checkpoint, cpu
+from helpers.ops.involution import Bottleneck, Involution2d, RedNet, cpu
 from helpers.ops.recompute import recompute
 from tests.involution_reference import unfolded
 
@@ -172,21 +173,32 @@ PAPER = {
 @pytest.mark.parametrize("depth", PAPER)
 def test_rednet_has_as_many_parameters_as_in_the_paper(depth):
     with torch.device("meta"):
-        model = RedNet(depth)
+        model = RedNet(depth, stem_kernel_size=7)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     assert f"{millions:.2f}" == f"{PAPER[depth][0]:.2f}"
 
 
-@pytest.mark.parametrize("depth", [26, 50])
+OTHERS = {nn.BatchNorm2d: 2, nn.ReLU: 1}  # multiply-adds for each element, as the authors count
+
+
+@pytest.mark.parametrize("depth", PAPER)
 def test_rednet_needs_as_many_operations_as_in_the_paper(depth):
     with torch.device("meta"):
-        model = RedNet(depth).eval()
-    with FlopCounterMode(display=False) as counter:  # two for each product that is added
-        output = model(torch.empty(1, 3, 224, 224, device="meta"))
-    assert output.shape == (1, 1000)
-    counted = counter.get_total_flops() / 2 / 1e9
-    # The paper's figures are a little higher. It does not say what else they count.
-    assert 0.97 * PAPER[depth][1] < counted < PAPER[depth][1]
+        model = RedNet(depth, num_classes=None, stem_kernel_size=7).eval()
+    others = []
+
+    def count(module, inputs, output):
+        if isinstance(module, (nn.MaxPool2d, nn.AvgPool2d)):
+            others.append(inputs[0].numel())
+        elif getattr(module, "bias", None) is not None or isinstance(module, nn.ReLU):
+            others.append(OTHERS.get(type(module), 1) * output.numel())
+
+    for module in model.modules():
+        module.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:  # convolutions and involutions, times 2
+        model(torch.empty(1, 3, 224, 224, device="meta"))
+    giga = (counter.get_total_flops() / 2 + sum(others)) / 1e9
+    assert f"{giga:.2f}" == f"{PAPER[depth][1]:.2f}"
 
 
 def test_rednet_learns():
@@ -215,7 +227,7 @@ def test_unknown_depth():
         RedNet(34)
 
 
-def published_network(blocks, x, state):
+def published_network(blocks, x, state, stem=3):
     """The published network, in PyTorch's functions. It draws its parameters, into `state`.
 
     Names and sizes are those in the authors' checkpoints: cls/mmcls/models/backbones/rednet.py,
@@ -246,7 +258,7 @@ def published_network(blocks, x, state):
         return unfolded(x, weight.unflatten(1, (-1, kernel, kernel)), stride, kernel // 2)
 
     x = norm(conv(x, "backbone.stem.0.conv", 32, 3, 2), "backbone.stem.0.bn").relu()
-    x = norm(involution(x, "backbone.stem.1", 3), "backbone.stem.2").relu()
+    x = norm(involution(x, "backbone.stem.1", stem), "backbone.stem.2").relu()
     x = norm(conv(x, "backbone.stem.4.conv", 64, 3), "backbone.stem.4.bn").relu()
     x = F.max_pool2d(x, 3, 2, 1)
     for stage, count in enumerate(blocks):
@@ -263,18 +275,39 @@ def published_network(blocks, x, state):
             x = norm(conv(x, f"{name}.conv3", 4 * middle), f"{name}.bn3")
             x = (x + shortcut).relu()
     weight = parameter("head.fc.weight", 1000, x.shape[1])
-    return F.linear(x.mean((2, 3)), weight, parameter("head.fc.bias", 1000))
+    return x, F.linear(x.mean((2, 3)), weight, parameter("head.fc.bias", 1000))
 
 
-def test_published_checkpoints_load():
+@pytest.mark.parametrize("stem", [3, 7])
+def test_published_checkpoints_load(stem):
     torch.manual_seed(0)
-    images, state = torch.randn(2, 3, 64, 96, dtype=torch.float64), {}
-    model = RedNet(26).double().eval()
+    images, state = torch.randn(1, 3, 64, 96, dtype=torch.float64), {}
     with torch.no_grad():
-        expected = published_network(RedNet.BLOCKS[26], images, state)
-        model.load_state_dict(convert_checkpoint({"meta": {}, "state_dict": state}))
-        torch.testing.assert_close(model(images), expected)
-    prefixed = {f"module.{name}": value for name, value in state.items()}
-    assert convert_checkpoint(prefixed).keys() == model.state_dict().keys()
-    with pytest.raises(ValueError, match="got the keys layer.weight"):
-        convert_checkpoint({"layer.weight": torch.zeros(1)})
+        features, scores = published_network(RedNet.BLOCKS[26], images, state, stem)
+        kind = f"RedNet-26 with a {stem} x {stem} involution in the stem and"
+        classifier = kind + " a classifier of 1000 classes"
+        backbone = {name: state[name] for name in state if "head" not in name}
+        detector = backbone | {"neck.conv.weight": features, "bbox_head.a": features}
+        alone = {name.removeprefix("backbone."): backbone[name] for name in backbone}
+        for checkpoint, what in (
+            ({"meta": {}, "state_dict": state}, classifier),
+            ({f"module.{name}": value for name, value in state.items()}, classifier),
+            (detector, f"{kind} no classifier; left out: neck, bbox_head"),
+            (alone, f"{kind} no classifier"),
+        ):
+            model, said = RedNet.from_checkpoint(checkpoint)
+            output = model.eval()(images)
+            assert said == what
+            if model.fc is None:
+                assert [tuple(stage.shape[1:]) for stage in output] == [
+                    (256, 16, 24), (512, 8, 12), (1024, 4, 6), (2048, 2, 3)
+                ]  # fmt: skip
+                torch.testing.assert_close(output[-1], features)
+            else:
+                torch.testing.assert_close(output, scores)
+    for other in ({"layer.weight": images}, {}, alone | {"layer1.7.conv1.weight": images}):
+        with pytest.raises(ValueError, match="must hold a RedNet of the authors' code, with"):
+            RedNet.from_checkpoint(other)
+    del alone["stem.0.conv.weight"]
+    with pytest.raises(RuntimeError, match="stem.0.0.weight"):
+        RedNet.from_checkpoint(alone)

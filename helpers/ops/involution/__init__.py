@@ -31,13 +31,13 @@ paper, `rednet.py` its networks; `python -m helpers.ops.involution.benchmark` me
 from . import dtensor  # noqa: F401
 from .backends import backend
 from .functional import involution2d
-from .modules import Bottleneck, Involution2d, RedNet, convert_checkpoint
+from .modules import Involution2d
+from .rednet import Bottleneck, RedNet
 
 __all__ = [
     "Bottleneck",
     "Involution2d",
     "RedNet",
     "backend",
-    "convert_checkpoint",
     "involution2d",
 ]
