@@ -1,5 +1,7 @@
 """The operator, on every device that there is: values, promises, derivatives, transforms."""
 
+import doctest
+
 import pytest
 import torch
 from doctor import examine
@@ -81,6 +83,10 @@ def test_arguments_broadcast(device):
 
 
 X, META = torch.ones(3), torch.ones(3, device="meta")
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(operator).attempted and not doctest.testmod(operator).failed
 
 
 @pytest.mark.parametrize(

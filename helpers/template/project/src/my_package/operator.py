@@ -107,7 +107,7 @@ def _load(name):
         except OSError as error:
             raise ImportError(
                 f"{path.name} of {__package__} does not load with torch {torch.__version__} "
-                f"(CUDA {torch.version.cuda}): {error}"
+                f"(CUDA {torch.version.cuda}): {error.__cause__ or error}"
             ) from error
         return (name[1:],)
     return ()
