@@ -64,9 +64,10 @@ def install(wheel, folder):
 
 def python(*arguments, path="", folder=None):
     """Run Python anew, with `path` as the only place to import from beside the installed ones."""
+    own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # the package needs none
         cwd=folder,
         capture_output=True,
         text=True,

@@ -110,11 +110,12 @@ def test_bad_input(x, decay, reverse, kind, words):
 
 
 @each_device
-def test_kernels_refuse_what_they_would_read_wrongly(device):
+@pytest.mark.parametrize("kernel", (OP, operator._plain, operator._fake))
+def test_kernels_refuse_what_they_would_read_wrongly(kernel, device):
     x = torch.ones(2, 3, device=device)
-    for decay in (x[:1], x.double(), x[0]):
+    for a, b in ((x, x[:1]), (x, x.double()), (x, x[0]), (x[0, 0], x[0, 0])):
         with pytest.raises(RuntimeError):
-            OP(x, decay)
+            kernel(a, b)
 
 
 # Promises: the schema, the fake kernel and the kernels say the same.

@@ -53,8 +53,13 @@ def recurrence(x, decay, *, reverse=False):
 # Kernels
 
 
+def _check_alike(x, decay):
+    torch._check(x.dim() > 0 and x.shape == decay.shape and x.dtype == decay.dtype)
+
+
 def _plain(x, decay, reverse=False):
     """The kernel where nothing was compiled: log2(steps) passes in PyTorch's own operations."""
+    _check_alike(x, decay)
     wide = torch.promote_types(x.dtype, torch.float32)
     y, factor = (t.to(wide).flip(-1) if reverse else t.to(wide) for t in (x, decay))
     near = 1  # y[t] sums over that many steps so far, factor[t] is the product of their decays
@@ -67,7 +72,7 @@ def _plain(x, decay, reverse=False):
 
 
 def _fake(x, decay, reverse=False):
-    torch._check(x.shape == decay.shape and x.dtype == decay.dtype)
+    _check_alike(x, decay)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
