@@ -1,7 +1,8 @@
 """What pyproject.toml cannot say: what is compiled here, and for which versions of PyTorch.
 
-C++ is compiled where there is a compiler, CUDA where there are nvcc and a torch for CUDA (and the
-environment does not say USE_CUDA=0). What was not compiled runs in PyTorch's own operations.
+C++ is compiled where there is a compiler, CUDA where there are nvcc and a torch for CUDA. In the
+environment, CXX=none and USE_CUDA=0 leave them out. What was not compiled runs in PyTorch's own
+operations.
 """
 
 import os
@@ -29,7 +30,9 @@ def library(kind, name, source, *defines):
 
 
 libraries = []
-if sys.platform == "win32" or shutil.which(os.environ.get("CXX", "c++")):
+# On Windows setuptools finds the compiler by itself.
+compiler = os.environ.get("CXX", "" if sys.platform == "win32" else "c++")
+if not compiler or shutil.which(compiler):
     libraries.append(library(CppExtension, "_cpu", "csrc/recurrence.cpp"))
     if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
         cuda = library(CUDAExtension, "_cuda", "csrc/recurrence.cu", ("USE_CUDA", None))
