@@ -1,0 +1,351 @@
+"""Exercises of chapter 16: ship it."""
+
+import contextlib
+import functools
+import io
+import logging
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from helpers.lessons.checking import Exercise
+
+# 16.1
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools>=77.0.3"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "fast-scans"
+version = "1.0"
+
+[tool.setuptools.packages.find]
+where = ["src"]
+
+[tool.setuptools.package-data]
+fast_scans = ["lib/*.so", "*.json"]
+"""
+WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
+
+
+@contextlib.contextmanager
+def _inside(folder):
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _packed(pyproject):
+    """The files that setuptools would put into a wheel of 16.1's package."""
+    from setuptools import Distribution  # it replaces a part of Python, so not before it must
+
+    with tempfile.TemporaryDirectory() as folder, _inside(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in (*(f"src/{name}" for name in WANTED), "tests/test_scans.py"):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).touch()
+        Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
+        distribution = Distribution({"script_name": "setup.py"})
+        distribution.parse_config_files()
+        distribution.set_defaults()
+        command = distribution.get_command_obj("build_py")
+        command.ensure_finalized()
+        files = command.get_outputs(include_bytecode=False)
+        return sorted({Path(file).relative_to(command.build_lib).as_posix() for file in files})
+
+
+def _complete(pyproject):
+    logging.getLogger("setuptools").setLevel(logging.ERROR)
+    try:
+        packed = _packed(pyproject)
+    except Exception as error:
+        line = str(error).strip().splitlines()[0]
+        yield f"setuptools cannot read it: {line}"
+    strange = [file for file in packed if file not in WANTED]
+    for file in strange:
+        if file.startswith("src/"):
+            yield (
+                f"the wheel holds `{file}`, so one would have to write `import src.fast_scans`. "
+                "In which folder shall setuptools look for packages?"
+            )
+    for file in WANTED:
+        if file not in packed:
+            kind = "package-data" if file != WANTED[0] else "packages"
+            what = f"; it holds {', '.join(f'`{f}`' for f in packed)}" if packed else ""
+            hint = " A key is what one imports, a pattern is relative to that package's folder."
+            yield f"the wheel lacks `{file}`{what}. Look at {kind}.{hint * ('data' in kind)}"
+    if strange:
+        yield f"the wheel holds `{strange[0]}`, which nobody who installs it needs."
+
+
+FIND = 'where = ["src"]'
+EXERCISE_1 = Exercise(
+    number="16.1",
+    name="pyproject.toml",
+    reference=PYPROJECT,
+    stub=(FIND, 'include = ["*"]', '"lib/*.so", "*.json"', '"*.so"'),
+    wrong=[
+        (FIND, 'include = ["*"]', "the wheel holds `src/fast_scans/"),
+        (FIND, 'include = ["fast_scans"]', "the wheel lacks `fast_scans/__init__.py`"),
+        ('"lib/*.so", ', "", "the wheel lacks `fast_scans/lib/_cpu.abi3.so`"),
+        ('"lib/*.so"', '"*.so"', "a pattern is relative to that package's folder"),
+        ('"lib/*.so"', '"src/fast_scans/lib/*.so"', "relative to that package's folder"),
+        (', "*.json"', "", "the wheel lacks `fast_scans/decays.json`"),
+        ("fast_scans =", "fast-scans =", "A key is what one imports"),
+        ('["src"]', '["src", "."]', "the wheel holds `src/fast_scans/"),
+        ("[tool.setuptools.packages.find]\n" + FIND,
+         '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
+         'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
+        ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
+    ],
+    properties=[_complete],
+    success="packages are looked for in src, and the two files that are not Python are named, "
+    "relative to the package's folder.",
+    hints=(
+        "Two things are wrong: where packages are looked for, and which other files are packed.",
+        "[tool.setuptools.packages.find] takes where = [a folder].",
+        "A pattern of package-data begins in the package's own folder, and * does not go into "
+        "folders below.",
+    ),
+    explanation="Without `where`, src itself is taken for a package. The library lies one folder "
+    "below the package, so its pattern begins with lib/.",
+)  # fmt: skip
+
+
+# 16.2
+
+SCHEMA = "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
+FIRST_RELEASE = "scan(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
+NAMESPACE = "exercise_16_2"
+X, DECAY = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.5])
+
+
+def _scan(x, decay, reverse, scale):
+    y, steps = torch.zeros(()), list(zip(x, decay, strict=True))
+    result = []
+    for x_t, decay_t in reversed(steps) if reverse else steps:
+        y = decay_t * y + x_t
+        result.append(y)
+    return scale * torch.stack(result[::-1] if reverse else result)
+
+
+@contextlib.contextmanager
+def _released(schema):
+    """The operator as that release has it, with a kernel that goes by the types in the schema."""
+    arguments = torch._C.parse_schema(f"{NAMESPACE}::{schema}").arguments
+
+    def kernel(*args, **kwargs):
+        given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        x, decay = (v for v in given.values() if isinstance(v, torch.Tensor))
+        reverse = any(v is True for v in given.values())
+        scales = [v for v in given.values() if type(v) in (int, float)]
+        return _scan(x, decay, reverse, *scales[:1] or (1.0,))
+
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    try:
+        library.define(schema)
+        library.impl("scan", kernel, "CPU")
+        fake = lambda *args, **kwargs: torch.empty_like(args[0])  # noqa: E731
+        torch.library.register_fake(f"{NAMESPACE}::scan", fake, lib=library)
+        yield getattr(torch.ops, NAMESPACE).scan
+    finally:
+        library._destroy()
+
+
+class _Calls(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x, decay):
+        return getattr(torch.ops, NAMESPACE).scan(x, decay, **self.options)
+
+
+@functools.cache
+def _saved():
+    """What a program was saved with -> the file, and what it gave."""
+    files = {}
+    with _released(FIRST_RELEASE):
+        for reverse in (False, True):
+            file, model = io.BytesIO(), _Calls({"reverse": reverse})
+            torch.export.save(torch.export.export(model, (X, DECAY)), file)
+            files[f"reverse={reverse}"] = file.getvalue(), model(X, DECAY)
+    return files
+
+
+def _keeps_programs_right(schema):
+    if not isinstance(schema, str):
+        yield f"give check the schema, a string; got a value of type {type(schema).__name__}."
+    schema = schema.strip()
+    try:
+        parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
+    except RuntimeError as error:
+        order = re.search("Non-default positional argument follows default argument", str(error))
+        line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
+        yield f"PyTorch cannot read it: {line}."
+    if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
+        yield "programs of release 1 ask for `scan`, and this is another operator."
+    _saved()
+    quiet = logging.getLogger("torch.export")
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL)
+    try:
+        yield from _wrong_programs(schema)
+    finally:
+        quiet.setLevel(level)
+    scale = {a.name: a for a in parsed.arguments}.get("scale")
+    if scale is None:
+        yield "old programs stay right, but there is no argument `scale`."
+    if str(scale.type) != "float":
+        yield f"old programs stay right, but `scale` is a factor, and here it is {scale.type}."
+
+
+def _wrong_programs(schema):
+    for name, (file, expected) in _saved().items():
+        with _released(schema):
+            try:
+                given = torch.export.load(io.BytesIO(file)).module()(X, DECAY)
+            except Exception:
+                yield (
+                    f"a program saved with {name} cannot be loaded and run any more. Which "
+                    "argument does it not have, or not where it is asked for?"
+                )
+                return
+        if not torch.equal(given, expected):
+            yield (
+                f"a program saved with {name} runs, and gives {given.tolist()} instead of "
+                f"{expected.tolist()}, without a word. What does it not say, or say elsewhere?"
+            )
+
+
+NEW = "bool reverse=False, *, float scale=1.0"
+EXERCISE_2 = Exercise(
+    number="16.2",
+    name="SCHEMA",
+    reference=SCHEMA,
+    stub=("x, ", "x, float scale, ", "False, *, float scale=1.0", "True"),
+    wrong=[
+        (NEW, "bool reverse=True, *, float scale=1.0", "saved with reverse=False runs, and gives"),
+        (NEW, "float scale=1.0, bool reverse=False", "saved with reverse=True runs, and gives"),
+        (NEW, "bool reverse=False, float scale", "Non-default positional argument follows default"),
+        (NEW, "bool reverse=False, *, float scale", "saved with reverse=False cannot be"),
+        (NEW, "*, bool reverse=False, float scale=1.0", "saved with reverse=True cannot be"),
+        ("reverse", "backwards", "saved with reverse=True runs, and gives"),
+        ("Tensor x", "Tensor input", "saved with reverse=False cannot be"),
+        ("=1.0", "=2.0", "saved with reverse=False runs, and gives"),
+        (", *, float scale=1.0", "", "there is no argument `scale`"),
+        ("float scale=1.0", "int scale=1", "`scale` is a factor, and here it is int"),
+        ("scan(", "scan.scaled(", "this is another operator"),
+        ("scan(", "scan_2(", "this is another operator"),
+        ("-> Tensor", "", "PyTorch cannot read it"),
+        ("reverse=False", "reverse", "saved with reverse=False cannot be"),
+    ],
+    properties=[_keeps_programs_right],
+    success="what was saved finds every argument where it was, and `scale` is 1 for those who do "
+    "not know it.",
+    hints=(
+        "Look at the picture: which row is right in both columns?",
+        "The three arguments of release 1 stay as they are, defaults included.",
+        "`scale` comes last, and its default must leave every number as it was.",
+    ),
+    explanation="An argument at the end, with the default that means what was meant before. The "
+    "star is a matter of taste. Those who want reverse=True say so.",
+)  # fmt: skip
+
+
+# 16.3
+
+
+def problems(wheel):
+    found = []
+    with zipfile.ZipFile(wheel) as contents:
+        names = contents.namelist()
+        (info,) = [name for name in names if name.endswith(".dist-info/WHEEL")]
+        tags = re.findall("^Tag: (.*)$", contents.read(info).decode(), re.MULTILINE)
+    libraries = [name for name in names if name.endswith((".so", ".pyd"))]
+    for tag in tags:
+        if tag.endswith("-any") and libraries:
+            found.append(f"{libraries[0]} is for one platform, but the tag is {tag}")
+        if not tag.endswith("-any") and not libraries:
+            found.append(f"the tag is {tag}, but there is no library")
+    return found
+
+
+MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
+LINUX, WINDOWS = "cp310-abi3-manylinux_2_28_x86_64", "cp310-abi3-win_amd64"
+WHEELS = {  # says: files, tags, whether there is a problem
+    "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
+    "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
+    "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
+    "release 1.1 for Linux": (MODULES, [LINUX], True),
+    "release 1.1 for Windows": (MODULES, [WINDOWS], True),
+    "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
+    "release 1.2 for Windows": ((*MODULES, PYD), ["py3-none-any"], True),
+    "release 1.2 with a second tag": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+}
+
+
+def _catches(attempt):
+    with tempfile.TemporaryDirectory() as folder:
+        for says, (files, tags, bad) in WHEELS.items():
+            path = Path(folder) / f"many_scans-1.0-{tags[0]}.whl"
+            with zipfile.ZipFile(path, "w") as wheel:
+                for file in files:
+                    wheel.writestr(f"many_scans/{file}", "")
+                lines = "".join(f"Tag: {tag}\n" for tag in tags)
+                wheel.writestr("many_scans-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\n{lines}")
+            given = attempt(path)
+            if not isinstance(given, list):
+                yield f"it must return a list, got a value of type {type(given).__name__}."
+            what = f"the package's files are {', '.join(files)}, the tag {' and '.join(tags)}"
+            if bad and not given:
+                yield f"{says} goes through: {what}."
+            if given and not bad:
+                yield f"{says} is refused: {what}. It says: {given[0]}"
+            if not all(isinstance(sentence, str) for sentence in given):
+                yield "what it returns is a list, but not of sentences."
+            path.unlink()
+
+
+EXERCISE_3 = Exercise(
+    number="16.3",
+    name="problems",
+    reference=problems,
+    stub="def problems(wheel): ...",
+    wrong=[
+        ('if tag.endswith("-any") and libraries', "if False", "release 1.2 for Linux goes through"),
+        ('if not tag.endswith("-any") and', "if False and", "release 1.1 for Linux goes through"),
+        ('not tag.endswith("-any") and', "", "a good wheel of Python only is refused"),
+        ('(".so", ".pyd")', '".so"', "a good wheel for Windows is refused"),
+        ('name.endswith((".so", ".pyd"))', 'any(e in name for e in (".so", ".pyd"))',
+         "a good wheel of Python only is refused"),
+        ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
+        ("in tags:", "in tags[:1]:", "release 1.2 with a second tag goes through"),
+        ("return found", "return not found", "it must return a list, got a value of type bool"),
+        ("return found", "found", "it must return a list, got a value of type NoneType"),
+        ("found.append(f", "found.append(1, f", "your code raises TypeError"),
+        ('found.append(f"{libraries[0]}', 'found.append(0 and f"{libraries[0]}',
+         "not of sentences"),
+    ],
+    properties=[_catches],
+    success="both releases would have been caught, and no good wheel is held up.",
+    hints=(
+        "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
+        "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
+        "Ask for the end of a name. Other names hold the same letters in the middle.",
+    ),
+    explanation="A library is for one platform, and a tag that ends in -any is for all. Both "
+    "together are wrong, and so is neither.",
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""A small package to copy, rename and ship: an operator in C++, CUDA and Python, with its tests.
+
+    python -m helpers.template NAME FOLDER
+
+Copies `project`, which works as it stands, under a name of your own, and the gradient doctor into
+its tests.
+"""
+
+import keyword
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+PROJECT = Path(__file__).parent / "project"
+DOCTOR = Path(__file__).parents[1] / "doctor"
+PLACEHOLDER = "my_package"
+LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".pytest_cache")
+
+
+def make(name, folder):
+    """Write the package `name` into `folder`, which is new or empty; returns its path.
+
+    name: of the package, of what one imports, and of the operators' namespace.
+    Raises ValueError, before anything is written, for a name that cannot be used, and for a folder
+    that is not empty.
+    """
+    folder = Path(folder)
+    _check(name, folder)
+    shutil.copytree(PROJECT, folder, ignore=LEFT_BEHIND, dirs_exist_ok=True)
+    shutil.copytree(DOCTOR, folder / "tests" / "doctor", ignore=LEFT_BEHIND)
+    (folder / "src" / PLACEHOLDER).rename(folder / "src" / name)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace(PLACEHOLDER, name), encoding="utf-8", newline="\n")
+    return folder
+
+
+def _check(name, folder):
+    if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise ValueError(
+            "NAME must be an identifier of lower-case letters, digits and single underscores, "
+            f"got {name!r}"
+        )
+    namespaces = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
+    if name in namespaces:
+        raise ValueError(f"NAME must be new, but operators of PyTorch are named {name}::…")
+    if name == DOCTOR.name or find_spec(name):
+        raise ValueError(f"NAME must be new, but `import {name}` finds something else")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"FOLDER must be new or empty, got {folder}")

@@ -1,0 +1,31 @@
+// The kernel for CUDA tensors, in a library of its own: one that needs CUDA would not load without.
+#include "recurrence.h"
+
+#include <cuda_runtime.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/macros.h>
+
+template <class T>
+__global__ void one_row_a_thread(
+    const T* x, const T* decay, T* y, int64_t rows, int64_t steps, bool reverse) {
+    const int64_t row = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+    if (row < rows)
+        recur(x + row * steps, decay + row * steps, y + row * steps, steps, reverse);
+}
+
+Tensor recurrence_cuda(Tensor x, Tensor decay, bool reverse) {
+    const auto device = x.get_device_index();
+    const torch::stable::accelerator::DeviceGuard guard(device);
+    void* stream = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+    return recurrence(x, decay, [=](auto* x, auto* decay, auto* y, int64_t rows, int64_t steps) {
+        const int64_t threads = 128, blocks = (rows + threads - 1) / threads;
+        one_row_a_thread<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(
+            x, decay, y, rows, steps, reverse);
+        STD_CUDA_KERNEL_LAUNCH_CHECK();
+    });
+}
+
+STABLE_TORCH_LIBRARY_IMPL(my_package, CUDA, m) {
+    m.impl("recurrence", TORCH_BOX(&recurrence_cuda));
+}

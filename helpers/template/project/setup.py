@@ -1,0 +1,45 @@
+"""What pyproject.toml cannot say: what is compiled here, and for which versions of PyTorch.
+
+C++ is compiled where there is a compiler, CUDA where there are nvcc and a torch for CUDA. In the
+environment, CXX=none and USE_CUDA=0 leave them out. What was not compiled runs in PyTorch's own
+operations.
+"""
+
+import os
+import shutil
+import sys
+
+import torch
+from setuptools import setup
+from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
+
+PACKAGE = "my_package"
+# Of PyTorch's stable headers, only what 2.10 has: so the library serves every version from 2.10 on.
+OLDEST_TORCH = [("TORCH_TARGET_VERSION", "0x020A000000000000")]
+
+
+def library(kind, name, source, *defines):
+    return kind(
+        f"{PACKAGE}.{name}",
+        [source],
+        depends=["csrc/recurrence.h"],
+        define_macros=[*OLDEST_TORCH, *defines],
+        extra_compile_args={"cxx": [] if sys.platform == "win32" else ["-g0"]},  # a tenth the size
+        py_limited_api=True,  # nothing of Python is used, so one library serves every version
+    )
+
+
+libraries = []
+# On Windows setuptools finds the compiler by itself.
+compiler = os.environ.get("CXX", "" if sys.platform == "win32" else "c++")
+if not compiler or shutil.which(compiler):
+    libraries.append(library(CppExtension, "_cpu", "csrc/recurrence.cpp"))
+    if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
+        cuda = library(CUDAExtension, "_cuda", "csrc/recurrence.cu", ("USE_CUDA", None))
+        libraries.append(cuda)
+
+setup(
+    ext_modules=libraries,
+    cmdclass={"build_ext": BuildExtension},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},  # the tag; see requires-python
+)

@@ -1,0 +1,203 @@
+"""The operator, on every device that there is: values, promises, derivatives, transforms."""
+
+import doctest
+
+import pytest
+import torch
+from doctor import examine
+from my_package import COMPILED, operator, recurrence
+from torch.autograd import gradcheck, gradgradcheck
+from torch.library import opcheck
+
+OP = torch.ops.my_package.recurrence.default
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+DTYPES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def samples(device="cpu", dtype=torch.float64):
+    """name: x, decay, reverse; what the operator is given in these tests."""
+
+    def pair(*shape):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        decay = torch.rand(*shape, generator=generator, dtype=torch.float64) * 1.5
+        return [t.to(device, dtype).requires_grad_() for t in (x, decay)]
+
+    transposed = [t.detach().t().requires_grad_() for t in pair(5, 3)]
+    return {
+        "forward": (*pair(2, 5), False),
+        "reverse": (*pair(2, 5), True),
+        "vector": (*pair(4), False),
+        "three dimensions": (*pair(2, 2, 3), True),
+        "transposed": (*transposed, False),
+        "one step": (*pair(3, 1), False),
+        "no steps": (*pair(3, 0), True),
+        "no rows": (*pair(0, 3), False),
+    }
+
+
+each_sample = pytest.mark.parametrize("sample", samples())
+each_device = pytest.mark.parametrize("device", DEVICES)
+each_kernel = pytest.mark.parametrize("kernel", (OP, operator._plain))
+
+
+def loop(x, decay, reverse=False):
+    """The definition, step by step."""
+    steps = list(zip(x.unbind(-1), decay.unbind(-1), strict=True))
+    y, ys = torch.zeros_like(x[..., :1].sum(-1)), []
+    for x_t, decay_t in reversed(steps) if reverse else steps:
+        y = decay_t * y + x_t
+        ys.append(y)
+    return torch.stack(ys[::-1] if reverse else ys, -1) if ys else x * decay
+
+
+# Values
+
+
+@each_device
+@each_kernel
+@each_sample
+def test_values(kernel, sample, device):
+    for dtype, tolerance in DTYPES.items():
+        x, decay, reverse = samples(device, dtype)[sample]
+        with torch.no_grad():
+            y = kernel(x, decay, reverse)
+            right = loop(x.double(), decay.double(), reverse)
+        assert (y.dtype, y.shape, y.device) == (dtype, x.shape, x.device)
+        torch.testing.assert_close(y.double(), right, rtol=tolerance, atol=tolerance)
+
+
+@each_device
+@each_kernel
+def test_long_rows_and_many(kernel, device):
+    x = torch.linspace(-1, 1, 70 * 1000, device=device, dtype=torch.float64).view(70, 1000)
+    torch.testing.assert_close(kernel(x, x.cos(), True), loop(x, x.cos(), True))
+
+
+@each_device
+def test_arguments_broadcast(device):
+    x, decay, _ = samples(device)["forward"]
+    for a, b in ((x, decay[0]), (x[0], decay), (x, decay[:, :1]), (x, decay[0, 0])):
+        torch.testing.assert_close(recurrence(a, b), loop(*torch.broadcast_tensors(a, b)))
+    assert recurrence(x, decay, reverse=True).equal(OP(x, decay, True))
+
+
+X, META = torch.ones(3), torch.ones(3, device="meta")
+
+
+def test_the_example_in_the_docstring():
+    assert doctest.testmod(operator).attempted and not doctest.testmod(operator).failed
+
+
+@pytest.mark.parametrize(
+    "x, decay, reverse, kind, words",
+    [
+        ([1.0], X, False, TypeError, "x must be a torch.Tensor, got list"),
+        (X, 0.5, False, TypeError, "decay must be a torch.Tensor, got float"),
+        (X.int(), X, False, TypeError, "x must be floating-point, got torch.int32"),
+        (X, X.cfloat(), False, TypeError, "decay must be floating-point, got torch.complex64"),
+        (X, X.double(), False, TypeError, "decay must be torch.float32 as x is, got torch.float64"),
+        (X, X, 1, TypeError, "reverse must be a bool, got int"),
+        (X, META, False, ValueError, "decay must be on cpu as x is, got meta"),
+        (X, X[:2], False, ValueError, "must broadcast, got (3,) and (2,)"),
+        (X[0], X[0], False, ValueError, "shape (..., steps), got ()"),
+    ],
+)
+def test_bad_input(x, decay, reverse, kind, words):
+    with pytest.raises(kind) as caught:
+        recurrence(x, decay, reverse=reverse)
+    assert words in str(caught.value)
+
+
+@each_device
+@pytest.mark.parametrize("kernel", (OP, operator._plain, operator._fake))
+def test_kernels_refuse_what_they_would_read_wrongly(kernel, device):
+    x = torch.ones(2, 3, device=device)
+    for a, b in ((x, x[:1]), (x, x.double()), (x, x[0]), (x[0, 0], x[0, 0])):
+        with pytest.raises(RuntimeError):
+            kernel(a, b)
+
+
+# Promises: the schema, the fake kernel and the kernels say the same.
+
+
+@each_device
+@each_sample
+def test_opcheck(sample, device):
+    x, decay, reverse = samples(device)[sample]
+    opcheck(OP, (x, decay, reverse))
+
+
+def test_schema():
+    """Saved programs hold it. Add what you like at its end, with a default; change nothing."""
+    schema = "my_package::recurrence(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
+    assert str(OP._schema) == schema
+
+
+# Derivatives
+
+
+@each_device
+@each_sample
+def test_gradients(sample, device):
+    x, decay, reverse = samples(device)[sample]
+    gradients = torch.autograd.grad(OP(x, decay, reverse).square().sum(), (x, decay))
+    right = torch.autograd.grad(loop(x, decay, reverse).square().sum(), (x, decay))
+    torch.testing.assert_close(gradients, right)
+
+
+@each_device
+@pytest.mark.parametrize("sample", ["forward", "reverse"])
+def test_derivatives(sample, device):
+    x, decay, reverse = samples(device)[sample]
+    inputs = (x, decay)
+    assert gradcheck(lambda *inputs: OP(*inputs, reverse), inputs)
+    assert gradgradcheck(lambda *inputs: OP(*inputs, reverse), inputs)
+    examine(OP, *inputs, reverse).raise_if_wrong()
+
+
+# Transforms
+
+
+@each_device
+def test_vmap(device):
+    x, decay, _ = samples(device)["three dimensions"]
+    for x_dim, decay_dim in ((0, 0), (1, 0), (0, 1), (None, 1), (1, None)):
+        rows = [
+            recurrence(
+                x if x_dim is None else x.select(x_dim, i),
+                decay if decay_dim is None else decay.select(decay_dim, i),
+            )
+            for i in range(2)
+        ]
+        given = torch.vmap(recurrence, (x_dim, decay_dim))(x, decay)
+        torch.testing.assert_close(given, torch.stack(rows))
+
+
+@each_device
+def test_autocast(device):
+    x, decay, _ = samples(device, torch.float32)["forward"]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = recurrence(x.bfloat16(), decay)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y, recurrence(x.bfloat16().float(), decay))
+
+
+@each_device
+def test_compiles_in_one_graph(device):
+    x, decay, _ = samples(device)["forward"]
+    compiled = torch.compile(recurrence, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, decay), recurrence(x, decay))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch itself
+def test_forward_mode_is_refused():
+    """It would be zeros: register_autograd has no rule for it."""
+    x, decay, _ = samples()["forward"]
+    with pytest.raises(NotImplementedError, match="no rule for forward mode"):
+        torch.func.jvp(lambda x: recurrence(x, decay.detach()), (x.detach(),), (x.detach(),))
+
+
+def test_each_device_runs_what_was_compiled_for_it():
+    for device in COMPILED:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(OP.name(), device.upper())

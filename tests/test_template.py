@@ -1,0 +1,176 @@
+"""`helpers/template`: the command that copies it, its wheel, and whether its tests find anything.
+
+That its tests pass where the wheel is installed is shown, and compared, in chapter 16.
+"""
+
+import re
+import shutil
+import zipfile
+
+import pytest
+
+from helpers.lessons.shipping import build_wheel, python
+from helpers.template import DOCTOR, PROJECT, make
+from helpers.template.__main__ import main
+from tests.conftest import NO_COMPILER, TORCH_BUILDS
+
+NAME = "chapter_16"  # as in the chapter, so that there is one wheel to build
+needs_builder = pytest.mark.skipif(
+    NO_COMPILER is not None or not TORCH_BUILDS, reason=str(NO_COMPILER or "there is no c++")
+)
+
+
+def texts(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+# The command
+
+
+def test_it_writes_the_project_under_another_name(tmp_path, capsys):
+    before = texts(PROJECT)
+    main(["fast_scans", str(tmp_path / "mine")])
+    written = texts(tmp_path / "mine")
+    doctor = {f"tests/doctor/{name}": text for name, text in texts(DOCTOR).items()}
+    renamed = {
+        name.replace("my_package", "fast_scans"): text.replace("my_package", "fast_scans")
+        for name, text in before.items()
+    }
+    assert written == renamed | doctor and "src/fast_scans/operator.py" in written
+    assert "my_package" not in "".join(written) + "".join(written.values())
+    assert ".github/workflows/ci.yml" in written and ".gitignore" in written
+    said = capsys.readouterr().out
+    for command in ("pip install --no-build-isolation .", "pytest"):
+        assert f"    {command}\n" in said
+        assert f"\n{command}\n" in written["README.md"]
+    assert texts(PROJECT) == before and [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_empty_folder_will_do(tmp_path):
+    make("fast_scans", tmp_path)
+    assert (tmp_path / "setup.py").exists()
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("two words", "must be an identifier of lower-case letters"),
+        ("2fast", "must be an identifier"),
+        ("Fast", "must be an identifier"),
+        ("fast-scans", "must be an identifier"),
+        ("_fast", "must be an identifier"),
+        ("fast__scans", "must be an identifier"),
+        ("été", "must be an identifier"),
+        ("lambda", "must be an identifier"),
+        ("", "must be an identifier"),
+        ("aten", "operators of PyTorch are named aten::…"),
+        ("numpy", "`import numpy` finds something else"),
+        ("doctor", "`import doctor` finds something else"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused(name, words, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([name, str(tmp_path / "mine")])
+    assert words in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path):
+    (tmp_path / "theirs").write_text("x")
+    for folder in (tmp_path, tmp_path / "theirs"):
+        with pytest.raises(ValueError, match="FOLDER must be new or empty"):
+            make("fast_scans", folder)
+    assert texts(tmp_path) == {"theirs": "x"}
+
+
+# The wheel
+
+
+def in_wheel(path):
+    with zipfile.ZipFile(path) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist()}
+
+
+@needs_builder
+def test_the_wheel_holds_the_library_and_says_so(tmp_path):
+    wheel = build_wheel(make(NAME, tmp_path))
+    assert wheel.name.startswith(f"{NAME}-0.1.0-cp310-abi3-")
+    files = in_wheel(wheel)
+    info = f"{NAME}-0.1.0.dist-info"
+    meta = ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt")
+    (library,) = (name for name in files if name.startswith(f"{NAME}/_cpu."))
+    ours = {f"{NAME}/{name}" for name in ("__init__.py", "operator.py")}
+    assert files.keys() == ours | {library} | {f"{info}/{name}" for name in meta}
+    assert b"Root-Is-Purelib: false" in files[f"{info}/WHEEL"]
+    described = files[f"{info}/METADATA"].decode()
+    for line in ("License-Expression: BSD-3-Clause", "Requires-Python: >=3.10"):
+        assert f"\n{line}\n" in described
+    assert "\nRequires-Dist: torch>=2.10\n" in described
+
+
+def test_where_there_is_no_compiler_it_is_for_every_system(tmp_path):
+    wheel = build_wheel(make(NAME, tmp_path), compiled=False)
+    assert wheel.name == f"{NAME}-0.1.0-py3-none-any.whl"
+    assert sum(name.startswith(f"{NAME}/") for name in in_wheel(wheel)) == 2
+
+
+# Its tests: packages that are broken in one place, and those of their tests that notice
+
+ONE_PLATFORM = "test_a_wheel_for_one_platform_has_its_library_and_no_other_has"
+EVERY_PYTHON = "test_the_tag_promises_every_python"
+OPCHECK = "test_opcheck[forward-cpu]"
+BROKEN = {  # name: what is changed in a file of the installed package, and the tests that fail
+    "no_library": ("_cpu", None, None, {ONE_PLATFORM, EVERY_PYTHON}),
+    "any_system": ("WHEEL", "Tag: .*", "Tag: py3-none-any", {ONE_PLATFORM, EVERY_PYTHON}),
+    "one_python": ("WHEEL", "cp310-abi3", "cp311-cp311", {EVERY_PYTHON}),
+    "wrong_shape": ("operator.py", "empty_like.x,", "empty_like(x[:1],", {OPCHECK}),
+    "other_default": ("operator.py", "=False. -> T", "=True) -> T", {"test_schema"}),
+    "wrong_vmap": ("operator.py", "reverse., 0", "reverse), 1", {"test_vmap[cpu]"}),
+    # The C++ was compiled for this name, so here there is a kernel that the schema does not fit.
+    NAME: ("operator.py", "=False. -> T", "=False, int n=1) -> T",
+           {"test_schema", "test_values[forward-recurrence.default-cpu]"}),
+}  # fmt: skip
+
+
+def broken(wheel, name, where, old, new):
+    """The files of `wheel` under another name, one of them changed, or left out if new is None."""
+    for file, content in wheel.items():
+        file, base = file.replace(NAME, name), file.split("/")[-1]
+        if base.startswith(where) and new is None:
+            continue
+        if not base.startswith("_cpu"):
+            text = content.decode().replace(NAME, name)
+            if base == "RECORD" and new is None:
+                text = re.sub(f".*/{where}.*\n", "", text)
+            if base == where:
+                assert re.search(old, text)
+                text = re.sub(old, new, text)
+            content = text.encode()
+        yield file, content
+
+
+@needs_builder
+def test_its_tests_fail_where_something_is_broken(tmp_path):
+    project = make(NAME, tmp_path / "project")
+    wheel, places = in_wheel(build_wheel(project)), tmp_path / "installed"
+    shutil.copytree(DOCTOR, places / "doctor")
+    chosen, expected = [], set()
+    for name, (where, old, new, tests) in BROKEN.items():
+        for file, content in broken(wheel, name, where, old, new):
+            (places / file).parent.mkdir(parents=True, exist_ok=True)
+            (places / file).write_bytes(content)
+        file = "test_operator.py" if where == "operator.py" else "test_wheel.py"
+        text = (project / "tests" / file).read_text(encoding="utf-8").replace(NAME, name)
+        (tmp_path / f"of_{name}").mkdir()
+        (tmp_path / f"of_{name}" / file).write_text(text, encoding="utf-8")
+        ids = {f"of_{name}/{file}::{test}" for test in tests}
+        chosen += ids if where == "operator.py" else [f"of_{name}/{file}"]
+        expected |= ids
+    options = "--import-mode=importlib", "-p", "no:cacheprovider", "-q", "--tb=no", "-rfE"
+    done = python("-m", "pytest", *options, *chosen, path=places, folder=tmp_path)
+    failed = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE))
+    assert failed == expected, f"{done.stdout}\n{done.stderr}"
+    assert " passed" in done.stdout
