@@ -132,11 +132,11 @@ class _Solution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        z, *rest = ctx.saved_tensors
+        g, (z, *rest) = ctx.g, ctx.saved_tensors
         tensors, leaves = rest[: ctx.count], rest[ctx.count :]
         variables = _variables((z, *tensors))
         with torch.enable_grad():
-            (output,) = ctx.g(*variables)
+            (output,) = g(*variables)
 
         def pulled(y, *inputs):
             return torch.autograd.grad(output, inputs, y, retain_graph=True, materialize_grads=True)
@@ -152,10 +152,10 @@ class _Solution(torch.autograd.Function):
             return None, None, None, None, *pulled(y, *variables[1:], *leaves)
 
         def adjoint(y, grad_output, *variables):
-            return (grad_output + _pull_back(ctx.g, leaves, 1, y, *variables)[0],)
+            return (grad_output + _pull_back(g, leaves, 1, y, *variables)[0],)
 
         y = _Solution.apply(adjoint, ctx.iterate, ctx.count + 2, y, grad_output, z, *rest)
-        pull_back = partial(_pull_back, ctx.g, leaves, 1)
+        pull_back = partial(_pull_back, g, leaves, 1)
         _, *gradients = _Apart.apply(pull_back, ctx.count + 2, y, z, *rest)
         return None, None, None, None, *gradients
 
