@@ -152,7 +152,7 @@ def test_gradient_of_one_that_was_not_asked_for_at_first():
     )
 
 
-@pytest.mark.parametrize("features, rows", [(4, 256), (1024, 256), (1200, 300)])
+@pytest.mark.parametrize("features, rows", [(4, 512), (2048, 512), (2400, 600)])
 def test_default_chunks(features, rows):
     x, weight = torch.ones(rows + 1, features), torch.ones(2, features)
     target = torch.zeros(rows + 1, dtype=torch.int64)

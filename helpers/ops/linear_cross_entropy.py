@@ -312,7 +312,7 @@ def linear_cross_entropy(
     reduction: "mean" over the rows that are not ignored (nan with a gradient of 0 if all are),
         "sum", or "none": one loss for each row, in the shape of `target`.
     label_smoothing: from 0 to 1, the share of the uniform distribution in what is expected.
-    chunk_size: how many rows have logits at a time; by default 256, or D / 4 if that is more.
+    chunk_size: how many rows have logits at a time; by default 512, or D / 4 if that is more.
         Fewer take less memory; with very few, adding to the gradient of `weight` takes the time.
     Returns the loss, in the dtype of `input`. Under autocast the tensors are cast to its dtype,
         and the loss is in float32, as PyTorch's own.
@@ -348,7 +348,7 @@ def linear_cross_entropy(
         for t in (input, weight, bias)
     ]
     if chunk_size is None:
-        chunk_size = max(256, weight.shape[1] // 4)
+        chunk_size = max(512, weight.shape[1] // 4)
     # Spelled out because reshape(-1, 0) would be ambiguous for rows without features.
     layer = input.reshape(target.numel(), weight.shape[1]), weight, bias, target.reshape(-1)
     options = chunk_size, ignore_index, label_smoothing
