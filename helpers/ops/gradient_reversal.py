@@ -40,7 +40,7 @@ class GradientReversal(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent, _):
-        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+        with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
             return tangent * -ctx.scale
 
 

@@ -57,7 +57,7 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, input_tangent, weight_tangent, bias_tangent):
         input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
-        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+        with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
             tangent = input_tangent.mm(weight.t()) + input.mm(weight_tangent.t())
             return tangent + bias_tangent if ctx.with_bias else tangent
 

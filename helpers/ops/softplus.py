@@ -40,7 +40,7 @@ class _Sigmoid(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, tangent):
         input = unpack_dual(ctx.saved_tensors[0]).primal
-        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+        with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
             return tangent * _Sigmoid.apply(input) * _Sigmoid.apply(-input)
 
 
@@ -69,7 +69,7 @@ class Softplus(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, tangent):
         input = unpack_dual(ctx.saved_tensors[0]).primal
-        with _set_fwd_grad_enabled(True):  # off here, and jvp of jvp would lack a term
+        with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
             return tangent * _Sigmoid.apply(input)
 
 
