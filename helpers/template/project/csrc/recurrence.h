@@ -29,8 +29,8 @@ C10_HOST_DEVICE void recur(const T* x, const T* decay, T* y, int64_t steps, bool
 template <class EachRow>
 Tensor recurrence(Tensor x, Tensor decay, EachRow each_row) {
     STD_TORCH_CHECK(
-        x.dim() > 0 && x.sizes() == decay.sizes() && x.scalar_type() == decay.scalar_type() &&
-            x.device() == decay.device(),
+        x.dim() > 0 && x.sizes().equals(decay.sizes()) && x.device() == decay.device() &&
+            x.scalar_type() == decay.scalar_type(),
         "x and decay must have one shape (..., steps), one dtype and one device");
     x = torch::stable::contiguous(x), decay = torch::stable::contiguous(decay);
     Tensor y = torch::stable::empty_like(x);
