@@ -96,7 +96,7 @@ class Involution2d(nn.Module):
 
     def forward(self, input):
         hidden = self.reduce(self.pool(input))
-        if self.keep_filters or not torch.is_grad_enabled():
+        if self.keep_filters:
             return self._involution(input, self._by_group(self.span(hidden)))
         if torch.compiler.is_compiling():  # the compiler knows this one
 
