@@ -103,6 +103,30 @@ CASES = {
         lambda rank: (7, 2, rank + 1),
         "summed",
     ),
+    "all_gather of nothing": (
+        lambda x, size: collectives.all_gather(x),
+        to_all(torch.cat),
+        lambda rank: (0, 2),
+        "replicated",
+    ),
+    "reduce_scatter of nothing": (
+        lambda x, size: collectives.reduce_scatter(x),
+        scattered(0),
+        lambda rank: (0, 2),
+        "summed",
+    ),
+    "all_to_all of nothing": (
+        lambda x, size: collectives.all_to_all(x, 0, 1),
+        exchanged(0, 1),
+        lambda rank: (1, 0),
+        "summed",
+    ),
+    "halo_exchange of no width": (
+        lambda x, size: collectives.halo_exchange(x, 0, 0),
+        halo_of((0, 0), 0),
+        lambda rank: (rank, 2),
+        "summed",
+    ),
     "halo_exchange": (
         lambda x, size: collectives.halo_exchange(x, 1, -2),
         halo_of((1, 1), -2),
@@ -210,7 +234,11 @@ BAD = {
     ),
     "a low strip": (
         lambda rank: collectives.halo_exchange(ones(3 - 2 * (rank == 1), 2), (0, 2), 0),
-        "halo_exchange: width is (0, 2), but the strip of rank 1 has only 1 rows",
+        "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
+    ),
+    "a low strip at the edge": (
+        lambda rank: collectives.halo_exchange(ones(2 - (rank == 0), 2), (1, 2), 0),
+        "halo_exchange: width is (1, 2), but the strip of rank 0 is only 1 high",
     ),
     "one is refused": (
         odd_one(
@@ -265,6 +293,16 @@ EVERYWHERE = {
     "too few sizes": (
         lambda: collectives.reduce_scatter(ones(6), sizes=[6]),
         "sizes that add up to 6, got [6]",
+    ),
+    "no list of sizes": (
+        lambda: collectives.all_to_all(ones(6, 2), 0, 1, sizes=6),
+        "sizes that add up to 6, got 6",
+    ),
+    "sizes, floats": (
+        lambda: collectives.reduce_scatter(
+            ones(6), sizes=[6.0] + [0.0] * (dist.get_world_size() - 1)
+        ),
+        "sizes that add up to 6, got [6.0, 0.0",
     ),
     "a wrong sum of sizes": (
         lambda: collectives.all_to_all(ones(6, 2), 0, 1, sizes=[1] * dist.get_world_size()),

@@ -86,7 +86,8 @@ def results_in(dtype):
         output = call(x, dist.get_world_size())
         (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
         assert output.dtype == gradient.dtype == dtype and gradient.shape == x.shape
-        assert output.is_contiguous() and output.data_ptr() != x.data_ptr() or name == "copy"
+        assert output.is_contiguous() or name == "copy"
+        assert output.data_ptr() != x.data_ptr() or name == "copy" or not x.numel()
         kept.append(output.detach().double())
     return kept
 

@@ -93,9 +93,13 @@ def wrong_dim(name, dim, input):
 
 def wrong_sizes(sizes, dim, input, group):
     parts = dist.get_world_size(group)
-    if sizes is not None and (
-        len(sizes) != parts or min(sizes) < 0 or sum(sizes) != input.shape[dim]
-    ):
+    fits = sizes is None or (
+        isinstance(sizes, (list, tuple))
+        and len(sizes) == parts
+        and all(isinstance(size, int) and size >= 0 for size in sizes)
+        and sum(sizes) == input.shape[dim]
+    )
+    if not fits:
         return ValueError(
             f"sizes must be {parts} sizes that add up to {input.shape[dim]}, got {sizes}"
         )

@@ -115,8 +115,7 @@ def halo_exchange(input, width, dim, *, group=None, check=True):
     process what its neighbours found out about them.
 
     input: of one dtype, and of one shape except along `dim`.
-    width: rows of the halo, or a pair: (before, behind). No strip may be lower than the halo that
-        is taken from it.
+    width: rows of the halo, or a pair: (before, behind). No strip may be lower than either.
     Returns a tensor of `before + input.shape[dim] + behind` rows.
     Raises TypeError or ValueError on every process, if what they have does not fit together.
     """
@@ -129,11 +128,10 @@ def halo_exchange(input, width, dim, *, group=None, check=True):
     numbers = () if problem else (dim := dim % input.dim(), *pair)
     shapes = agree("halo_exchange", input, group, check, problem, *numbers, free=dim)
     for rank, shape in enumerate(shapes):
-        taken = max(pair[0] * (rank + 1 < len(shapes)), pair[1] * (rank > 0))
-        if shape[dim] < taken:
+        if shape[dim] < max(pair):
             raise ValueError(
-                f"halo_exchange: width is {width}, but the strip of rank {rank} has only"
-                f" {shape[dim]} rows"
+                f"halo_exchange: width is {width}, but the strip of rank {rank} is only"
+                f" {shape[dim]} high"
             )
     how = {"before": pair[0], "after": pair[1], "dim": dim, "group": group}
     return Collective.apply(input, partial(with_halo, **how), partial(halo_sent_home, **how))

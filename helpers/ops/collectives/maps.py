@@ -42,7 +42,7 @@ def gather(tensor, dim, sizes, group):
     mine = _filled_up(tensor.movedim(dim, 0), longest).contiguous()
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
     all_gather_single(whole, mine, group=group)
-    parts = [part[:size] for part, size in zip(whole.split(longest), sizes, strict=True)]
+    parts = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
     return torch.cat(parts).movedim(0, dim).contiguous()
 
 
