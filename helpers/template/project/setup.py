@@ -33,9 +33,9 @@ libraries = []
 # On Windows setuptools finds the compiler by itself.
 compiler = os.environ.get("CXX", "" if sys.platform == "win32" else "c++")
 if not compiler or shutil.which(compiler):
-    libraries.append(library(CppExtension, "_cpu", "csrc/recurrence.cpp"))
+    libraries.append(library(CppExtension, "_cpu", "csrc/recurrence_cpu.cpp"))
     if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
-        cuda = library(CUDAExtension, "_cuda", "csrc/recurrence.cu", ("USE_CUDA", None))
+        cuda = library(CUDAExtension, "_cuda", "csrc/recurrence_cuda.cu", ("USE_CUDA", None))
         libraries.append(cuda)
 
 setup(
