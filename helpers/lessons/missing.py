@@ -1,4 +1,4 @@
-"""What chapters 07 to 09, and 16, say in place of a result where a compiler, ninja or CuPy is missing."""
+"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing here."""
 
 import contextlib
 import re
