@@ -298,3 +298,13 @@ print(x.grad.sum().item(), *backend(), sep="|")
         text=True,
     )
     assert done.stdout.startswith("4.0|plain|no C++ compiler was found"), done.stderr
+
+
+def test_backend_of_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert backend("cuda") == ("none", "this torch finds no CUDA device")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
+    assert backend("cuda:0").name == "none" and "needs CuPy: pip install" in backend("cuda").reason
+    monkeypatch.setitem(sys.modules, "cupy", torch)
+    assert backend("cuda").name == "cuda kernel"

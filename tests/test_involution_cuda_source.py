@@ -270,7 +270,7 @@ def test_the_wrong_type_of_a_sum_is_caught():
 def test_without_cupy_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ImportError, match=r"needs CuPy: pip install 'cupy-cuda\d\dx\[ctk\]'"):
-        cuda._cupy()
+        cuda.find_cupy()
 
 
 @pytest.mark.parametrize("version", [13, 14])
@@ -302,7 +302,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
         Device=partial(entered, "device"),
         ExternalStream=lambda address, device: entered("stream", address),
     )
-    monkeypatch.setattr(cuda, "_cupy", lambda: SimpleNamespace(cuda=fake, RawModule=RawModule))
+    monkeypatch.setattr(cuda, "find_cupy", lambda: SimpleNamespace(cuda=fake, RawModule=RawModule))
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )

@@ -323,7 +323,7 @@ from one import benchmark, cuda
 compiler = sys.modules[one.cpu.find_compiler.__module__]
 compiler.find_spec = lambda name: None  # no ziglang either
 compiler.find_compiler.cache_clear()
-for failing in (cuda._cupy, compiler.find_compiler):
+for failing in (cuda.find_cupy, compiler.find_compiler):
     try:
         failing()
     except Exception as error:

@@ -24,12 +24,20 @@ class Backend(NamedTuple):
 def backend(device="cpu"):
     """What `involution2d` runs on a device: (name, reason).
 
-    name: "cpu kernel", "cuda kernel" or "plain". The first call for a CPU builds the kernel.
+    name: "cpu kernel", "cuda kernel", "plain", or "none" where there is no such device or CuPy is
+        missing. The first call for a CPU builds the kernel.
     """
-    module = implementation(torch.device(device))
+    device = torch.device(device)
+    module = implementation(device)
     if module is plain:
-        is_cpu = torch.device(device).type == "cpu"
-        return Backend("plain", cpu.reason() if is_cpu else f"there is no kernel for {device}")
+        no_kernel = f"there is no kernel for {device}"
+        return Backend("plain", cpu.reason() if device.type == "cpu" else no_kernel)
     if module is cpu:
         return Backend("cpu kernel", cpu.reason())
+    if not torch.cuda.is_available():
+        return Backend("none", "this torch finds no CUDA device")
+    try:
+        module.find_cupy()
+    except ImportError as error:
+        return Backend("none", str(error))
     return Backend("cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy")

@@ -14,7 +14,7 @@ from .geometry import KERNELS
 from .launch import FAST_SOURCE, launch
 
 
-def _cupy():
+def find_cupy():
     try:
         import cupy
     except ImportError as error:
@@ -27,12 +27,12 @@ def _cupy():
 
 @cache
 def _function(name, device, source):
-    module = _cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=(name,))
+    module = find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=(name,))
     return module.get_function(name)
 
 
 def _run(name, grid, block, arguments, index, source=FAST_SOURCE):
-    cupy = _cupy()
+    cupy = find_cupy()
     import numpy  # CuPy cannot do without it
 
     *tensors, geometry = arguments.values()
