@@ -34,14 +34,14 @@ Sources of the ideas
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
-from . import backward, circumstances, derivative, forward, precision, second
+from . import backward, circumstances, derivative, forward, precision, second, transforms
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
 from .subject import undisturbed
 
 __all__ = ["Finding", "Report", "WrongGradientError", "examine"]
 
-GROUPS = (forward, backward, derivative, circumstances, second, precision)
+GROUPS = (forward, backward, derivative, circumstances, second, transforms, precision)
 TRIALS = [trial for group in GROUPS for trial in group.trial]
 
 

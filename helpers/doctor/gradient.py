@@ -212,16 +212,21 @@ class Case:
 
     def how(self):
         """In words, what the gradient is where it is wrong."""
-        given, expected = self.sampled[:, self.wrong], self.expected[:, self.wrong]
-        ratio = given / expected
-        first = ratio.reshape(-1)[0]
-        if not given.any():
-            return "is zero"
-        if (expected.abs() <= self.limit[:, self.wrong]).all():
-            return "should be zero"
-        if ((ratio - first).abs() > 1e-4 * first.abs()).any():
-            return "is wrong"
-        return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
+        wrong = self.wrong
+        return relation(self.sampled[:, wrong], self.expected[:, wrong], self.limit[:, wrong])
+
+
+def relation(given, expected, limit):
+    """In words, what all these wrong numbers are."""
+    ratio = given / expected
+    first = ratio.reshape(-1)[0]
+    if not given.any():
+        return "is zero"
+    if (expected.abs() <= limit).all():
+        return "should be zero"
+    if ((ratio - first).abs() > 1e-4 * first.abs()).any():
+        return "is wrong"
+    return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
 
 
 def same(a, b):
