@@ -47,7 +47,7 @@ def called(exam, values):
 
 JVP_WRONG = error(
     "jvp-wrong",
-    "The tangent of {y} that `{name}.jvp` gives where {what} {how}.",
+    "Where {what}, the tangent of {y} that `{name}.jvp` gives {how}.",
     look="the derivative of forward times the tangent of each input, the same derivative as in "
     "backward, not transposed",
 )
@@ -108,9 +108,8 @@ def against_differences(exam, i, u, found, name):
     subject = exam.subject
     y0 = [as_vector(o) for o in exam.run.outputs]
     slopes = slopes_along(subject.forward, subject.values, i, u, y0, subject.eps)
-    for y, output, given, slope in zip(
-        exam.run.names, exam.run.outputs, found, slopes, strict=True
-    ):
+    rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
+    for o, (y, output, given, slope) in enumerate(rows):
         if given is None:
             continue
         given = as_vector(given)
@@ -119,6 +118,8 @@ def against_differences(exam, i, u, found, name):
         if (off > limit).any():
             k, wrong = int(off.argmax()), off > limit
             how = relation(given[wrong], slope.value[wrong], limit[wrong])
+            if given.any() and torch.equal(given, as_vector(moved(exam, {i: 2 * u})[o])):
+                how = f"does not change with that of `{subject.inputs[i]}`"
             at = position(k // (2 if output.is_complex() else 1), output.shape)
             seen = {"at": at, "given": given[k].item(), "expected": slope.value[k].item()}
             x = subject.inputs[i]
@@ -271,7 +272,7 @@ def misread(exam, output, expected):
     """Is it right but for the dimension of the batch?"""
     dims = itertools.permutations(range(output.dim()), 2) if output.dim() < 6 else ()
     moved = [output.movedim(0, said).movedim(found, 0) for said, found in dims]
-    moved += [output[0]]  # out_dims is None
+    moved += [output[0]] if len(output) == 2 else []  # out_dims is None
     return any(t.shape == expected.shape and close(exam, t, expected) for t in moved)
 
 

@@ -40,6 +40,14 @@ class CubeWithAThirdOfATangent(Cube):
         return tangent * x**2
 
 
+@broken("jvp-wrong", "the slope instead of the slope times the tangent", vector)
+class ForgottenTangent(Cube):
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2
+
+
 @broken("jvp-fails", "nothing was saved for forward mode", vector)
 class NothingSavedForForward(Cube):
     @staticmethod
@@ -167,6 +175,17 @@ class Hadamard(Function):
 
 
 healthy("a rule for one batch or two", lambda: draw((3, 4), (3, 4)))(Hadamard)
+
+
+@broken("vmap-wrong", "dimension 0 is taken for None", lambda: draw((3, 4), (3, 4)))
+class ZeroTakenForNone(Hadamard):
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x_dim, y_dim = in_dims
+        x = x.movedim(x_dim, -1) if x_dim else x.unsqueeze(-1)
+        y = y.movedim(y_dim, -1) if y_dim else y.unsqueeze(-1)
+        x, y = torch.broadcast_tensors(x, y)
+        return Hadamard.apply(x, y).movedim(-1, 0), 0
 
 
 @broken("vmap-fails", "None stands for no batch", lambda: draw((3, 4), (3, 4)))
