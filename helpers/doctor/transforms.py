@@ -13,10 +13,9 @@ from .examination import Trials
 from .exceptions import told
 from .forward import nodes
 from .gradient import relation
-from .precision import draws
 from .report import error, note
 from .slopes import as_vector, largest, position, slopes_along
-from .subject import CallError, differentiable, phase, reseed, tensors
+from .subject import CallError, differentiable, draws, phase, reseed, tensors
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__

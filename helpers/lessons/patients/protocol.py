@@ -130,6 +130,20 @@ class ThroughNumPy(Square):
         return torch.from_numpy(grad_output.detach().numpy() * 2 * x.detach().numpy())
 
 
+@broken("double-backward-not-finite", "a root in backward, whose own derivative is infinite at 0",
+        lambda: (torch.tensor([0.0, 1, -2], dtype=torch.float64),))  # fmt: skip
+class RootInBackward(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 3 * torch.sqrt(x**4)
+
+
 # --- the protocol of backward ---------------------------------------------------------------------
 
 
