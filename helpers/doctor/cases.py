@@ -18,9 +18,9 @@ class Cause:
 
 
 class Causes(list):
-    """In the order in which they are tried."""
+    """The causes of one file, in the order in which they are tried."""
 
-    def add(self, code, message=None, look="", before=()):
+    def __call__(self, code, message=None, look="", before=()):
         """Register the decorated test; without a message it finds a cause that has another."""
 
         def register(test):

@@ -41,7 +41,7 @@ class Examination:
     def __init__(self, fn, args, kwargs, faithful, as_given=False):
         self.given = fn, args, kwargs, faithful
         self.subject, self.faithful = Subject(fn, args, kwargs), faithful
-        self.findings, self.dice = [], Dice()
+        self.findings, self.dice, self.examined = [], Dice(), True
         if as_given:
             self.subject.lower = None
 
@@ -54,7 +54,7 @@ class Examination:
         if tried and self.has("error") and self.low and self.copies_differ():
             return Examination(*self.given, as_given=True).report(trials)
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
-        return Report(self.subject.label, self.findings)
+        return Report(self.subject.label, self.findings, self.examined)
 
     def run_through(self, trials):
         try:
@@ -62,6 +62,7 @@ class Examination:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
+            self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
 
     def has(self, *codes):
@@ -127,9 +128,10 @@ class Examination:
         """The first backward pass."""
         versions = [t._version for t in self.run.saved]
         with self.watched() as (handed, returned):
-            grads = self.subject.backward(self.run, self.vs, retain=True)
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        self.subject.protects = changed
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )

@@ -21,8 +21,21 @@ NOTHING_TO_EXAMINE = error(
 @trial()
 def there_are_inputs(exam):
     if not exam.subject.values:
+        exam.examined = False
         yield NOTHING_TO_EXAMINE()
         return True
+
+
+NOT_EXAMINED = note(
+    "not-examined", "The gradient of {x} is not examined: it is {what}, not a dense tensor."
+)
+
+
+@trial()
+def inputs_are_dense(exam):
+    for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
+        if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
+            yield NOT_EXAMINED(name, what="nested" if t.is_nested else "sparse")
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
@@ -58,7 +71,7 @@ NO_OUTPUT = error(
     look="the return statement of forward",
 )
 ONLY_INTEGERS = note(
-    "only-integers", "Forward returns only integers, or nothing, which has no gradient."
+    "only-integers", "Forward returns only integers or float8, which have no gradient."
 )
 
 
@@ -164,12 +177,23 @@ INPUT_MODIFIED = error(
 )
 
 
+INPUT_FREED = warning(
+    "input-freed",
+    "Forward frees the memory of {x}, which the caller may still need.",
+    look="resize_(0)",
+)
+
+
 @trial()
 def inputs_are_untouched(exam):
     for k, name, before, after in received(exam):
-        if not exam.same(after, before):
-            severity = None if k in exam.subject.examined else "note"
-            yield INPUT_MODIFIED(name, severity=severity)
+        if after.layout is not torch.strided or after.is_nested or after.is_meta:
+            continue
+        if before.numel() and not after.untyped_storage().size():
+            yield INPUT_FREED(name)
+        elif not exam.same(after, before):
+            integers = "note" if after.is_floating_point() else "warning"
+            yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
 
 
 INPUT_RETURNED = note(

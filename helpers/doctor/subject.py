@@ -2,14 +2,16 @@
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import io
 import random
 import re
+import signal
 import sys
+import traceback
 import warnings
-from dataclasses import dataclass
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -29,7 +31,16 @@ def phase(name):
     try:
         yield
     except Exception as error:
+        if of_a_signal(error):
+            raise
         raise CallError(name, error) from error
+
+
+def of_a_signal(error):
+    """Was it raised by a signal handler, such as that of a caller's time limit?"""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def generators():
@@ -65,6 +76,7 @@ def undisturbed():
     try:
         with (
             warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
             torch.inference_mode(False), torch.enable_grad(),
             torch.autograd.set_detect_anomaly(False),
         ):  # fmt: skip
@@ -98,7 +110,10 @@ def announced(cls, name, note):
 
 
 def mapped(obj, name, visit):
-    """`obj` with every tensor in its tuples, lists and dicts replaced by visit(name, tensor)."""
+    """`obj` with every tensor in it replaced by visit(name, tensor).
+
+    In it: in its tuples, lists, dicts and dataclasses, however deep.
+    """
     if isinstance(obj, torch.Tensor):
         return visit(name, obj)
     if isinstance(obj, (tuple, list)) and not isinstance(obj, torch.Size):
@@ -106,6 +121,12 @@ def mapped(obj, name, visit):
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
     if isinstance(obj, dict):
         return {key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()}
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        result = copy.copy(obj)
+        for field in dataclasses.fields(obj):
+            item = mapped(getattr(obj, field.name), f"{name}.{field.name}", visit)
+            object.__setattr__(result, field.name, item)  # frozen, perhaps
+        return result
     return obj
 
 
@@ -116,10 +137,11 @@ def tensors(obj, name=""):
 
 
 def differentiable(tensor):
-    return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    return dense and tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
 
 
-@dataclass
+@dataclasses.dataclass
 class Run:
     """One forward pass: outputs that are floating-point or complex, and what went into it."""
 
@@ -223,6 +245,8 @@ class Subject:
         examined = [differentiable(t) and (t.requires_grad or not chosen) for _, t in slots]
         if self.is_module:
             state = [*module.named_parameters(), *module.named_buffers()]
+            if any(torch.nn.parameter.is_lazy(t) for _, t in state):
+                raise ValueError("fn has parameters without a shape: call it once before")
             self.state = [name for name, _ in state]
             slots += state
             examined += [t.requires_grad for _, t in state]
@@ -250,7 +274,7 @@ class Subject:
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
-            if dtype and differentiable(t) else t
+            if dtype and (t.is_floating_point() or t.is_complex()) else t
             for t in self.original
         ]  # fmt: skip
         self.values = [self.tensors[k] for k in self.examined]
@@ -299,8 +323,9 @@ class Subject:
         ):  # fmt: skip
             result = self.call(passed)
         everything = tensors(result, "output")
-        others = [t for _, t in everything if not differentiable(t)]
-        found = [(name, t) for name, t in everything if differentiable(t)]
+        kept = [differentiable(t) and t.dtype.itemsize > 1 for _, t in everything]  # no float8
+        others = [t for (_, t), keep in zip(everything, kept, strict=True) if not keep]
+        found = [pair for pair, keep in zip(everything, kept, strict=True) if keep]
         names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
         stale = any(t._version != version for t, version in saved)
         saved = [t for t, _ in saved]

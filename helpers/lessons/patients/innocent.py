@@ -134,6 +134,8 @@ class KnowsOnlySingle(Square):
         return x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x)
 
 
+SPARSE = torch.eye(3, dtype=torch.float64).to_sparse()
+
 # --- special points -------------------------------------------------------------------------------
 
 
@@ -187,3 +189,8 @@ def uniform_of_seed_0():
 @healthy("drawn from the seed that the input was drawn from", uniform_of_seed_0)
 def bernoulli(x):
     return x * torch.bernoulli(x.detach())
+
+
+@healthy("a sparse matrix beside it", lambda: (SPARSE, *draw((3, 2))), "not-examined")
+def sparse_product(matrix, x):
+    return torch.sparse.mm(matrix, x)
