@@ -130,11 +130,30 @@ class Examination:
         with self.watched() as (handed, returned):
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
+        self.subject.recalls = self.subject.is_module and self.recalls(grads)
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
         self.subject.protects = changed
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )
+
+    def recalls(self, grads):
+        """Does the same backward give other gradients once the module has its own state again?"""
+        self.subject.recalls = False
+        with contextlib.suppress(CallError):
+            again = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+            return not all(map(self.same, again, grads, self.floors))
+        return True
+
+    @functools.cached_property
+    def loud(self):
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        with contextlib.suppress(CallError):
+            grads = self.subject.gradients(self.subject.values, [-100 * v for v in self.vs])
+            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
+                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+                    return 100.0
+        return 1.0
 
     @functools.cached_property
     def sizes(self):

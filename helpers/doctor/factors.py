@@ -1,5 +1,7 @@
 """Causes that concern the gradient as a whole: another point, nothing, or all times a factor."""
 
+import math
+
 import torch
 
 from .cases import Causes
@@ -93,8 +95,8 @@ def number_missing(cases):
 
 @cause(
     "mean-for-sum",
-    "The gradient of {x} is 1/{n} of what it should be, and {n} is the size of {what}: a mean "
-    "where a sum belongs?",
+    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size of {what}: a "
+    "mean where a sum belongs?",
     look="how the gradient of {x} is reduced",
     before=("scaled",),  # by a number that has a reason
 )
@@ -104,8 +106,8 @@ def mean_for_sum(cases):
 
 @cause(
     "sum-for-mean",
-    "The gradient of {x} is {n} times too large, and {n} is the size of {what}: a sum where a "
-    "mean belongs?",
+    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of {what}: a sum "
+    "where a mean belongs?",
     look="how the gradient of {x} is reduced",
     before=("scaled",),  # by a number that has a reason
 )
@@ -117,10 +119,27 @@ def sum_for_mean(cases):
     "scaled",
     "The gradient of {x} is right, but multiplied by {factor}.{meant}",
     look="constant factors, in forward and in backward",
-    before=("swapped", "term-missing"),  # so may be the gradient of another input, and the error
+    before=("swapped", "term-missing", "summed-too-far"),  # so may be all of these
 )
 def scaled(cases):
     return cases.factor is not None and {"factor": brief(cases.factor)}
+
+
+@cause(
+    "few-digits",
+    "The gradient of {x} is right to {digits} digits only.",
+    look="casts to a lower precision in backward, and constants written with few digits",
+    before=("not-linear",),  # rounding is not linear
+)
+def few_digits(cases):
+    worst = 0.0
+    for c in cases:
+        off = (c.sampled - c.expected).abs()[:, c.trusted]
+        limit = c.limit[:, c.trusted]
+        if (off > 1e-2 * c.expected.abs()[:, c.trusted] + limit).any():
+            return False
+        worst = max(worst, ((off - limit) / largest(c.expected)).max().item())
+    return worst > 0 and {"digits": max(2, math.floor(-math.log10(worst)))}
 
 
 @cause(
@@ -155,7 +174,8 @@ def imaginary_lost(cases):
     "not-linear",
     "The gradient of {x} is not proportional to grad_output{how}",
     look="terms without grad_output as a factor, and what is done to grad_output itself",
-    before=("right-only-for-ones", "term-missing"),  # a power leaves ones, a penalty is a term
+    before=("right-only-for-ones", "term-missing", "partly-right"),  # a power leaves ones, a
+    # penalty is a term, a clip is a bound
 )
 def not_linear(cases):
     c = cases[0]

@@ -63,7 +63,11 @@ def reversed_along(cases):
     "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
-    before=("right-only-for-ones",),  # all ones look the same where they have moved
+    before=(
+        "right-only-for-ones",
+        "misplaced",
+        "jacobian-transposed",
+    ),  # as all of them look, moved
 )
 def shifted(cases):
     c = cases[0]
@@ -74,6 +78,9 @@ def shifted(cases):
             inner = (index + by >= 0) & (index + by < n)
             if cases.moved(cases.places().roll(-by, d).reshape(-1), inner):
                 return {"by": by, "d": d}
+        for by in range(3, n - 2) if n < 100 else ():  # round the end
+            if cases.moved(cases.places().roll(-by, d).reshape(-1)):
+                return {"by": by if 2 * by <= n else by - n, "d": d}
     return False
 
 
@@ -94,6 +101,53 @@ def misplaced(cases):
 
 
 @cause(
+    "broadcast-wrong",
+    "The gradient of {x} is right, but grad_output is spread along dimension {wrong} in place of "
+    "dimension {right}.",
+    look="the dimension that forward reduced: unsqueeze({right}), or keepdim=True",
+    before=("partly-right", "right-only-for-ones"),  # right on the diagonal, and for ones
+)
+def broadcast_wrong(cases):
+    def spread(c, v, d):
+        v = v if v.dim() == c.x.dim() else v.unsqueeze(d)
+        v = v.movedim(v.shape.index(1), d) if 1 in v.shape else v
+        return c.row(v.expand(c.shape))[c.elements]
+
+    def fits(c, right, wrong):
+        try:
+            vs = [(spread(c, v, right), spread(c, v, wrong)) for v in c.vs]
+        except RuntimeError:  # it cannot be spread so
+            return False
+        return c.fits(torch.stack([g * v / w for g, (v, w) in zip(c.sampled, vs, strict=True)]))
+
+    dims = range(len(cases[0].shape))
+    reduced = cases[0].y.numel() < cases[0].x.numel() and cases[0].y.dim() >= len(dims) - 1
+    for right, wrong in itertools.permutations(dims, 2) if reduced else ():
+        if all(fits(c, right, wrong) for c in cases):
+            return {"right": right, "wrong": wrong}
+    return False
+
+
+@cause(
+    "summed-too-far",
+    "Each element of the gradient of {x} is the sum of what belongs there along {along}.",
+    look="the dimensions over which the gradient of {x} is summed",
+    before=("term-missing",),  # the error is then the same all along
+)
+def summed_too_far(cases):
+    dims = list(range(len(cases[0].shape)))
+    for along in [[d] for d in dims] + [dims] * (len(dims) > 1):
+        fit = all(c.whole and c.x.numel() > 1 for c in cases)
+        for c in cases if fit else ():
+            total = c.expected.reshape(3, *c.shape).sum([d + 1 for d in along], keepdim=True)
+            off = (c.given.reshape(3, *c.shape) - total).abs()
+            fit &= bool((off <= c.limit.max() * c.x.numel()).all()) and bool(total.any())
+        if fit:
+            return {"along": f"dimension {along[0]}" if len(along) == 1 else "all dimensions"}
+    return False
+
+
+@cause(
     "grad-output-partly-ignored",
     "The gradient of {x} takes no notice of some elements of grad_output.",
     look="indices and reductions",
@@ -105,6 +159,21 @@ def grad_output_partly_ignored(cases):
     missing, there = cases.missing
     rows = missing.any(1)
     return bool(missing.any(0).all()) and torch.equal(missing[rows], there[rows])
+
+
+@cause(
+    "cross-terms-lost",
+    "The gradient of {x} is that of each element alone, but each element of {y} depends on several "
+    "of {x}.",
+    look="the means, norms and sums of forward, through which elements act on one another",
+    before=("contribution-lost",),  # all but one of each
+)
+def cross_terms_lost(cases):
+    if not cases.missing or cases[0].x.shape != cases[0].y.shape:
+        return False
+    missing, there = cases.missing
+    alone = torch.eye(len(missing), dtype=torch.bool, device=missing.device)
+    return torch.equal(missing, there & ~alone)
 
 
 @cause(

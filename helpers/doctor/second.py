@@ -28,9 +28,14 @@ NOT_FINITE = error(
     "where it should be finite.",
     look="sqrt, division and norms in backward, whose derivatives are infinite at 0",
 )
+RAISES = "backward raises when it is differentiated"
+LEAVES = (
+    "backward leaves autograd, so that what is differentiated through the gradient loses it "
+    "without a word"
+)
 MISSING = warning(
     "double-backward-missing",
-    "There is no second derivative: it raises, or counts as zero without a word.",
+    "There is no second derivative: {how}.",
     look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
 )
 OPENLY_REFUSED = note(
@@ -72,18 +77,18 @@ def second_derivative(exam):
         which = [i for i, grad in enumerate(grads) if grad is not None]
         if not any(grads[i].requires_grad for i in which):
             if any(grads[i].any() for i in which):
-                yield MISSING()
+                yield MISSING(how=LEAVES)
             return
         # once_differentiable leaves a node that raises, but to which no input is connected.
         if any(node.name().endswith("::Error") for node in graph([grads[i] for i in which])):
             yield OPENLY_REFUSED()
             return
         limit = 10 * exam.tolerance
-        verdicts, _ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
+        verdicts, *_ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
-        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING)
+        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
         return
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():

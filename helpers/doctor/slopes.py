@@ -193,13 +193,16 @@ def is_large(values):
 def screen(f, vjp, values, dice, eps, tolerance):
     """Which derivatives are wrong, by v · J · u; vjp(o, v) gives the gradients of output o.
 
-    Returns {(i, o): verdict} for input i and output o, and the inputs in which there are elements
-    that cannot be judged. The verdicts: "right", "wrong", "unsure", and "not finite" where some
-    elements of a gradient are nan or inf though the slope is finite.
+    The second v gives every element of an output the same weight, however small it is. Returns
+    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
+      some elements of a gradient are nan or inf though the slope is finite;
+    - the inputs in which there are elements that cannot be judged;
+    - the weights of the second v, a vector for each output.
     """
     y0, doubts = f(values), set()
+    weights = [torch.ones_like(y) for y in y0]
     verdict = {(i, o): "right" for i in range(len(values)) for o in range(len(y0))}
-    for _ in range(1 if is_large(values) else 2):
+    for turn in range(1 if is_large(values) else 2):
         moves = [dice.direction(v) for v in values]
         slopes = [slopes_along(f, values, i, u, y0, eps) for i, u in enumerate(moves)]
         doubts |= {i for i, found in enumerate(slopes) for s in found
@@ -209,7 +212,8 @@ def screen(f, vjp, values, dice, eps, tolerance):
             if not trusted.any():
                 verdict |= {(i, o): "unsure" for i in range(len(values))}
                 continue
-            v = torch.where(trusted, dice.normal(y), 0.0)
+            weights[o] = leveled([of_input[o] for of_input in slopes])
+            v = torch.where(trusted, dice.normal(y), 0.0) * (weights[o] if turn else 1)
             for i, grad in enumerate(vjp(o, v)):
                 slope, move = slopes[i][o], as_vector(moves[i])
                 given = torch.zeros_like(move) if grad is None else as_vector(grad)
@@ -223,7 +227,15 @@ def screen(f, vjp, values, dice, eps, tolerance):
                     verdict[i, o] = "not finite" if there.trusted.all() else "unsure"
                 if not agrees(v, slope, given * move, tolerance, y):
                     verdict[i, o] = "wrong"
-    return verdict, doubts
+    return verdict, doubts, weights
+
+
+def leveled(slopes):
+    """Factors that make all elements of an output change alike; 0 for those lost in rounding."""
+    size = torch.stack([s.value.abs() for s in slopes]).amax(0).nan_to_num()
+    error = torch.stack([s.error for s in slopes]).amax(0)
+    size = size.clamp(min=1e-6 * largest(size))
+    return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
 
 
 def agrees(v, slope, products, tolerance, y):

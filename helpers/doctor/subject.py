@@ -109,6 +109,21 @@ def announced(cls, name, note):
         setattr(cls, name, method)
 
 
+@contextlib.contextmanager
+def saving_copies():
+    """For a while, save_for_backward saves copies."""
+    method = FunctionCtx.save_for_backward
+
+    def saves(ctx, *tensors):
+        method(ctx, *[t.clone() if isinstance(t, torch.Tensor) else t for t in tensors])
+
+    FunctionCtx.save_for_backward = saves
+    try:
+        yield
+    finally:
+        FunctionCtx.save_for_backward = method
+
+
 def mapped(obj, name, visit):
     """`obj` with every tensor in it replaced by visit(name, tensor).
 
@@ -139,6 +154,10 @@ def tensors(obj, name=""):
 def differentiable(tensor):
     dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
     return dense and tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def has_gradient(output):
+    return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
 
 
 @dataclasses.dataclass
@@ -238,6 +257,7 @@ class Subject:
             self.scope = Scope(module)
         self.fn, self.split, self.state = fn, len(args), []
         self.records = False  # does it compute something else where nothing is recorded?
+        self.recalls = True  # does backward ask for the state of a module?
         self.protects = False  # does backward change what it is handed?
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
@@ -297,6 +317,8 @@ class Subject:
 
     def again(self, run, do):
         """do(), with the state of that run."""
+        if not self.recalls:
+            return do()
         return self.within(run.passed[len(run.passed) - len(self.state) :], do)
 
     def run(self, values, needs=True, seed=0):
@@ -323,17 +345,24 @@ class Subject:
         ):  # fmt: skip
             result = self.call(passed)
         everything = tensors(result, "output")
-        kept = [differentiable(t) and t.dtype.itemsize > 1 for _, t in everything]  # no float8
-        others = [t for (_, t), keep in zip(everything, kept, strict=True) if not keep]
-        found = [pair for pair, keep in zip(everything, kept, strict=True) if keep]
+        others = [t for _, t in everything if not has_gradient(t)]
+        found = [(name, t) for name, t in everything if has_gradient(t)]
         names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
         stale = any(t._version != version for t, version in saved)
         saved = [t for t, _ in saved]
         return Run(names, [t for _, t in found], leaves, passed, saved, stale, marked, others)
 
     def forward(self, values):
-        """The outputs as vectors of float64."""
-        return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
+        """The outputs as vectors of float64; nothing is noted, for this is what runs most often."""
+        if self.records:
+            return [as_vector(t) for t in self.run(values).outputs]
+        given = self.tensors.copy()
+        for k, value in zip(self.examined, values, strict=True):
+            given[k] = value
+        reseed(0)
+        with phase("forward"):
+            result = self.call([t.detach().clone() for t in given])
+        return [as_vector(t) for _, t in tensors(result) if has_gradient(t)]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
         """Gradients of sum(v · output), one for each examined input; None where there is none."""
