@@ -28,7 +28,7 @@ def derivative_of_forward(exam):
     for p, values in enumerate(points):
         point = Point(subject, values, exam.dice, suspects)
         verdicts, doubts, weights = screen(
-            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance
+            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
         )
         factors = weights
         if exam.loud > 1 and "wrong" not in verdicts.values():

@@ -49,12 +49,16 @@ class Finding:
     def lines(self):
         """Message, remedy and evidence, as far as there are any."""
         seen = [(k, v) for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)]
-        digits = distinct(self.evidence.get("given"), self.evidence.get("expected"))
+        pair = distinct(self.evidence.get("given"), self.evidence.get("expected"))
+        ratio = distinct(self.evidence.get("ratio"), 1.0)
+        digits = {"given": pair, "expected": pair, "ratio": ratio}
         yield f"{self.severity} ({self.code}): {self.message}"
         if self.remedy:
             yield f"look at: {self.remedy}"
         if seen:
-            yield "seen: " + ", ".join(f"{key} {brief(value, digits)}" for key, value in seen)
+            yield "seen: " + ", ".join(
+                f"{key} {brief(value, digits.get(key, 3))}" for key, value in seen
+            )
 
 
 class Text:

@@ -190,16 +190,17 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None):
     """Which derivatives are wrong, by v · J · u; vjp(o, v) gives the gradients of output o.
 
-    The second v gives every element of an output the same weight, however small it is. Returns
+    y0: f(values), if it is known. The second v gives every element of an output the same weight,
+    however small it is. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
       some elements of a gradient are nan or inf though the slope is finite;
     - the inputs in which there are elements that cannot be judged;
     - the weights of the second v, a vector for each output.
     """
-    y0, doubts = f(values), set()
+    y0, doubts = f(values) if y0 is None else y0, set()
     weights = [torch.ones_like(y) for y in y0]
     verdict = {(i, o): "right" for i in range(len(values)) for o in range(len(y0))}
     for turn in range(1 if is_large(values) else 2):
@@ -212,8 +213,10 @@ def screen(f, vjp, values, dice, eps, tolerance):
             if not trusted.any():
                 verdict |= {(i, o): "unsure" for i in range(len(values))}
                 continue
-            weights[o] = leveled([of_input[o] for of_input in slopes])
-            v = torch.where(trusted, dice.normal(y), 0.0) * (weights[o] if turn else 1)
+            v = torch.where(trusted, dice.normal(y), 0.0)
+            if turn:
+                weights[o] = leveled([of_input[o] for of_input in slopes])
+                v = v * weights[o]
             for i, grad in enumerate(vjp(o, v)):
                 slope, move = slopes[i][o], as_vector(moves[i])
                 given = torch.zeros_like(move) if grad is None else as_vector(grad)
