@@ -1,12 +1,15 @@
 """What the gradient doctor promises: no trace, little time, a report, a command line, copies."""
 
 import ast
+import dataclasses
+import functools
 import html
 import os
 import random
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,9 +23,9 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from helpers import doctor
 from helpers.doctor import WrongGradientError, examine
-from helpers.doctor.__main__ import main
+from helpers.doctor.__main__ import main, tensor
 from helpers.doctor.report import SEVERITIES, marked_up
-from helpers.lessons.patients import formulas
+from helpers.lessons.patients import formulas, numbers
 from helpers.lessons.patients.patient import affine, draw, pair, vector
 
 
@@ -112,6 +115,70 @@ def test_a_million_elements_take_less_than_ten_seconds_and_a_hundred_less_than_o
     assert time.process_time() - start < 1
 
 
+def test_what_is_not_declared_costs_no_call():
+    calls = []
+
+    def counted(**methods):
+        def forward(ctx, x):
+            calls.append(x)
+            return 2 * x
+
+        bodies = {"forward": forward, "backward": lambda ctx, g: 2 * g, **methods}
+        bodies = {name: staticmethod(body) for name, body in bodies.items()}
+        calls.clear()
+        assert examine(type("Counted", (torch.autograd.Function,), bodies), ones(3)).ok
+        return len(calls)
+
+    plain = counted()
+    assert plain < 160 and plain < counted(jvp=lambda ctx, t: 2 * t)
+
+
+class TimeLimitError(Exception):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+def test_a_time_limit_of_the_caller_is_no_finding():
+    def stop(*_):
+        raise TimeLimitError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(TimeLimitError):
+            examine(lambda x: (time.sleep(0.2), x)[1], ones(3))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_numbers_that_differ_look_different():
+    class Off(formulas.Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * 2.0004 * x
+
+    seen = str(examine(Off, *vector())).split("seen: ")[1]
+    given, expected = (re.search(f"{word} (\\S+),", seen)[1] for word in ("given", "expected"))
+    assert given != expected and "ratio 1.0" in seen
+
+
+def test_what_a_partial_a_method_and_a_dataclass_hold_is_examined():
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        left: torch.Tensor
+        right: torch.Tensor
+
+    bad, (x, y) = formulas.Subtract.apply, pair()
+    module = numbers.ModuleWithTwoOutputs()
+    for examined in (
+        examine(functools.partial(bad, x), y), examine(lambda p: bad(p.left, p.right), Pair(x, y)),
+        examine(module.forward, *vector()),
+    ):  # fmt: skip
+        assert examined.findings[0].code == "negated"
+
+
 def contrast(one, other):
     """As WCAG 2 defines it."""
 
@@ -192,9 +259,15 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert main([rounded, "--input", "3"]) == 1
     assert main([rounded, "--input", "3", "--unfaithful"]) == 0
     assert "Layer: 1 note" in capsys.readouterr().out
+    assert main([f"{file}:add", "--input", "3:int64", "--value", "1"]) == 2  # nothing to examine
+    assert main([f"{file}:add", "--input", "2x3", "--input", "4x5"]) == 2  # does not run
+    assert tensor("3:float8_e4m3fn").dtype == torch.float8_e4m3fn
+    capsys.readouterr()
     for arguments, words in [
         (["nowhere.py:f", "--input", "3"], "cannot be loaded: FileNotFoundError"),
         ([f"{file}:missing", "--input", "3"], "has no attribute 'missing'"),
+        (["math:pi", "--input", "3"], "pi cannot be called, it is float"),
+        ([f"{file}:add", "--input", "99999999x99999999"], "cannot be made"),
         (["add", "--input", "3"], "target must be module.py:name"),
         ([f"{file}:add"], "give at least one --input"),
         ([f"{file}:add", "--input", "3,4"], "write sizes as 3x4"),

@@ -14,7 +14,8 @@ the product v · J · u is formed twice: with v · J from backward, and with J �
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
 elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
 transposed? that of another input? Other trials repeat the same backward under other circumstances:
-with an expanded grad_output, a second time, for one of the inputs only, and so on.
+with an expanded grad_output, a second time, for one of the inputs only, and so on. A jvp is
+compared with differences, too, and a rule for vmap with a loop over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
 
@@ -30,18 +31,19 @@ Sources of the ideas
   numbers: https://blogs.mathworks.com/cleve/2013/10/14/complex-step-differentiation/
 - kinks: "Gradient checks" in https://cs231n.github.io/neural-networks-3/
 - the gradient of a complex input: https://docs.pytorch.org/docs/stable/notes/autograd.html
+- jvp and vmap: what they promise, https://docs.pytorch.org/docs/2.13/notes/extending.func.html
 - grad_output non-contiguous, expanded or undefined: gradcheck's check_undefined_grad, and the tests
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
-from . import backward, circumstances, derivative, forward, precision, second
+from . import backward, circumstances, derivative, forward, precision, second, transforms
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
 from .subject import undisturbed
 
 __all__ = ["Finding", "Report", "WrongGradientError", "examine"]
 
-GROUPS = (forward, backward, derivative, circumstances, second, precision)
+GROUPS = (forward, backward, derivative, circumstances, second, transforms, precision)
 TRIALS = [trial for group in GROUPS for trial in group.trial]
 
 

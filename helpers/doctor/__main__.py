@@ -19,9 +19,14 @@ def tensor(text):
         raise argparse.ArgumentTypeError(f"write sizes as 3x4 or 3x4:int64, got {text!r}")
     shape = [int(n) for n in (match[1] or "").split("x") if n]
     generator = torch.Generator().manual_seed(0)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(shape, generator=generator, dtype=dtype)
-    return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
+    try:
+        if dtype.is_floating_point or dtype.is_complex:
+            wide = torch.float32 if dtype.itemsize == 1 else dtype  # randn knows no float8
+            return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+        return torch.randint(0, 2, shape, generator=generator, dtype=dtype)
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise argparse.ArgumentTypeError(f"{text} cannot be made: {why}") from None
 
 
 def number(text):
@@ -43,6 +48,8 @@ def load(target):
     else:
         module = importlib.import_module(path)
     fn = getattr(module, name)
+    if not callable(fn):
+        raise TypeError(f"{name} cannot be called, it is {type(fn).__name__}")
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
@@ -84,7 +91,7 @@ def main(argv=None):
         parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
     print(report)
-    return 0 if report.ok else 1
+    return 0 if report.ok else 1 if report.examined else 2
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How a cause is declared, and what several causes ask of a wrong gradient."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,9 +19,9 @@ class Cause:
 
 
 class Causes(list):
-    """In the order in which they are tried."""
+    """The causes of one file, in the order in which they are tried."""
 
-    def add(self, code, message=None, look="", before=()):
+    def __call__(self, code, message=None, look="", before=()):
         """Register the decorated test; without a message it finds a cause that has another."""
 
         def register(test):
@@ -101,10 +102,16 @@ class Cases(tuple):
     def size(self, fits):
         """The first size of the output or the input that fits, and what has it; or False."""
         c, x = self[0], f"`{self[0].input}`"
-        sizes = [(n, f"dimension {d} of {c.output}") for d, n in enumerate(c.y.shape)]
-        sizes += [(n, f"dimension {d} of {x}") for d, n in enumerate(c.shape)]
+        both = ((c.output, c.y.shape), (x, c.shape))
+        sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
         sizes += [(c.y.numel(), c.output), (c.x.numel(), x)]
-        return next(({"n": n, "what": what} for n, what in sizes if n > 2 and fits(n)), False)
+        for t, ns in both:
+            pairs = itertools.combinations(range(len(ns)), 2)
+            sizes += [(ns[d] * ns[e], f"dimensions {d} and {e} of {t}") for d, e in pairs]
+        for (n, what), sign in itertools.product(sizes, (1, -1)):
+            if n > 2 and fits(sign * n):
+                return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+        return False
 
     def rest(self, name, power):
         """ratios / t**power, where t is the tensor called `name`; None without two of them."""
@@ -120,4 +127,4 @@ class Cases(tuple):
             except RuntimeError:  # t has no value at each element
                 return None
         found = torch.cat(found)
-        return found if len(found) > 1 else None
+        return found if len(found) > 1 and found.isfinite().all() else None

@@ -1,10 +1,15 @@
 """Trials of backward under other circumstances: what it is handed, and for which inputs."""
 
+import re
+
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from .examination import Trials
+from .exceptions import told
 from .report import error, warning
+from .subject import CallError, graph
 
 trial = Trials()
 
@@ -26,7 +31,11 @@ def layouts_of_grad_output(exam):
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
     expected = gradients(exam, ones)
     expanded = [o.new_ones(()).expand(o.shape) for o in outputs]
-    strided = [torch.stack([v, v], -1)[..., 0] for v in exam.vs]
+    # With the dimensions in another order in memory, and gaps, so that no .view is possible.
+    back = [tuple(range(v.dim()))[::-1] for v in exam.vs]
+    turned = [v.permute(order).contiguous() for v, order in zip(exam.vs, back, strict=True)]
+    stepped = [torch.stack([v, v], -1)[..., 0] for v in turned]
+    strided = [v.permute(order) for v, order in zip(stepped, back, strict=True)]
     words = {"layout": "an expanded view, as `.sum()` makes it"}
     fine = yield from exam.compare(
         GRAD_OUTPUT_LAYOUT, lambda: gradients(exam, expanded), expected, **words
@@ -41,6 +50,25 @@ NONE_NOT_HANDLED = error(
     "Backward {fails} None, which arrives for an output that is not used.",
     look="set_materialize_grads(False) demands an answer to None",
 )
+
+
+def has_own_nodes(exam):
+    """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
+    names = [node.name() for node in graph(exam.run.outputs)]
+    return not all(re.search(r"Backward\d+$|AccumulateGrad$", name) for name in names)
+
+
+class Flops(TorchDispatchMode):
+    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula:
+            self.total += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 class Nothing(torch.autograd.Function):
@@ -58,6 +86,8 @@ class Nothing(torch.autograd.Function):
 @trial()
 def unused_outputs(exam):
     subject, outputs, n = exam.subject, exam.run.outputs, len(exam.run.outputs)
+    if not has_own_nodes(exam):
+        return
 
     def none():
         run = subject.run(subject.values)
@@ -90,27 +120,31 @@ NEEDS_INPUT_GRAD_IGNORED = warning(
 @trial()
 def only_one_input(exam):
     subject, n = exam.subject, len(exam.subject.values)
+    if n < 2 or not has_own_nodes(exam):
+        return
 
     def counted(needs):
         """Gradients, what backward returned for which inputs, and how many operations it took."""
         run = subject.run(subject.values, needs)
-        with FlopCounterMode(display=False) as counter, exam.watched() as (_, returned):
+        with Flops() as counter, exam.watched() as (_, returned):
             grads = subject.backward(run, exam.vs)
-        return grads, returned, counter.get_total_flops()
+        # Where no output requires a gradient, as of a reentrant checkpoint, PyTorch itself warns.
+        severity = None if any(o.requires_grad for o in run.outputs) else "warning"
+        return grads, returned, counter.total, severity
 
-    total = counted(True)[2] if n > 1 else 0
-    for i, name in enumerate(subject.inputs) if n > 1 else ():
-        tried = []
-
-        def alone(i=i, tried=tried):
-            tried[:] = counted([j == i for j in range(n)])
-            return tried[0]
-
-        expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
-        fine = yield from exam.compare(NEEDS_INPUT_GRAD_WRONG, alone, expected, x=name)
-        if not fine:
+    total = counted(True)[2]
+    for i, name in enumerate(subject.inputs):
+        try:
+            grads, returned, spent, severity = counted([j == i for j in range(n)])
+        except CallError as raised:
+            if raised.phase == "backward":  # else forward itself asks for a gradient
+                severity = None if subject.cls else "warning"
+                yield told(subject, raised, NEEDS_INPUT_GRAD_WRONG, name, severity=severity)
             return
-        _, returned, spent = tried
+        expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
+        text, found = NEEDS_INPUT_GRAD_WRONG, lambda grads=grads: grads
+        if not (yield from exam.compare(text, found, expected, name, severity=severity)):
+            return
         vain = [x for x in returned if x != name]
         if vain and spent == total > 0 and not exam.has("needs-input-grad-ignored"):
             seen = {f"operations for `{name}` alone": spent, "for all inputs": total}

@@ -11,7 +11,7 @@ from .exceptions import SAVED_MODIFIED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
 from .slopes import is_large, position, screen
-from .subject import CallError
+from .subject import CallError, saving_copies
 
 trial = Trials()
 
@@ -27,14 +27,22 @@ def derivative_of_forward(exam):
     points, wrong, suspects = points_of(exam), {}, {}
     for p, values in enumerate(points):
         point = Point(subject, values, exam.dice, suspects)
-        verdicts, doubts = screen(
-            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance
+        verdicts, doubts, weights = screen(
+            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
         )
+        factors = weights
+        if exam.loud > 1 and "wrong" not in verdicts.values():
+            verdicts = dict.fromkeys(verdicts, "wrong")
+            factors = [torch.full_like(w, exam.loud) for w in weights]
+        other = None
         for (i, o), verdict in verdicts.items():
-            if verdict == "right" or not outputs[o].requires_grad:
+            if verdict in ("right", "not finite") or not outputs[o].requires_grad:
                 continue
             if len(wrong.get((i, o), ())) < 2:
                 case = Case(point, i, o, exam.tolerance)
+                if verdict == "wrong" and not (case.wrong.any() or case.sparse):
+                    other = other or Point(subject, values, exam.dice, suspects, factors)
+                    case = Case(other, i, o, exam.tolerance)
                 # If not all elements are examined, the wrong one may not be among them.
                 if case.wrong.any() or (verdict == "wrong" and case.sparse):
                     wrong.setdefault((i, o), {})[p] = case
@@ -67,10 +75,12 @@ def diagnosis(exam, cases):
     """(text, input, evidence, words) for a wrong gradient."""
     case = cases[0]
     if not exam.faithful:
+        if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
+            return TEXTS["gradient-none"], case.input, {}, {"severity": "warning"}
         return UNFAITHFUL, case.input, {}, {}
     if not case.wrong.any():
         return TEXTS["gradient-wrong"], case.input, {}, {}
-    if exam.run.stale:
+    if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
     for cause in CAUSES:
@@ -78,6 +88,13 @@ def diagnosis(exam, cases):
             words = {} if words is True else words
             meant = MEANT if case.identity else ""
             return cause.text, case.input, case.evidence, {"meant": meant, **words}
+
+
+def is_right_with_copies(exam, case):
+    """Is the gradient right if save_for_backward saves copies?"""
+    with saving_copies():
+        point = Point(exam.subject, case.point.values, exam.dice)
+        return not Case(point, case.i, case.o, exam.tolerance).wrong.any()
 
 
 KINK = note(

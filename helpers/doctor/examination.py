@@ -10,7 +10,7 @@ from torch.autograd.function import BackwardCFunction
 from .exceptions import told
 from .report import SEVERITIES, Report
 from .slopes import Dice, as_vector, largest
-from .subject import CallError, Subject, announced
+from .subject import CallError, Subject, announced, draws
 
 
 class Trials(list):
@@ -38,17 +38,23 @@ class FirstBackward:
 
 
 class Examination:
-    def __init__(self, fn, args, kwargs, faithful):
+    def __init__(self, fn, args, kwargs, faithful, as_given=False):
+        self.given = fn, args, kwargs, faithful
         self.subject, self.faithful = Subject(fn, args, kwargs), faithful
-        self.findings, self.dice = [], Dice()
+        self.findings, self.dice, self.examined = [], Dice(), True
+        if as_given:
+            self.subject.lower = None
 
     def report(self, trials):
         for finding in self.run_through(trials):
             known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
             if not known or finding.through and finding.message not in [f.message for f in known]:
                 self.findings.append(finding)
+        tried = "refusal" in vars(self)
+        if tried and self.has("error") and self.low and self.copies_differ():
+            return Examination(*self.given, as_given=True).report(trials)
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
-        return Report(self.subject.label, self.findings)
+        return Report(self.subject.label, self.findings, self.examined)
 
     def run_through(self, trials):
         try:
@@ -56,6 +62,7 @@ class Examination:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
+            self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
 
     def has(self, *codes):
@@ -76,6 +83,19 @@ class Examination:
             self.subject.use(None)
             self.try_out()
             return raised
+
+    def copies_differ(self):
+        """Does forward compute something else in float64 than in the dtype that was given?"""
+        subject = self.subject
+        with contextlib.suppress(CallError):
+            subject.use(torch.float64)
+            double = subject.forward(subject.values)
+            subject.use(None)
+            for a, b in zip(double, subject.forward(subject.values), strict=True):
+                both = a.isfinite() & b.isfinite()
+                if (a - b)[both].norm() > 0.5 * a[both].norm():
+                    return not draws()
+        return False
 
     def try_out(self):
         run = self.subject.run(self.subject.values)
@@ -98,26 +118,54 @@ class Examination:
     @functools.cached_property
     def vs(self):
         """The grad_output of every output."""
-        return [torch.where(o.isfinite(), self.dice.normal(o), 0) for o in self.run.outputs]
+        # Backwards, for the input may have been drawn in the same way from the same seed.
+        vs = [self.dice.normal(o) for o in self.run.outputs]
+        vs = [v.flip(tuple(range(v.dim()))) for v in vs]
+        return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
 
     @functools.cached_property
     def first(self):
         """The first backward pass."""
         versions = [t._version for t in self.run.saved]
         with self.watched() as (handed, returned):
-            grads = self.subject.backward(self.run, self.vs, retain=True)
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
+        self.subject.recalls = self.subject.is_module and self.recalls(grads)
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        self.subject.protects = changed
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )
 
+    def recalls(self, grads):
+        """Does the same backward give other gradients once the module has its own state again?"""
+        self.subject.recalls = False
+        with contextlib.suppress(CallError):
+            again = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+            return not all(map(self.same, again, grads, self.floors))
+        return True
+
     @functools.cached_property
-    def floors(self):
-        """What each gradient may be by rounding alone: changes of the output by the input."""
+    def loud(self):
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        with contextlib.suppress(CallError):
+            grads = self.subject.backward(self.run, [-100 * v for v in self.vs], retain=True)
+            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
+                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+                    return 100.0
+        return 1.0
+
+    @functools.cached_property
+    def sizes(self):
+        """Of each gradient, before anything cancels: changes of the output by the input."""
         pairs = zip(self.run.outputs, self.vs, strict=True)
         size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
-        return [1e-10 * size / (largest(value) or 1.0) for value in self.subject.values]
+        return [size / (largest(value) or 1.0) for value in self.subject.values]
+
+    @property
+    def floors(self):
+        """What each gradient may be by rounding alone."""
+        return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
 
     @contextlib.contextmanager
     def watched(self):

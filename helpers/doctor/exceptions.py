@@ -31,7 +31,7 @@ EXCEPTIONS = {  # pattern of the message, whose groups fill the gaps of the text
     r"expected device (\S+) but got (\S+)":
         error("gradient-device", "Backward returned a gradient on {1} for an input on {0}.",
               "tensors made inside backward"),
-    r"expected Variable or None \(got (\w+)\)":
+    r"expected Variable or None \(got ([\w.]+)\)":
         error("gradient-type", "Backward returned {article} {0} where a tensor or None belongs.",
               "the return statement of backward"),
     r"input_is_complex == grad_is_complex":

@@ -8,8 +8,8 @@ from torch.autograd.function import BackwardCFunction
 from .examination import Trials
 from .exceptions import told
 from .report import brief, error, note, warning
-from .slopes import position
-from .subject import differentiable, tensors
+from .slopes import as_vector, grain, position
+from .subject import CallError, differentiable, graph, tensors
 
 trial = Trials()
 
@@ -21,8 +21,21 @@ NOTHING_TO_EXAMINE = error(
 @trial()
 def there_are_inputs(exam):
     if not exam.subject.values:
+        exam.examined = False
         yield NOTHING_TO_EXAMINE()
         return True
+
+
+NOT_EXAMINED = note(
+    "not-examined", "The gradient of {x} is not examined: it is {what}, not a dense tensor."
+)
+
+
+@trial()
+def inputs_are_dense(exam):
+    for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
+        if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
+            yield NOT_EXAMINED(name, what="nested" if t.is_nested else "sparse")
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
@@ -58,7 +71,7 @@ NO_OUTPUT = error(
     look="the return statement of forward",
 )
 ONLY_INTEGERS = note(
-    "only-integers", "Forward returns only integers, or nothing, which has no gradient."
+    "only-integers", "Forward returns only integers or float8, which have no gradient."
 )
 
 
@@ -78,10 +91,39 @@ NOT_DETERMINISTIC = error(
 
 @trial()
 def forward_twice(exam):
-    again = exam.subject.run(exam.subject.values).outputs
-    if len(again) != len(exam.run.outputs) or not all(map(exam.same, again, exam.run.outputs)):
+    subject, outputs = exam.subject, exam.run.outputs
+    try:
+        again = subject.run(subject.values, needs=False).outputs
+    except CallError:
+        again = []
+    if not agree(exam, again, outputs):  # or is it that nothing is recorded?
+        subject.records = True
+        again = subject.run(subject.values).outputs
+    if not agree(exam, again, outputs):
         yield NOT_DETERMINISTIC()
         return True
+
+
+def agree(exam, some, others):
+    alike = len(some) == len(others)
+    return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
+
+
+COARSE_INSIDE = note(
+    "coarse-inside",
+    "Forward changes by steps of {grain} of its size, as if it computes in lower precision inside, "
+    "so that only errors of some percent show.",
+)
+
+
+@trial()
+def precision_inside(exam):
+    subject = exam.subject
+    coarse = grain(subject.forward, subject.values, [as_vector(o) for o in exam.run.outputs])
+    subject.forward(subject.values)  # so that the last call is the one to which exam.run belongs
+    if subject.eps < 1e-10 < coarse:
+        subject.eps = coarse
+        yield COARSE_INSIDE(grain=f"{coarse:.0e}")
 
 
 OUTPUT_DTYPE = warning(
@@ -136,12 +178,23 @@ INPUT_MODIFIED = error(
 )
 
 
+INPUT_FREED = warning(
+    "input-freed",
+    "Forward frees the memory of {x}, which the caller may still need.",
+    look="resize_(0)",
+)
+
+
 @trial()
 def inputs_are_untouched(exam):
     for k, name, before, after in received(exam):
-        if not exam.same(after, before):
-            severity = None if k in exam.subject.examined else "note"
-            yield INPUT_MODIFIED(name, severity=severity)
+        if after.layout is not torch.strided or after.is_nested or after.is_meta:
+            continue
+        if before.numel() and not after.untyped_storage().size():
+            yield INPUT_FREED(name)
+        elif not exam.same(after, before):
+            integers = "note" if after.is_floating_point() else "warning"
+            yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
 
 
 INPUT_RETURNED = note(
@@ -161,17 +214,6 @@ VIEW_RETURNED = note(
 def nodes(exam):
     """The nodes of Functions written in Python, between outputs and inputs."""
     return [node for node in graph(exam.run.outputs) if isinstance(node, BackwardCFunction)]
-
-
-def graph(outputs):
-    """All nodes that the tensors lead to, in a fixed order."""
-    queue, seen = [t.grad_fn for t in outputs], {}
-    while queue:
-        node = queue.pop()
-        if node is not None and node not in seen:
-            seen[node] = True
-            queue += [following for following, _ in node.next_functions]
-    return list(seen)
 
 
 @trial()

@@ -10,14 +10,19 @@ from .slopes import as_vector, largest, position, scale, shaped, slopes_along
 
 
 class Point:
-    """The function at one point, with three v for every output: two random, one of ones."""
+    """The function at one point, with three v for every output: two random, one of ones.
 
-    def __init__(self, subject, values, dice, suspects=None):
+    suspects: elements of another point that are wrong; factors: of the random ones, vectors.
+    """
+
+    def __init__(self, subject, values, dice, suspects=None, factors=None):
         self.subject, self.values, self.dice = subject, values, dice
         run = subject.run(values)
         self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
         self.y0 = [as_vector(o) for o in self.outputs]
         self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
+        for vs, factor in zip(self.vs, factors or (), strict=bool(factors)):
+            vs[:2] = [v * shaped(factor, v) for v in vs[:2]]
         self.known, self.returned = {}, {}  # by input, by output
         self.suspects = {} if suspects is None else suspects  # of another point, by both
         self.scales = [scale(value).reshape(-1) for value in values]
@@ -156,7 +161,9 @@ class Case:
 
     @property
     def for_ones(self):
-        """Is the gradient right if grad_output is all ones?"""
+        """Is the gradient right, and not zero, if grad_output is all ones?"""
+        if (self.expected[2].abs() <= self.limit[2]).all():
+            return False
         return self.fits(torch.stack([*self.expected[:2], self.sampled[2]]))
 
     @functools.cached_property
@@ -195,12 +202,16 @@ class Case:
         if self.wrong.sum() == 1:
             return f"at {position(self.elements[self.wrong].item(), self.shape)}"
         x, name = self.x.reshape(-1)[self.elements], f"`{self.input}`"
+        if not x[self.wrong].any() and x[self.right].all():
+            return f"where {name} is 0,"
         for what, size in ((name, x.real), (f"the magnitude of {name}", x.abs())):
             for word, sign in (("above", 1), ("below", -1)):
                 good, bad = (sign * size)[self.right].max(), (sign * size)[self.wrong].min()
                 if good < bad:
-                    edge = 0.0 if good <= 0 <= bad else (good + bad).item() / 2
-                    return f"where {what} is {word} {brief(sign * edge)},"
+                    edge = 0.0 if good < 0 < bad else (good + bad).item() / 2
+                    span = sorted(((sign * good).item(), (sign * bad).item()))
+                    named = self.named(*span) if edge else None
+                    return f"where {what} is {word} {named or brief(sign * edge)},"
         for d in range(len(self.shape)):
             places = torch.unravel_index(self.elements, self.shape)[d]
             bad, good = sorted(set(places[self.wrong].tolist())), set(places[self.right].tolist())
@@ -210,18 +221,29 @@ class Case:
                 return f"at index {which} of dimension {d}"
         return f"at {int(self.wrong.sum())} of {int(self.trusted.sum())} elements examined"
 
+    def named(self, low, high):
+        """The argument, if there is one, whose value lies between the two."""
+        for name, value in self.subject.arguments.items():
+            if isinstance(value, (int, float)) and low <= value <= high:
+                return f"`{name}` = {brief(value)}"
+
     def how(self):
         """In words, what the gradient is where it is wrong."""
-        given, expected = self.sampled[:, self.wrong], self.expected[:, self.wrong]
-        ratio = given / expected
-        first = ratio.reshape(-1)[0]
-        if not given.any():
-            return "is zero"
-        if (expected.abs() <= self.limit[:, self.wrong]).all():
-            return "should be zero"
-        if ((ratio - first).abs() > 1e-4 * first.abs()).any():
-            return "is wrong"
-        return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
+        wrong = self.wrong
+        return relation(self.sampled[:, wrong], self.expected[:, wrong], self.limit[:, wrong])
+
+
+def relation(given, expected, limit):
+    """In words, what all these wrong numbers are."""
+    ratio = given / expected
+    first = ratio.reshape(-1)[0]
+    if not given.any():
+        return "is zero"
+    if (expected.abs() <= limit).all():
+        return "should be zero"
+    if not first.isfinite() or ((ratio - first).abs() > 1e-4 * first.abs()).any():
+        return "is wrong"
+    return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
 
 
 def same(a, b):

@@ -49,11 +49,16 @@ class Finding:
     def lines(self):
         """Message, remedy and evidence, as far as there are any."""
         seen = [(k, v) for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)]
+        pair = distinct(self.evidence.get("given"), self.evidence.get("expected"))
+        ratio = distinct(self.evidence.get("ratio"), 1.0)
+        digits = {"given": pair, "expected": pair, "ratio": ratio}
         yield f"{self.severity} ({self.code}): {self.message}"
         if self.remedy:
             yield f"look at: {self.remedy}"
         if seen:
-            yield "seen: " + ", ".join(f"{key} {brief(value)}" for key, value in seen)
+            yield "seen: " + ", ".join(
+                f"{key} {brief(value, digits.get(key, 3))}" for key, value in seen
+            )
 
 
 class Text:
@@ -86,6 +91,7 @@ class Report:
 
     name: str
     findings: list
+    examined: bool = True  # False if forward did not run, or there is nothing to differentiate
 
     @property
     def ok(self):
@@ -129,11 +135,20 @@ def marked_up(line):
     return CODE.sub(lambda m: f"<code>{m[1] or m[2]}</code>", html.escape(line, quote=False))
 
 
-def brief(value):
+def distinct(one, other):
+    """So many digits that two numbers look different."""
+    for digits in range(3, 17) if isinstance(one, float) and isinstance(other, float) else ():
+        if brief(one, digits) != brief(other, digits):
+            return digits
+    return 3
+
+
+def brief(value, digits=3):
     if isinstance(value, complex):
-        return f"{brief(value.real)}{'-' if value.imag < 0 else '+'}{brief(abs(value.imag))}i"
+        parts = brief(value.real, digits), brief(abs(value.imag), digits)
+        return f"{parts[0]}{'-' if value.imag < 0 else '+'}{parts[1]}i"
     if isinstance(value, float):
-        return "0" if abs(value) < 1e-12 else f"{value:.3g}"
+        return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     return str(value)

@@ -6,23 +6,36 @@ import torch
 
 from .examination import Trials
 from .exceptions import told
-from .forward import graph
 from .report import error, note, warning
 from .slopes import as_vector, screen, shaped
-from .subject import CallError, phase
+from .subject import CallError, graph, phase
 
 trial = Trials()
 
-REFUSED = r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
+REFUSED = (
+    r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
+    r"|derivative for \S+ is not implemented"
+)
 WRONG = error(
     "double-backward-wrong",
     "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
     look="what backward takes for a constant: an intermediate kept on ctx, or saved and not "
     "returned; .data, NumPy",
 )
+NOT_FINITE = error(
+    "double-backward-not-finite",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
+    "where it should be finite.",
+    look="sqrt, division and norms in backward, whose derivatives are infinite at 0",
+)
+RAISES = "backward raises when it is differentiated"
+LEAVES = (
+    "backward leaves autograd, so that what is differentiated through the gradient loses it "
+    "without a word"
+)
 MISSING = warning(
     "double-backward-missing",
-    "There is no second derivative: it raises, or counts as zero without a word.",
+    "There is no second derivative: {how}.",
     look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
 )
 OPENLY_REFUSED = note(
@@ -42,40 +55,44 @@ def second_derivative(exam):
         leaves = [v.detach().clone().requires_grad_(create) for v in values[n:]]
         for k, leaf in zip(graded, leaves, strict=True):
             vs[k] = leaf
-        return subject.backward(run, vs, create=create), run.leaves + leaves
+        return subject.backward(run, vs, create=create), run.leaves + leaves, run
 
     def forward(values):
-        grads, _ = gradients(values)
+        grads, *_ = gradients(values)
         return [as_vector(grads[i]) for i in which]
 
     def vjp(o, w):
-        grads, leaves = gradients(values, create=True)
+        grads, leaves, run = gradients(values, create=True)
         grad = grads[which[o]]
         if not grad.requires_grad:
             return [None] * len(leaves)
         with phase("double backward"):
-            return torch.autograd.grad(grad, leaves, shaped(w, grad), allow_unused=True)
+            return subject.again(
+                run, lambda: torch.autograd.grad(grad, leaves, shaped(w, grad), allow_unused=True)
+            )
 
     values = [*subject.values, *(exam.vs[k] for k in graded)]
     try:
-        grads, _ = gradients(values, create=True)
+        grads, *_ = gradients(values, create=True)
         which = [i for i, grad in enumerate(grads) if grad is not None]
         if not any(grads[i].requires_grad for i in which):
             if any(grads[i].any() for i in which):
-                yield MISSING()
+                yield MISSING(how=LEAVES)
             return
         # once_differentiable leaves a node that raises, but to which no input is connected.
         if any(node.name().endswith("::Error") for node in graph([grads[i] for i in which])):
             yield OPENLY_REFUSED()
             return
         limit = 10 * exam.tolerance
-        verdicts, _ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
+        verdicts, *_ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
-        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING)
+        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
         return
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():
         if verdict == "wrong":
             yield WRONG(subject.inputs[which[o]], by=names[j])
+        elif verdict == "not finite":
+            yield NOT_FINITE(subject.inputs[which[o]], by=names[j])

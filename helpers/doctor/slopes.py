@@ -1,5 +1,6 @@
 """Derivatives from differences of forward, with error bars; and the test v · J · u."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -39,8 +40,8 @@ def scale(tensor):
 class Dice:
     """Random tensors from a generator of our own, the same ones on every device."""
 
-    def __init__(self):
-        self.generator = torch.Generator().manual_seed(0)
+    def __init__(self, seed=0):
+        self.generator = torch.Generator().manual_seed(seed)
 
     def uniform(self, like):
         return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
@@ -59,7 +60,23 @@ class Dice:
     def nearby(self, tensor):
         """Another point: every element is smaller by a random share, so that its sign stays."""
         moved = tensor * (0.7 + 0.28 * self.uniform(tensor))
-        return torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved).to(tensor.dtype)
+        moved = torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved)
+        return of_the_same_kind(tensor, moved).to(tensor.dtype)
+
+
+def of_the_same_kind(tensor, moved):
+    """`moved`, but symmetric, triangular or normalized where `tensor` is, as forward may demand."""
+    if not tensor.any():
+        return moved
+    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1:
+        if torch.equal(tensor, tensor.mH):
+            return 0.8 * tensor  # positive definite, too, if it was
+        if torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()):
+            return torch.where(tensor == 0, 0.0, moved)
+    for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors
+        if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
+            return moved / moved.norm(order, d, keepdim=True)
+    return moved
 
 
 @dataclass
@@ -124,6 +141,26 @@ def slopes_along(f, values, i, u, y0, eps):
     return best
 
 
+def grain(f, values, y0):
+    """How coarse the numbers of `f` are, if it computes in lower precision inside; otherwise 0."""
+    dice = Dice(1)
+    moves = [dice.direction(v) for v in values]
+
+    def bend(h):
+        """The second difference, by the size of the output: h² · f'' / f, or noise."""
+        once, twice = (
+            f([v + t * u for v, u in zip(values, moves, strict=True)]) for t in (h, 2 * h)
+        )
+        rows = zip(y0, once, twice, strict=True)
+        return max((largest(y - 2 * a + b) / (largest(y) or 1.0) for y, a, b in rows), default=0.0)
+
+    noise = bend(3e-7)
+    if noise < 1e-10:
+        return 0.0
+    finer = bend(1e-7)
+    return max(noise, finer) if finer > noise / 5 else 0.0
+
+
 def in_float32(t):
     """Could these be numbers of float32? (The first will mostly do to say no.)"""
     return all((few == few.float()).all() for few in (t[:100], t))
@@ -153,15 +190,20 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None):
     """Which derivatives are wrong, by v · J · u; vjp(o, v) gives the gradients of output o.
 
-    Returns {(i, o): "right", "wrong" or "unsure"} for input i and output o, and the inputs in which
-    there are elements that cannot be judged.
+    y0: f(values), if it is known. The second v gives every element of an output the same weight,
+    however small it is. Returns
+    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
+      some elements of a gradient are nan or inf though the slope is finite;
+    - the inputs in which there are elements that cannot be judged;
+    - the weights of the second v, a vector for each output.
     """
-    y0, doubts = f(values), set()
+    y0, doubts = f(values) if y0 is None else y0, set()
+    weights = [torch.ones_like(y) for y in y0]
     verdict = {(i, o): "right" for i in range(len(values)) for o in range(len(y0))}
-    for _ in range(1 if is_large(values) else 2):
+    for turn in range(1 if is_large(values) else 2):
         moves = [dice.direction(v) for v in values]
         slopes = [slopes_along(f, values, i, u, y0, eps) for i, u in enumerate(moves)]
         doubts |= {i for i, found in enumerate(slopes) for s in found
@@ -172,14 +214,39 @@ def screen(f, vjp, values, dice, eps, tolerance):
                 verdict |= {(i, o): "unsure" for i in range(len(values))}
                 continue
             v = torch.where(trusted, dice.normal(y), 0.0)
+            if turn:
+                weights[o] = leveled([of_input[o] for of_input in slopes])
+                v = v * weights[o]
             for i, grad in enumerate(vjp(o, v)):
-                slope = slopes[i][o]
-                expected = torch.where(trusted, v * slope.value, 0.0)
-                given = y.new_zeros(1) if grad is None else as_vector(grad) * as_vector(moves[i])
-                error = torch.where(trusted, v.abs() * slope.error, 0.0).sum()
-                floor = 1e-11 * torch.where(trusted, v * y, 0.0).norm()
-                size = max(expected.norm().item(), given.norm().item())
-                limit = 10 * error + tolerance * size + floor
-                if not abs(expected.sum().item() - given.sum().item()) <= limit.item():
+                slope, move = slopes[i][o], as_vector(moves[i])
+                given = torch.zeros_like(move) if grad is None else as_vector(grad)
+                finite = given.isfinite()
+                if not finite.all():  # what is finite is judged alone
+                    given, move = torch.where(finite, given, 0.0), torch.where(finite, move, 0.0)
+                    part = shaped(move, moves[i])
+                    slope = slopes_along(f, values, i, part, y0, eps)[o]
+                    rest = shaped(as_vector(moves[i]) - move, part)
+                    there = slopes_along(f, values, i, rest, y0, eps)[o]
+                    verdict[i, o] = "not finite" if there.trusted.all() else "unsure"
+                if not agrees(v, slope, given * move, tolerance, y):
                     verdict[i, o] = "wrong"
-    return verdict, doubts
+    return verdict, doubts, weights
+
+
+def leveled(slopes):
+    """Factors that make all elements of an output change alike; 0 for those lost in rounding."""
+    size = torch.stack([s.value.abs() for s in slopes]).amax(0).nan_to_num()
+    error = torch.stack([s.error for s in slopes]).amax(0)
+    size = size.clamp(min=1e-6 * largest(size))
+    return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
+
+
+def agrees(v, slope, products, tolerance, y):
+    """Is v · slope the sum of the products, but for rounding?"""
+    v = torch.where(slope.trusted, v, 0.0)
+    expected = torch.where(v != 0, v * slope.value, 0.0)
+    error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
+    floor = 1e-11 * torch.where(v != 0, v * y, 0.0).norm()
+    size = max(expected.norm().item(), products.norm().item())
+    limit = 10 * error + tolerance * size + floor
+    return abs(expected.sum().item() - products.sum().item()) <= limit.item()

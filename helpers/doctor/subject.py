@@ -2,12 +2,16 @@
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import inspect
 import io
 import random
+import re
+import signal
 import sys
+import traceback
 import warnings
-from dataclasses import dataclass
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -27,7 +31,16 @@ def phase(name):
     try:
         yield
     except Exception as error:
+        if of_a_signal(error):
+            raise
         raise CallError(name, error) from error
+
+
+def of_a_signal(error):
+    """Was it raised by a signal handler, such as that of a caller's time limit?"""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def generators():
@@ -36,11 +49,20 @@ def generators():
 
 
 def reseed(seed):
+    seed += 2718281828  # not the seed of a caller whose input was drawn from it
     for generator in generators():
         generator.manual_seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
+
+
+def draws():
+    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
+    after = [generator.get_state() for generator in generators()]
+    reseed(0)
+    before = [generator.get_state() for generator in generators()]
+    return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 @contextlib.contextmanager
@@ -54,6 +76,7 @@ def undisturbed():
     try:
         with (
             warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
             torch.inference_mode(False), torch.enable_grad(),
             torch.autograd.set_detect_anomaly(False),
         ):  # fmt: skip
@@ -86,8 +109,26 @@ def announced(cls, name, note):
         setattr(cls, name, method)
 
 
+@contextlib.contextmanager
+def saving_copies():
+    """For a while, save_for_backward saves copies."""
+    method = FunctionCtx.save_for_backward
+
+    def saves(ctx, *tensors):
+        method(ctx, *[t.clone() if isinstance(t, torch.Tensor) else t for t in tensors])
+
+    FunctionCtx.save_for_backward = saves
+    try:
+        yield
+    finally:
+        FunctionCtx.save_for_backward = method
+
+
 def mapped(obj, name, visit):
-    """`obj` with every tensor in its tuples, lists and dicts replaced by visit(name, tensor)."""
+    """`obj` with every tensor in it replaced by visit(name, tensor).
+
+    In it: in its tuples, lists, dicts and dataclasses, however deep.
+    """
     if isinstance(obj, torch.Tensor):
         return visit(name, obj)
     if isinstance(obj, (tuple, list)) and not isinstance(obj, torch.Size):
@@ -95,6 +136,12 @@ def mapped(obj, name, visit):
         return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
     if isinstance(obj, dict):
         return {key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()}
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        result = copy.copy(obj)
+        for field in dataclasses.fields(obj):
+            item = mapped(getattr(obj, field.name), f"{name}.{field.name}", visit)
+            object.__setattr__(result, field.name, item)  # frozen, perhaps
+        return result
     return obj
 
 
@@ -105,10 +152,15 @@ def tensors(obj, name=""):
 
 
 def differentiable(tensor):
-    return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    return dense and tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
 
 
-@dataclass
+def has_gradient(output):
+    return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
+
+
+@dataclasses.dataclass
 class Run:
     """One forward pass: outputs that are floating-point or complex, and what went into it."""
 
@@ -122,28 +174,99 @@ class Run:
     others: list  # outputs that have no gradient
 
 
+class Scope(torch.nn.Module):
+    """A module around another, whose state is replaced for as long as `do` runs."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, do):
+        return do()
+
+
+REFUSES_GRAD = r"\.grad\(\)|`?inputs`? (?:parameter|argument)|checkpoint.*valid"
+
+
+def grads_of(outputs, leaves, vs, retain, create):
+    """torch.autograd.grad, of a Function, too, that refuses it or adds to `.grad` by itself."""
+    for leaf in leaves:
+        leaf.grad = None
+    options = {"retain_graph": retain, "create_graph": create}
+    try:
+        grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True, **options)
+    except RuntimeError as refusal:
+        if not re.search(REFUSES_GRAD, str(refusal)):
+            raise
+        with others_kept(outputs, leaves):
+            torch.autograd.backward(outputs, vs, **options)
+        grads = [None] * len(leaves)
+    added = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    pairs = zip(grads, added, strict=True)
+    return [more if grad is None else grad if more is None else grad + more for grad, more in pairs]
+
+
+@contextlib.contextmanager
+def others_kept(outputs, leaves):
+    """Afterwards the `.grad` of tensors that a closure holds is what it was."""
+    nodes = [node for node in graph(outputs) if hasattr(node, "variable")]
+    kept = [
+        (n.variable, n.variable.grad) for n in nodes if not any(n.variable is x for x in leaves)
+    ]
+    for tensor, _ in kept:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, grad in kept:
+            tensor.grad = grad
+
+
+def graph(outputs):
+    """All nodes that the tensors lead to, in a fixed order."""
+    queue, seen = [t.grad_fn for t in outputs], {}
+    while queue:
+        node = queue.pop()
+        if node is not None and node not in seen:
+            seen[node] = True
+            queue += [following for following, _ in node.next_functions]
+    return list(seen)
+
+
 class Subject:
     """The examined function, callable with other values for the inputs that are differentiated."""
 
     def __init__(self, fn, args, kwargs):
+        while isinstance(fn, functools.partial):
+            fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
         if isinstance(fn, type) and issubclass(fn, torch.autograd.Function):
             fn = fn.apply
         owner = getattr(fn, "__self__", None)
         is_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
         self.cls = owner if is_function else None
-        self.is_module = isinstance(fn, torch.nn.Module)
         label = self.cls or (fn if hasattr(fn, "__name__") else type(fn))
         self.label = label.__name__
+        module = owner if isinstance(owner, torch.nn.Module) else fn
+        self.is_module = isinstance(module, torch.nn.Module)
         if self.is_module:
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
-                fn = copy.deepcopy(fn)
-        self.fn, self.split = fn, len(args)
+                module = copy.deepcopy(module)
+            fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
+            self.scope = Scope(module)
+        self.fn, self.split, self.state = fn, len(args), []
+        self.records = False  # does it compute something else where nothing is recorded?
+        self.recalls = True  # does backward ask for the state of a module?
+        self.protects = False  # does backward change what it is handed?
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
         chosen = any(t.requires_grad for _, t in slots)
         examined = [differentiable(t) and (t.requires_grad or not chosen) for _, t in slots]
         if self.is_module:
-            state = [*fn.named_parameters(), *fn.named_buffers()]
+            state = [*module.named_parameters(), *module.named_buffers()]
+            if any(torch.nn.parameter.is_lazy(t) for _, t in state):
+                raise ValueError("fn has parameters without a shape: call it once before")
             self.state = [name for name, _ in state]
             slots += state
             examined += [t.requires_grad for _, t in state]
@@ -171,7 +294,7 @@ class Subject:
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
-            if dtype and differentiable(t) else t
+            if dtype and (t.is_floating_point() or t.is_complex()) else t
             for t in self.original
         ]  # fmt: skip
         self.values = [self.tensors[k] for k in self.examined]
@@ -182,12 +305,23 @@ class Subject:
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
         args = tuple(values[: self.split])
         kwargs = dict(zip(list(self.arguments)[self.split :], values[self.split :], strict=True))
-        if self.is_module:
-            state = dict(zip(self.state, supply, strict=True))
-            return torch.func.functional_call(self.fn, state, args, kwargs)
-        return self.fn(*args, **kwargs)
+        return self.within(list(supply), lambda: self.fn(*args, **kwargs))
 
-    def run(self, values, needs=True):
+    def within(self, state, do):
+        """do(), with these tensors as the state of the module, which backward may ask for, too."""
+        if not self.is_module:
+            return do()
+        state = dict(zip(self.state, state, strict=True))
+        state = {f"module.{name}": tensor for name, tensor in state.items()}
+        return torch.func.functional_call(self.scope, state, (do,))
+
+    def again(self, run, do):
+        """do(), with the state of that run."""
+        if not self.recalls:
+            return do()
+        return self.within(run.passed[len(run.passed) - len(self.state) :], do)
+
+    def run(self, values, needs=True, seed=0):
         """One forward pass. needs: whether each examined input requires a gradient."""
         needs = [needs] * len(values) if isinstance(needs, bool) else needs
         leaves = [
@@ -204,23 +338,31 @@ class Subject:
         def marks(ctx, *tensors):
             marked.extend(tensors)
 
-        reseed(0)
+        reseed(seed)
         with (
             phase("forward"), announced(FunctionCtx, "save_for_backward", saves),
             announced(FunctionCtx, "mark_non_differentiable", marks),
         ):  # fmt: skip
             result = self.call(passed)
         everything = tensors(result, "output")
-        others = [t for _, t in everything if not differentiable(t)]
-        found = [(name, t) for name, t in everything if differentiable(t)]
+        others = [t for _, t in everything if not has_gradient(t)]
+        found = [(name, t) for name, t in everything if has_gradient(t)]
         names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
         stale = any(t._version != version for t, version in saved)
         saved = [t for t, _ in saved]
         return Run(names, [t for _, t in found], leaves, passed, saved, stale, marked, others)
 
     def forward(self, values):
-        """The outputs as vectors of float64."""
-        return [as_vector(t) for t in self.run(values, needs=False).outputs]
+        """The outputs as vectors of float64; nothing is noted, for this is what runs most often."""
+        if self.records:
+            return [as_vector(t) for t in self.run(values).outputs]
+        given = self.tensors.copy()
+        for k, value in zip(self.examined, values, strict=True):
+            given[k] = value
+        reseed(0)
+        with phase("forward"):
+            result = self.call([t.detach().clone() for t in given])
+        return [as_vector(t) for _, t in tensors(result) if has_gradient(t)]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
         """Gradients of sum(v · output), one for each examined input; None where there is none."""
@@ -229,12 +371,12 @@ class Subject:
         leaves = [leaf for leaf in run.leaves if leaf.requires_grad]
         if not pairs or not leaves:
             return [None] * len(run.leaves)
+        outputs, vs = zip(*pairs, strict=True)
+        vs = [v.clone() for v in vs] if self.protects else vs
         reseed(seed)
         with phase("backward"):
-            grads = torch.autograd.grad(
-                [o for o, _ in pairs], leaves, [v for _, v in pairs],
-                allow_unused=True, retain_graph=retain or create, create_graph=create,
-            )  # fmt: skip
+            do = functools.partial(grads_of, outputs, leaves, vs, retain or create, create)
+            grads = self.again(run, do)
         grads = iter(g.to_dense() if g is not None and g.is_sparse else g for g in grads)
         return [next(grads) if leaf.requires_grad else None for leaf in run.leaves]
 

@@ -264,7 +264,7 @@ EXERCISE_3 = Exercise(
          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =", "x, y =",
          "sigmoid = torch.sigmoid(x)", "sigmoid = y / x", "at x = 0"),
         ("sigmoid = torch.sigmoid(x)", "sigmoid = 1 / (1 + torch.exp(-x))",
-         "at ±800: the gradient is right; its own derivative is nan"),
+         "at ±800: The gradient of `x` is right, but its own derivative"),
         ("x * torch.sigmoid(x)", "x * torch.sigmoid(x), torch.sigmoid(x)",
          "it returns a tuple, but a tensor is asked for"),
     ],

@@ -5,7 +5,7 @@ names what is wrong with them; the doctor must not accuse those of `HEALTHY`, wh
 code of a note. Every code of the doctor has a patient.
 """
 
-from . import formulas, healthy, numbers, protocol, refused  # noqa: F401
+from . import formulas, healthy, innocent, misleading, numbers, protocol, refused, transforms  # noqa: F401
 from .patient import BROKEN, HEALTHY, Patient
 
 __all__ = ["BROKEN", "HEALTHY", "PATIENTS", "Patient"]

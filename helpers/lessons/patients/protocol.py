@@ -50,6 +50,34 @@ class NotMarkedDirty(Function):
         return 3 * grad_output
 
 
+@broken("input-freed", "the caller's memory is given back", vector)
+class FreesItsInput(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = 3 * x
+        x.untyped_storage().resize_(0)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 3 * grad_output
+
+
+@broken("input-modified", "an index is changed for the caller, too",
+        lambda: (*vector(), torch.tensor([1, 3])))  # fmt: skip
+class ChangesTheIndex(Function):
+    @staticmethod
+    def forward(ctx, x, index):
+        ctx.save_for_backward(index.sub_(1))
+        ctx.size = len(x)
+        return x[index]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        return grad_output.new_zeros(ctx.size).index_add(0, index, grad_output), None
+
+
 @broken("input-returned", "the output is the input itself", vector)
 class ReturnsItsInput(Function):
     @staticmethod
@@ -130,6 +158,20 @@ class ThroughNumPy(Square):
         return torch.from_numpy(grad_output.detach().numpy() * 2 * x.detach().numpy())
 
 
+@broken("double-backward-not-finite", "a root in backward, whose own derivative is infinite at 0",
+        lambda: (torch.tensor([0.0, 1, -2], dtype=torch.float64),))  # fmt: skip
+class RootInBackward(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 3 * torch.sqrt(x**4)
+
+
 # --- the protocol of backward ---------------------------------------------------------------------
 
 
@@ -171,6 +213,14 @@ class AssertsContiguity(Square):
         return grad_output * 2 * x
 
 
+@broken("grad-output-layout", "a view of what has another order in memory", matrix)
+class ViewsGradOutput(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return (grad_output.view(-1) * 2 * x.view(-1)).view(x.shape)
+
+
 @broken("grad-output-layout", "memory is read as if it were contiguous", matrix)
 class ReadsMemory(Square):
     @staticmethod
@@ -189,6 +239,14 @@ class ChangesGradOutput(Square):
         return grad_output.mul_(2 * x)
 
 
+@broken("grad-output-modified", "a dimension is added to it", vector)
+class ReshapesGradOutput(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return (grad_output.unsqueeze_(0) * 2 * x).squeeze(0)
+
+
 @broken("state-between-calls", "the last call overwrites what the first one saved", vector)
 class SavesOnTheClass(Function):
     saved = None
@@ -201,6 +259,18 @@ class SavesOnTheClass(Function):
     @staticmethod
     def backward(ctx, grad_output):
         return grad_output * 2 * SavesOnTheClass.saved
+
+
+@broken("state-between-calls", "the next mask overwrites that of this call", lambda: draw((40,)))
+class MaskOnTheClass(Function):
+    @staticmethod
+    def forward(ctx, x):
+        MaskOnTheClass.mask = torch.rand_like(x) > 0.5
+        return x * MaskOnTheClass.mask
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * MaskOnTheClass.mask
 
 
 @broken("backward-only-once", "backward deletes what it needs", vector)

@@ -74,6 +74,14 @@ class NumberForGradient(Square):
         return 2.0
 
 
+@broken("gradient-type", "an array instead of a tensor", vector)
+class ArrayForGradient(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output.numpy() * 2 * x.numpy()
+
+
 @broken("complex-for-real", "a factor i", vector)
 class ImaginaryGradient(Double):
     @staticmethod

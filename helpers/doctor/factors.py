@@ -1,0 +1,188 @@
+"""Causes that concern the gradient as a whole: another point, nothing, or all times a factor."""
+
+import math
+
+import torch
+
+from .cases import Causes
+from .gradient import same
+from .report import MEANT, brief
+from .slopes import largest
+
+cause = Causes()
+
+
+@cause(
+    "right-here-only",
+    "The gradient of {x} is right at the given point but wrong at others.",
+    look="constants that belong to one input, and branches",
+    before=("factor-missing",),  # a number written into backward is a wrong factor elsewhere
+)
+def right_here_only(cases):
+    return cases.elsewhere
+
+
+@cause(
+    "gradient-none",
+    "The gradient of {x} is None, but {y} depends on {x}.",
+    look="what backward returns in the place of {x}; if it is meant as a constant, give "
+    "requires_grad=True to the other inputs only",
+    before=("gradient-zero",),  # None counts as zeros
+)
+def gradient_none(cases):
+    return all(c.none for c in cases)
+
+
+@cause(
+    "gradient-zero",
+    "The gradient of {x} is zero everywhere, but {y} depends on {x}.",
+    look="how the gradient of {x} is filled in",
+    before=("grad-output-ignored",),  # zeros are the same for every grad_output
+)
+def gradient_zero(cases):
+    return not any(c.given.any() for c in cases)
+
+
+@cause(
+    "straight-through",
+    "{y} does not change with {x} here, so the true gradient is zero; backward {what}." + MEANT,
+    look="which gradient this is, if no straight-through gradient is intended",
+    before=("inner-derivative-forgotten",),  # which is how it is mostly done
+)
+def straight_through(cases):
+    if not all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases):
+        return False
+    passes = cases[0].passes
+    return {"what": "passes grad_output straight through" if passes else "does not return zero"}
+
+
+@cause(
+    "grad-output-ignored",
+    "The gradient of {x} does not depend on grad_output{only}.",
+    look="where grad_output enters the gradient of {x}",
+    before=("not-linear",),  # what ignores it is not proportional to it
+)
+def grad_output_ignored(cases):
+    if not all(same(c.given[0], c.given[1]) and same(c.given[0], c.given[2]) for c in cases):
+        return False
+    return {"only": ", so it is right only for ones" if all(c.for_ones for c in cases) else ""}
+
+
+@cause(
+    "negated",
+    "The gradient of {x} is right, but negated.{meant}",
+    look="the sign",
+    before=("scaled",),  # by -1
+)
+def negated(cases):
+    return cases.is_factor(-1)
+
+
+@cause(
+    "factor-missing",
+    "The gradient of {x} {lacks} the factor {what}{rest}.{meant}",
+    look="where {what} enters the gradient of {x}",
+    before=("scaled",),  # by a number that has a name
+)
+def number_missing(cases):
+    for name, value in cases[0].subject.arguments.items():
+        if isinstance(value, (int, float)) and value not in (0, 1, -1):
+            for power, lacks in ((-1, "lacks"), (1, "has once too often")):
+                if cases.is_factor(value**power):
+                    return {"lacks": lacks, "what": f"`{name}` = {brief(value)}", "rest": ""}
+    return False
+
+
+@cause(
+    "mean-for-sum",
+    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size of {what}: a "
+    "mean where a sum belongs?",
+    look="how the gradient of {x} is reduced",
+    before=("scaled",),  # by a number that has a reason
+)
+def mean_for_sum(cases):
+    return cases.size(lambda n: cases.is_factor(1 / n))
+
+
+@cause(
+    "sum-for-mean",
+    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of {what}: a sum "
+    "where a mean belongs?",
+    look="how the gradient of {x} is reduced",
+    before=("scaled",),  # by a number that has a reason
+)
+def sum_for_mean(cases):
+    return cases.size(cases.is_factor)
+
+
+@cause(
+    "scaled",
+    "The gradient of {x} is right, but multiplied by {factor}.{meant}",
+    look="constant factors, in forward and in backward",
+    before=("swapped", "term-missing", "summed-too-far"),  # so may be all of these
+)
+def scaled(cases):
+    return cases.factor is not None and {"factor": brief(cases.factor)}
+
+
+@cause(
+    "few-digits",
+    "The gradient of {x} is right to {digits} digits only.",
+    look="casts to a lower precision in backward, and constants written with few digits",
+    before=("not-linear",),  # rounding is not linear
+)
+def few_digits(cases):
+    worst = 0.0
+    for c in cases:
+        off = (c.sampled - c.expected).abs()[:, c.trusted]
+        limit = c.limit[:, c.trusted]
+        if (off > 1e-2 * c.expected.abs()[:, c.trusted] + limit).any():
+            return False
+        worst = max(worst, ((off - limit) / largest(c.expected)).max().item())
+    return worst > 0 and {"digits": max(2, math.floor(-math.log10(worst)))}
+
+
+@cause(
+    "conjugate",
+    "The gradient of {x} is right for real numbers, but a conjugate is missing or one too many.",
+    look="PyTorch multiplies grad_output by the conjugate of the derivative",
+    before=("derivative-wrong",),  # a conjugate is a factor at each element
+)
+def conjugate(cases):
+    if not any(c.x.is_complex() or c.y.is_complex() for c in cases):
+        return False
+    for c in cases:
+        flipped = torch.stack([c.vjp(v.conj().resolve_conj()) for v in c.vs]).conj()
+        if not (c.fits(flipped[:, c.elements]) or c.fits(c.sampled.conj())):
+            return False
+    return True
+
+
+@cause(
+    "imaginary-lost",
+    "The gradient of {x} has lost its imaginary part.",
+    look="casts to a real dtype",
+    before=("right-only-for-ones",),  # ones are real
+)
+def imaginary_lost(cases):
+    if not all(c.x.is_complex() and not c.given.imag.any() for c in cases):
+        return False
+    return all(c.fits(c.sampled.real + 1j * c.expected.imag) for c in cases)
+
+
+@cause(
+    "not-linear",
+    "The gradient of {x} is not proportional to grad_output{how}",
+    look="terms without grad_output as a factor, and what is done to grad_output itself",
+    before=("right-only-for-ones", "term-missing", "partly-right"),  # a power leaves ones, a
+    # penalty is a term, a clip is a bound
+)
+def not_linear(cases):
+    c = cases[0]
+    limit = 1e-6 * largest(c.given)
+    if largest(c.vjp(torch.zeros_like(c.y))) > limit:
+        return {"how": ": it is not even zero where grad_output is zero."}
+    total, large = c.vjp(c.vs[0] + c.vs[1]), c.vjp(-1000 * c.vs[0]) / 1000
+    if max(largest(total - c.given[0] - c.given[1]), largest(large + c.given[0])) <= limit:
+        return False
+    return {"how": ", as a clip, a sign or a power makes it." + MEANT}
