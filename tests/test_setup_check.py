@@ -7,8 +7,8 @@ from helpers.ops.involution import compiler
 def test_reports_what_is_there():
     lines = setup_check.report().splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["Python", "torch"]
-    assert len(lines) == 5
-    assert ("no CUDA GPU" in lines[4]) != torch.cuda.is_available()
+    assert len(lines) == 6
+    assert ("no CUDA GPU" in lines[5]) != torch.cuda.is_available()
 
 
 def test_a_missing_compiler_names_the_remedy(monkeypatch):
@@ -35,9 +35,9 @@ def test_another_torch_is_noticed(monkeypatch):
     assert "outputs may differ" in setup_check.report()
 
 
-def test_missing_cupy_is_said(monkeypatch):
+def test_missing_packages_are_said(monkeypatch):
     def missing(name):
         raise setup_check.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(setup_check.importlib.metadata, "version", missing)
-    assert "no CuPy" in setup_check.report()
+    assert "no CuPy" in setup_check.report() and "no Triton" in setup_check.report()

@@ -12,7 +12,7 @@ import pytest
 from helpers.lessons.shipping import build_wheel, python
 from helpers.template import DOCTOR, PROJECT, make
 from helpers.template.__main__ import main
-from tests.conftest import NO_COMPILER, TORCH_BUILDS
+from tests.needs import NO_COMPILER, TORCH_BUILDS
 
 NAME = "chapter_16"  # as in the chapter, so that there is one wheel to build
 needs_builder = pytest.mark.skipif(

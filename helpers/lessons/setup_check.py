@@ -12,8 +12,8 @@ VERIFIED_WITH = "2.13.0"
 
 
 def report():
-    """Five lines: Python, torch, CuPy, C++ compiler, GPU; each with what it means."""
-    rows = [_python(), _torch(), _cupy(), _compiler(), _gpu()]
+    """Six lines: Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means."""
+    rows = [_python(), _torch(), _cupy(), _triton(), _compiler(), _gpu()]
     width = max(len(found) for found, _ in rows)
     return "\n".join(f"{found:<{width}}  {meaning}" for found, meaning in rows)
 
@@ -29,26 +29,39 @@ def _torch():
     return f"torch {version}", f"outputs may differ: they were verified with {VERIFIED_WITH}"
 
 
-def _cupy():
-    for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+def _version(*names):
+    """That of the first of these distributions that is installed, or None."""
+    for name in names:
         try:
-            version = importlib.metadata.version(name)
+            return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        return f"CuPy {version}", "chapter 07 can compile CUDA kernels, with or without a GPU"
-    return "no CuPy", "chapter 07 says so where it would compile CUDA kernels"
+
+
+def _cupy():
+    version = _version("cupy-cuda13x", "cupy-cuda12x", "cupy")
+    if version:
+        return f"CuPy {version}", "chapters 07 and 15 can compile CUDA kernels, without a GPU, too"
+    return "no CuPy", "chapters 07 and 15 say so where they would compile CUDA kernels"
+
+
+def _triton():
+    version = _version("triton")
+    if version:
+        return f"Triton {version}", "chapter 15 can run its kernels, without a GPU, too"
+    return "no Triton", "chapter 15 says so where it would run a kernel"
 
 
 def _compiler():
     try:
         command = find_compiler()
     except CompilerNotFoundError as error:
-        return "no C++ compiler", f"chapters 07 to 09 say so where they need it: {error}"
+        return "no C++ compiler", f"chapters 07 to 09, 15 and 16 say so where they need it: {error}"
     name = "zig" if "ziglang" in command else Path(command[0]).name
-    return f"compiler {name}", "chapters 07 to 09 can build C++, and run CUDA kernels on the CPU"
+    return f"compiler {name}", "chapters 07 to 09, 15 and 16 can build C++, and run CUDA on the CPU"
 
 
 def _gpu():
     if torch.cuda.is_available():
-        return torch.cuda.get_device_name(), "the CUDA kernels of chapter 07 run on it"
+        return torch.cuda.get_device_name(), "the CUDA kernels of chapters 07 and 15 run on it"
     return "no CUDA GPU", "not needed: every chapter runs without one"

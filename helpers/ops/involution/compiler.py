@@ -44,7 +44,7 @@ def find_compiler():
         raise CompilerNotFoundError("this needs Linux or macOS; on Windows, work in WSL")
     for command in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
         name, *options = shlex.split(command) or [""]  # "ccache g++" is a command of two words
-        if shutil.which(name):
+        if name and shutil.which(name):
             return [shutil.which(name), *options]
     if find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "c++"]
@@ -93,7 +93,11 @@ def cached_file(pattern, key, build):
     if not _is_whole(path):
         with _one_at_a_time(path) as write_digest:
             if not _is_whole(path):
-                _write(path, build)
+                try:
+                    _write(path, build)
+                except BaseException:
+                    _beside(path).unlink(missing_ok=True)
+                    raise
                 write_digest(_digest(path))
                 for old in sorted(folder.glob(pattern), key=_last_change)[:-KEPT]:
                     old.unlink(missing_ok=True)
