@@ -18,6 +18,7 @@ SERVER = """
 import json, os, signal, sys
 
 import ipykernel.kernelapp, matplotlib.pyplot, sklearn.datasets, sklearn.model_selection, torch
+import torch._dynamo  # with sympy; backward imports the one, the compiler the other
 
 signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
 for line in sys.stdin:
@@ -42,8 +43,13 @@ for line in sys.stdin:
 @cache
 def server():
     """One in each process of pytest, and not before the first notebook."""
-    # matplotlib asks for the backend when it is imported; a kernel sets this one.
-    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    # What is asked for at import: a kernel sets this backend; chapter 15 wants Triton's interpreter
+    # where there is no GPU, and the compiler imports Triton.
+    no_gpu = not os.path.exists("/dev/nvidiactl")
+    environment = os.environ | {
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "TRITON_INTERPRET": str(int(no_gpu)),
+    }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, "-c", SERVER], env=environment, **pipes)
     atexit.register(process.communicate)  # closes its stdin, which ends it
