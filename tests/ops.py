@@ -194,7 +194,7 @@ OPS = {
             ({"label_smoothing": 1.5}, ValueError, "label_smoothing must be from 0 to 1, got 1.5"),
             ({"label_smoothing": -0.1}, ValueError, "from 0 to 1, got -0.1"),
             ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
-            ({"chunk_size": 0}, ValueError, "chunk_size must be from 1 to inf, got 0"),
+            ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
         ],
         remarks=("tensor-on-ctx",),  # the gradients made in forward, to be given away in backward
         wraps=linear_cross_entropy,

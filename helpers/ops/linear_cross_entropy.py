@@ -393,4 +393,5 @@ def _check(input, weight, target, bias, ignore_index, reduction, label_smoothing
             kind = "an int" if kinds is INTS else "a number"
             raise TypeError(f"{name} must be {kind}, got {type(value).__name__}")
         if not least <= value <= most:
-            raise ValueError(f"{name} must be from {least} to {most}, got {value}")
+            bounds = f"{least} or more" if most == math.inf else f"from {least} to {most}"
+            raise ValueError(f"{name} must be {bounds}, got {value}")
