@@ -92,9 +92,14 @@ def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
 
 
 @pytest.mark.parametrize(
-    ("number", "old", "new"), [("0.1", "3 * x", "4 * x"), ("11.5", "tanh", "sinh")]
+    ("number", "old", "new"),
+    [
+        ("0.1", "3 * x", "4 * x"),
+        ("10.3", "Matmul(Function):", "Matmul(Function):\n    generate_vmap_rule = True\n"),
+        ("11.5", "tanh", "sinh"),
+    ],
 )
-def test_a_stub_with_another_number_or_name_is_an_attempt(number, old, new):
+def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new):
     given = EXERCISES[number]
     assert old in given.cell
     assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG

@@ -10,7 +10,9 @@ import torch
 from .report import TEXTS, error
 
 IN_PLACE = "methods that end in an underscore, and +="
-OF_CTX = ["saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty"]
+OF_CTX = [
+    "saved_tensors", "save_for_backward", "save_for_forward", "needs_input_grad", "mark_dirty",
+]  # fmt: skip
 
 EXCEPTIONS = {  # pattern of the message, whose groups fill the gaps of the text: text
     r"written-to tensor":
@@ -52,13 +54,12 @@ EXCEPTIONS = {  # pattern of the message, whose groups fill the gaps of the text
     r"You must implement":
         error("method-missing", "The Function lacks a method.",
               "the names of its methods, and their indentation"),
-    r"save_for_backward can only save variables":
-        error("saved-no-tensor", "save_for_backward was handed something that is no tensor.",
+    r"(save_for_\w+) (?:can only save variables|expects all arguments)":
+        error("saved-no-tensor", "{0} was handed something that is no tensor.",
               "its arguments: one tensor after the other, not in a list; what is no tensor goes "
               "on ctx"),
     r"Backward' object has no attribute '(\w+)'":
-        error("attribute-missing", "ctx has no `{0}`: forward did not put it there.{close}",
-              "what forward stores on ctx"),
+        error("attribute-missing", "ctx has no `{0}`{why}.{close}", "{stored}"),
     r"values to unpack":
         error("saved-count", "{phase} unpacks another number of values than there is.",
               "save_for_backward against saved_tensors"),
@@ -90,7 +91,7 @@ SAVED_MODIFIED = TEXTS["saved-modified"]
 def told(subject, raised, text=None, x=None, **words):
     """The exception as a finding: as `text`, or as what its message says."""
     said = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
-    said = said.splitlines()[0][:200]
+    said = in_short(said.splitlines()[0])
     seen = {"message": f"{type(raised.error).__name__}: {said}"}
     pattern, meant = next((p, text) for p, text in EXCEPTIONS.items() if re.search(p, said))
     if text and meant is not GRAD_OUTPUT_MODIFIED:
@@ -99,8 +100,9 @@ def told(subject, raised, text=None, x=None, **words):
     if meant is GRADIENT_SHAPE:
         return wrong_shape(subject, groups, seen)
     line = users_line(raised.error)
+    within = [frame.name for frame in traceback.extract_tb(raised.error.__traceback__)]
     words = {
-        "phase": raised.phase.capitalize(),
+        "phase": "`setup_context`" if "setup_context" in within else raised.phase.capitalize(),
         "error": type(raised.error).__name__,
         "line": f"`{line}`" if line else "the call",
         "which": "",
@@ -108,9 +110,21 @@ def told(subject, raised, text=None, x=None, **words):
     if meant.code == "attribute-missing":
         close = difflib.get_close_matches(groups[0], OF_CTX, 1)
         words["close"] = f" Did you mean `{close[0]}`?" if close else ""
+        late = raised.phase == "backward"
+        words["why"] = ": forward did not put it there" if late else ""
+        words["stored"] = "what forward stores on ctx" if late else words["line"]
     if meant.code == "gradient-type":
         words["article"] = "an" if groups[0][0] in "aeiou" else "a"
     return meant(seen=seen, groups=groups, **words)
+
+
+def in_short(line, most=200):
+    """As much of a long message as fits: whole sentences, or else whole words."""
+    line = re.sub(r",? but expected one of:$", "", line)
+    if len(line) <= most:
+        return line
+    sentences = re.match(rf".{{,{most}}}\.(?= [A-Z])", line)
+    return sentences[0] if sentences else line[:most].rpartition(" ")[0] + " ..."
 
 
 def wrong_shape(subject, groups, seen):

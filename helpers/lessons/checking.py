@@ -244,6 +244,10 @@ def _misfit_of_function_class(attempt, reference):
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:
         return f"`forward` must take ({', '.join(names)})."
+    try:
+        inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
+    except TypeError:
+        return "`setup_context` must take (ctx, inputs, output)."
     return None
 
 
@@ -261,7 +265,8 @@ def _outline(value):
     if inspect.isclass(value):
         methods = {name: getattr(m, "__func__", m) for name, m in vars(value).items()}
         functions = {name: m for name, m in methods.items() if inspect.isfunction(m)}
-        return value.__bases__, {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
+        code = {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
+        return value.__bases__, code | {n: m for n, m in methods.items() if isinstance(m, bool)}
     if inspect.isfunction(value):
         return "function", {} if _is_blank(value) else _code(value)
     return None, None

@@ -79,10 +79,6 @@ COMPILABLE = transforms(turn_and_turn_about)
 del COMPILABLE["linearize"], COMPILABLE["jvp(jvp)"]
 
 
-def every_compilable(f):
-    return lambda *tensors: {name: made(f)(*tensors) for name, made in COMPILABLE.items()}
-
-
 def together(*calls):
     """Several operations as one function of one number, since each compilation takes long.
 

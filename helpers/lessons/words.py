@@ -5,6 +5,7 @@ import re
 import traceback
 
 import torch
+from torch.autograd import Function
 
 REMEDIES = {  # where the doctor's own do not fit an exercise
     "gradient-none": None,
@@ -14,6 +15,18 @@ REMEDIES = {  # where the doctor's own do not fit an exercise
     "constant: an intermediate kept on ctx, or saved and not returned",
     "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
     "once_differentiable says so openly",
+}
+BY_MESSAGE = {  # the same, by what an exception says
+    ("jvp-fails", "values to unpack"): "save_for_forward: what it saved is what jvp finds in "
+    "ctx.saved_tensors",
+    ("jvp-fails", "positional argument|number of forward gradients"): "what jvp takes and returns: "
+    "a tangent for each input, and one for each output",
+    ("vmap-fails", "both generate_vmap_rule"): "generate_vmap_rule, which a rule of one's own "
+    "replaces",
+    ("vmap-fails", r"numpy\(\) on Tensor"): "what the rule calls: apply, which autograd sees, or "
+    "the steps of forward themselves",
+    ("jvp-fails", "NameError"): None,
+    ("vmap-fails", "NameError"): None,
 }
 
 
@@ -41,9 +54,19 @@ def in_words(found, attempt, inputs):
                 f"ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is "
                 f"that tuple. Unpack it: `({name},) = ctx.saved_tensors`."
             )
+    if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
+        return "`jvp` must return a tensor. Is a `return` missing?"
+    if "returned as-is as output" in message:
+        return (
+            "`forward` returns its input itself, perhaps changed in place. Look at: methods that "
+            "end in an underscore."
+        )
     words = [re.sub(r" If that is meant.*", "", found.message)]
     words[0] = words[0].replace("has once too often the factor", "has a wrong power of")
     remedy = REMEDIES.get(found.code, found.remedy)
+    for (code, pattern), other in BY_MESSAGE.items():
+        if found.code == code and re.search(pattern, message):
+            remedy = other
     if found.code == "none-not-handled":
         words[0] = words[0].replace("used.", "used, or when what follows passes no gradient on.")
         if len(as_tuple(attempt(*copies(inputs)))) == 1:
@@ -54,6 +77,9 @@ def in_words(found, attempt, inputs):
             "save_for_backward, with an input or an output of forward itself, no copy; from these "
             "backward can compute the rest"
         )
+    cls = getattr(attempt, "__self__", None)
+    if found.code == "tensor-on-ctx" and getattr(cls, "jvp", Function.jvp) is not Function.jvp:
+        remedy += "; for jvp, save_for_forward"
     some = re.search(r"right in part: (at index ([\d, ]+) of dimension (\d+)) it is", words[0])
     sizes = [value.shape[int(some[3])] for value in inputs if some and torch.is_tensor(value)]
     if some and 2 * len(some[2].split(",")) > max(sizes):

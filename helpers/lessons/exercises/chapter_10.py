@@ -75,6 +75,13 @@ EXERCISE_1 = Exercise(
     wrong=[
         ("    generate_vmap_rule = True\n\n", "", "it does not have vmap support"),
         ("def forward(x)", "def forward(ctx, x)", "`forward` must take (x)"),
+        ("setup_context(ctx, inputs, output)", "setup_context(ctx, x)",
+         "`setup_context` must take (ctx, inputs, output)"),
+        ("(*inputs)", "(inputs)", "one tensor after the other"),
+        ("ctx.save_for_backward(*inputs)", "(x,) = input\n        ctx.save_for_backward(x)",
+         "`setup_context` raised TypeError"),
+        ("return x / torch.sqrt(1 + x**2)", "return x.div_(torch.sqrt(1 + x**2))",
+         "end in an underscore"),
         ("        ctx.save_for_backward(*inputs)",
          "        (x,) = inputs\n        ctx.save_for_backward(torch.sqrt(1 + x**2))",
          "(x,) = ctx.saved_tensors", "(root,) = ctx.saved_tensors",
@@ -86,7 +93,7 @@ EXERCISE_1 = Exercise(
          "it returns a tuple, but a tensor is asked for"),
         ("ctx.save_for_backward(*inputs)", "(ctx.x,) = inputs", "(x,) = ctx.saved_tensors",
          "x = ctx.x", "`ctx.x` holds an input"),
-        ("** 3", "** 2", "The gradient of `x`"),
+        ("** 3", "** 2", "off by another factor at each element"),
         ("grad_output /", "1 /", "does not depend on grad_output"),
         ("def forward(x):\n", "def forward(ctx, x):\n        ctx.save_for_backward(x)\n",
          "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
@@ -94,10 +101,10 @@ EXERCISE_1 = Exercise(
          "it must override the setup_context staticmethod"),
     ],
     like=_squash,
-    samples={"": [SAMPLE]},
+    samples={"": [SAMPLE - 0.25]},
     order=2,
     properties=[_under(_squash, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
-    success="one forward for a whole batch, and derivatives of every order.",
+    success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
         "In setup_context there are only inputs and outputs. Which of them do you need?",
         "The root can be computed again in backward, from x.",
@@ -133,23 +140,12 @@ class Multiply(Function):
 
 
 def _goes_forward(attempt):
+    """What the doctor, who compares the slopes, does not say."""
     tensors = (SAMPLE, random(2, 3))
-    for name, place in (("a", 0), ("b", 1)):
-        tangents = [torch.zeros_like(tensor) for tensor in tensors]
-        tangents[place] = random(2, 3, seed=1)
-        try:
-            slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tuple(tangents))[1]
-        except Exception as error:
-            if "INTERNAL ASSERT" in str(error):
-                yield "`jvp` must return a tensor. Is a `return` missing?"
-            yield f"forwards it raises {raised(error)}" + (
-                " What jvp finds there is what save_for_forward saved."
-                if "not enough values to unpack" in str(error)
-                else ""
-            )
-        else:
-            if not _alike(slope, jvp(torch.mul, tensors, tuple(tangents))[1]):
-                yield f"The slope along `{name}` is wrong: the other tangent is 0 there."
+    try:
+        jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
+    except Exception as error:
+        yield f"forwards it raises {raised(error)}"
     small = [tensor[0] for tensor in tensors]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
@@ -171,17 +167,25 @@ EXERCISE_2 = Exercise(
         a, b = ctx.saved_tensors
         return a_tangent * b + a * b_tangent""", ""),
     wrong=[
-        ("        ctx.save_for_forward(*inputs)\n", "", "save_for_forward"),
-        (" + a * b_tangent", "", "The slope along `b` is wrong"),
+        ("        ctx.save_for_forward(*inputs)\n", "", "Look at: save_for_forward"),
+        ("forward(*inputs)", "forward(inputs)", "save_for_forward was handed something"),
+        ("save_for_forward(", "save_for_forwards(", "Did you mean `save_for_forward`?"),
+        ("        ctx.save_for_forward(*inputs)", "        ctx.a, ctx.b = inputs",
+         "a, b = ctx.saved_tensors\n        return a_", "a, b = ctx.a, ctx.b\n        return a_",
+         "for jvp, save_for_forward"),
+        (" + a * b_tangent", "", "Where `b` moves, the tangent of the output"),
+        ("a_tangent * b + a * b_tangent", "(a + a_tangent) * (b + b_tangent) - a * b",
+         "is not the sum of what it is where each moves alone"),
+        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)", "it is nan"),
         ("a_tangent * b + a * b_tangent", "a_tangent * a + b * b_tangent",
-         "The slope along `a` is wrong"),
+         "Where `a` moves"),
         ("a_tangent * b + a * b_tangent", "a_tangent * b, a * b_tangent",
-         "expected 1 but got 2"),
+         "one for each output"),
         ("a_tangent * b + a * b_tangent", "a_tangent * b - a * b_tangent",
-         "The slope along `b` is wrong"),
-        ("a_tangent * b + a * b_tangent", "a_tangent + b_tangent", "along `a` is wrong"),
+         "gives is negated"),
+        ("a_tangent * b + a * b_tangent", "a_tangent + b_tangent", "Where `a` moves"),
         ("def jvp(ctx, a_tangent, b_tangent)", "def jvp(ctx, tangent)",
-         "a_tangent * b + a * b_tangent", "tangent * b", "takes 2 positional arguments but 3"),
+         "a_tangent * b + a * b_tangent", "tangent * b", "a tangent for each input"),
         ("return a_tangent * b + a * b_tangent", "a_tangent * b + a * b_tangent",
          "Is a `return` missing?"),
         ("a_tangent * b +", "a_tangent * b.detach() +", "differentiated again"),
@@ -203,7 +207,7 @@ EXERCISE_2 = Exercise(
     properties=[_goes_forward],
     success="it goes forwards, and `hessian` goes forwards over your backward.",
     hints=(
-        "What happens to a product when both factors move a little?",
+        "How fast does a product change when both factors move?",
         "The product rule: two terms, each with one tangent.",
         "jvp reads ctx.saved_tensors, too, but only what save_for_forward saved.",
     ),
@@ -241,34 +245,42 @@ def _matmul(x, weight):
 
 
 def _has_a_rule(attempt):
-    f = attempt.apply
+    """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield "`generate_vmap_rule` is on, but NumPy cannot look through a batch."
-    for sizes in ((3, 3), (3, 3)), ((4, 2), (3, 2)):
-        tensors = [random(*size, seed=seed) for seed, size in enumerate(sizes)]
-        for in_dims in everywhere(2):
-            batches = [
-                tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
-                for tensor, dim in zip(tensors, in_dims, strict=True)
-            ]
-            right = vmap(_matmul, in_dims)(*batches)
-            try:
-                given = vmap(lambda x, w: f(x, w), in_dims)(*batches)
-            except Exception as error:
-                yield f"with in_dims={in_dims} it raises {raised(error)}"
-            if given.shape != right.shape:
-                yield (
-                    f"with in_dims={in_dims} the result has the shape {tuple(given.shape)} instead "
-                    f"of {tuple(right.shape)}, without a word."
-                )
-            if not _alike(given, right):
-                yield f"with in_dims={in_dims} the numbers are wrong, without a word."
-            try:
-                slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
-            except Exception as error:
-                yield f"the values are right, but with a grad around the vmap, {raised(error)}"
-            if not _alike(*slopes):
-                yield f"the values are right, but not grad of vmap, with in_dims={in_dims}."
+        yield "the rule itself is asked for: a static method `vmap`, and no `generate_vmap_rule`."
+    f = attempt.apply
+    tensors = [random(4, 2), random(3, 2, seed=1)]
+    for in_dims in everywhere(2):
+        batches = [
+            tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
+            for tensor, dim in zip(tensors, in_dims, strict=True)
+        ]
+        where, rule = f"with in_dims={in_dims}", lambda f, in_dims=in_dims: vmap(f, in_dims)
+        yield _unlike(f, rule, batches, where)
+        try:
+            slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
+        except Exception as error:
+            yield f"the values are right, but with a grad around the vmap, {raised(error)}"
+        if not _alike(*slopes):
+            yield f"the values are right, but not grad of vmap, {where}."
+    batches = [random(2, 4, 3), random(2, 5, 3, seed=1)]
+    where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+    wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
+    yield wrong and f"{wrong} Look at: the argument that has no new dimension."
+
+
+def _unlike(f, rule, batches, where):
+    right = rule(_matmul)(*batches)
+    try:
+        given = rule(lambda x, w: f(x, w))(*batches)
+    except Exception as error:
+        return f"{where} it raises {raised(error)}"
+    if given.shape != right.shape:
+        return (
+            f"{where} the result has the shape {tuple(given.shape)} instead of "
+            f"{tuple(right.shape)}, without a word."
+        )
+    return None if _alike(given, right) else f"{where} the numbers are wrong, without a word."
 
 
 EXERCISE_3 = Exercise(
@@ -286,24 +298,30 @@ EXERCISE_3 = Exercise(
         return Matmul.apply(x, weight), 0""", ""),
     wrong=[
         ("if dim is None else tensor.movedim(dim, 0)", "if dim is None else tensor",
-         "with in_dims=(None, -1) the numbers are wrong"),
+         "a batch that is dimension -1 of `x`"),
+        ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
+         "the shape (2, 4, 5) instead of (2, 2, 4, 5)"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]",
-         "the result has the shape (3, 3, 3, 3)"),
+         "out_dims names another dimension"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)",
          "to have two returns"),
         ("tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)",
          "tensor.movedim(dim, 0)", "got (NoneType, int)"),
         ("    @staticmethod\n    def forward",
          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
-         "NumPy cannot look through a batch"),
+         "which a rule of one's own replaces"),
+        ("    @staticmethod\n    def forward",
+         "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
+         "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))", "x @ weight.mT",
+         "def vmap(", "def rule(", "the rule itself is asked for"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1",
-         "in_dims=(None, 0) the numbers are wrong"),
-        ("Matmul.apply(x, weight), 0", "x @ weight, 0", "the numbers are wrong"),
+         "out_dims names another dimension"),
+        ("Matmul.apply(x, weight), 0", "x @ weight, 0", "Under vmap, `Matmul` fails"),
         ("def vmap(info, in_dims, x, weight)", "def vmap(in_dims, x, weight)",
          "info.batch_size", "3", "takes 3 positional arguments but 4 were given"),
         ("return Matmul.apply(x, weight), 0",
          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0",
-         "with a grad around the vmap"),
+         "what the rule calls: apply"),
     ],
     like=_matmul,
     samples={"": [random(3, 2), random(4, 2, seed=1)]},
