@@ -116,6 +116,8 @@ def main(argv=None):
     )
     parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
     options = parser.parse_args(argv)
+    if options.run and not os.path.isfile(options.run[0]):
+        parser.error(f"there is no file {options.run[0]}")
     if options.run:
         return run(options.run)
     if options.run is not None or options.target is None:

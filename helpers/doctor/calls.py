@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import threading
 import types
+from inspect import Parameter
 
 import torch
 from torch.autograd.function import Function, _SingleLevelFunction
@@ -148,7 +149,9 @@ class Call:
 
     def held(self):
         """The tensors that the arguments hold where the doctor does not replace them."""
-        return {id(t): t for a in (*self.args, *self.kwargs.values()) for t in held(a)}.values()
+        values = [*self.args, *self.kwargs.values(), *vars(self.cls).values()]
+        values = [getattr(v, "__func__", v) for v in values]  # of a static method
+        return {id(t): t for value in values for t in held(value)}.values()
 
 
 class Again:
@@ -162,6 +165,10 @@ class Again:
             self.__self__ = call.cls
         self.target, self.autocasts = op or call.cls.apply, call.autocasts
         self.__name__ = op._name if op else call.cls.__name__
+        if op:
+            names = [argument.name for argument in op._schema.arguments]
+            parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+            self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, *args, **kwargs):
         with contextlib.ExitStack() as stack:
@@ -184,6 +191,7 @@ def fresh(value):
 
 
 def held(value, replaced=True, depth=4):
+    """The tensors in modules, closures, bound methods and objects, but in no list of tensors."""
     if isinstance(value, torch.Tensor):
         return [] if replaced else [value]
     if isinstance(value, torch.nn.Module):
@@ -197,10 +205,19 @@ def held(value, replaced=True, depth=4):
     elif isinstance(value, functools.partial):
         inner, replaced = (value.func, *value.args, *value.keywords.values()), False
     else:
-        inner = [*cells(value), getattr(value, "__self__", None)]
+        inner = [*cells(value), *globals_of(value), getattr(value, "__self__", None)]
         inner += getattr(value, "__dict__", {}).values()
         replaced = False
     return [t for item in inner for t in held(item, replaced, depth - 1)]
+
+
+def globals_of(fn):
+    """The tensors, modules and functions that a function finds among its globals."""
+    if not isinstance(fn, types.FunctionType) or (fn.__module__ or "").startswith("torch."):
+        return []
+    named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+    kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
+    return [value for value in named if isinstance(value, kinds)]
 
 
 def brief(tensor):

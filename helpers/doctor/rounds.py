@@ -13,9 +13,10 @@
 Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
 flags. They are examined at the end of the block, and the copies are let go.
 
-It does not see Functions written in C++, code that torch.compile has compiled, other processes,
-nor a branch that the first call of a pattern does not take. In a program of several processes, skip
-the Functions that communicate: their examination would wait for the other processes.
+It does not see Functions written in C++, calls inside the transforms of torch.func, code that
+torch.compile has compiled, other processes, nor a branch that the first call of a pattern does not
+take. In a program of several processes, skip the Functions that communicate: their examination
+would wait for the other processes.
 """
 
 import contextlib
@@ -153,8 +154,8 @@ def rounds(*, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()):
     error. If the block raises, nothing is examined.
     """
     for name, value in (("max_bytes", max_bytes), ("max_patterns", max_patterns)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a positive int, got {value!r}")
+        if not isinstance(value, (int, float)) or value < 0:
+            raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
     names = {"only": only, "skip": skip, "faithful": faithful}
     return Rounds(max_bytes, max_patterns, **{k: listed(k, v) for k, v in names.items()})
 
