@@ -240,11 +240,9 @@ def where(frame):
         owner = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module) and not any(owner is m for m in modules):
             modules.append(owner)
-        if not lines and not file.startswith(NEVER):
-            lines.append((file, frame.f_lineno, name))
-        elif len(lines) == 1 and file not in (lines[0][0], ""):
-            if not file.startswith((*NEVER, *LIBRARIES, "<frozen")):
-                lines.append((file, frame.f_lineno, name))
+        never = (*NEVER, *LIBRARIES, "<frozen") if lines else NEVER
+        if len(lines) < 2 and not file.startswith(never) and file not in [f for f, *_ in lines]:
+            lines.append((file, frame.f_lineno, name, frame.f_globals.get("__name__", "")))
         frame = frame.f_back
     if not lines:
         return "a thread of the engine"
@@ -256,13 +254,16 @@ def where(frame):
     return ", ".join(said)
 
 
-def place(file, number, name):
+def place(file, number, function, module):
+    below = os.path.join(os.getcwd(), "")
     if "ipykernel" in file or file.startswith("<ipython"):
-        file = "a cell"
-    elif file.startswith(os.path.join(os.getcwd(), "")):
-        file = os.path.relpath(file)
-    spot = f"line {number} of {file}" if file == "a cell" else f"{file}:{number}"
-    return spot if name.startswith("<") else f"{spot} in {name}"
+        spot = f"line {number} of a cell"
+    elif file.startswith(below) or module == "__main__":
+        spot = f"{file.removeprefix(below)}:{number}"
+    else:  # from the folder on that holds the package
+        depth = module.count(".") + 1 + (os.path.basename(file) == "__init__.py")
+        spot = "/".join(file.split(os.sep)[-depth:]) + f":{number}"
+    return spot if function.startswith("<") else f"{spot} in {function}"
 
 
 def path(module, root):
