@@ -96,7 +96,7 @@ def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
     for words in (
         "Rounds: 2 Functions, 1 wrong", "error (contribution-lost)", "Square: nothing found",
         f"{Path(__file__).name}:{number} in forward, `return LookUp.apply(table, index)`",
-        "in module `parts.0` (Reader), with (4) float32, (3) int64",
+        "in module `parts.0` (Reader) given (4) float32, (3) int64",
     ):  # fmt: skip
         assert words in text, text
     with pytest.raises(WrongGradientError, match="contribution-lost"):
@@ -165,15 +165,17 @@ class Recomputes(Function):
 
 def test_what_an_examined_function_leaves_on_its_class_is_taken_back():
     class Remembers(Square):
-        sizes = ()
+        dtypes = ()
 
         @staticmethod
         def forward(ctx, x):
-            Remembers.sizes, Remembers.last = (*Remembers.sizes, x.dtype), x.dtype
+            Remembers.dtypes = (*Remembers.dtypes, x.dtype)
+            if x.dtype is torch.float64:
+                Remembers.doubled = True
             return Square.forward(ctx, x)
 
     visits(lambda: Remembers.apply(leaf(2)))
-    assert Remembers.sizes == (torch.float32,) and Remembers.last is torch.float32
+    assert Remembers.dtypes == (torch.float32,) and not hasattr(Remembers, "doubled")
 
 
 def test_nothing_is_kept_afterwards(monkeypatch):
@@ -412,9 +414,19 @@ def test_arguments_with_a_state_are_copied_for_each_call():
     assert counter == {"n": 1} and torch.equal(generator.get_state(), program.state)
 
 
-def test_a_module_in_a_closure_is_judged_in_its_own_precision():
-    module = torch.nn.Linear(3, 2)
+MODULE = torch.nn.Linear(3, 2)
 
+
+def through_a_global(x):  # in float32, whatever arrives
+    return MODULE(x.float()).to(x.dtype)
+
+
+def through_a_closure(module):
+    return lambda x: module(x.float()).to(x.dtype)
+
+
+@pytest.mark.parametrize("fn", [through_a_global, through_a_closure(MODULE)])
+def test_a_module_that_a_function_holds_is_judged_in_its_own_precision(fn):
     class Through(Function):
         @staticmethod
         def forward(ctx, x, fn):
@@ -428,11 +440,22 @@ def test_a_module_in_a_closure_is_judged_in_its_own_precision():
                 x = ctx.saved_tensors[0].detach().requires_grad_()
                 return torch.autograd.grad(ctx.fn(x), x, g)[0], None
 
-    def fn(x):  # in float32, whatever arrives
-        return module(x.float()).to(x.dtype)
-
     visit = visits(lambda: Through.apply(leaf(2, 3), fn))["Through"]
     assert visit.ok and not any(f.code == "double-copy" for f in visit.findings), str(visit)
+
+
+def test_tensors_in_a_list_are_constants_as_autograd_takes_them():
+    class Weighted(Function):
+        @staticmethod
+        def forward(ctx, x, weights):
+            ctx.save_for_backward(*weights)
+            return x * weights[0]
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0], None
+
+    assert visits(lambda: Weighted.apply(leaf(2), [leaf(2)]))["Weighted"].ok
 
 
 PROGRAM = """

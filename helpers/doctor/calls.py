@@ -246,7 +246,7 @@ def where(frame):
         frame = frame.f_back
     if not lines:
         return "a thread of the engine"
-    said = [f"at {place(*line)}" for line in lines]
+    said = [f"{word} {place(*line)}" for word, line in zip(("at", "from"), lines, strict=False)]
     text = linecache.getline(*lines[0][:2]).strip()
     said[0] += f", `{text}`" if text else ""
     if modules:

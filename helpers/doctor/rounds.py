@@ -53,7 +53,7 @@ class Visit(Report):
     full_name: with its module
     calls:    how often it was applied
     patterns: how many of its patterns were examined
-    called:   where the call stands of which the worst was found, and what it was given
+    called, given: where the call stands of which the worst was found, and what it was given
     first:    what ran when it was applied first: a test, if pytest runs
     left:     how many calls were not examined, by reason
     """
@@ -62,6 +62,7 @@ class Visit(Report):
     calls: int = 0
     patterns: int = 0
     called: str = ""
+    given: str = ""
     first: str = ""
     left: dict = field(default_factory=dict)
 
@@ -77,7 +78,7 @@ class Visit(Report):
         head, *rest = str(Report(self.name, serious)).split("\n")
         head = head if self.patterns else f"{self.name}: not examined"
         lines = [self.counts, self.first and f"first in {self.first}"]
-        lines += [self.called and f"called {self.called}"]
+        lines += [self.called and f"called {self.called}", self.given and f"given {self.given}"]
         indents = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
         wrapped = [textwrap.wrap(t, 96, break_long_words=False, **indents) for t in lines if t]
         return "\n".join([head, *itertools.chain(*wrapped), *rest])
@@ -270,7 +271,7 @@ class Rounds:
             if p.kept:
                 try:
                     report = examined(p.kept, not among(record.full_name, self.faithful))
-                    done.append((report, f"{p.kept.called}, with {p.kept.given}"))
+                    done.append((report, (p.kept.called, p.kept.given)))
                 except Exception as error:
                     if of_a_signal(error):
                         raise
@@ -283,11 +284,11 @@ class Rounds:
             for finding in report.findings:
                 findings.setdefault((finding.code, finding.input, finding.through), finding)
         order = sorted(done, key=lambda pair: (pair[0].ok, not pair[0].findings))
-        called = order[0][1] if order else ""
+        called, given = order[0][1] if order else ("", "")
         findings = sorted(findings.values(), key=lambda f: list(SEVERITIES).index(f.severity))
         return Visit(
             record.name, findings, bool(done), record.full_name, record.calls, len(done), called,
-            record.first, left,
+            given, record.first, left,
         )  # fmt: skip
 
 
