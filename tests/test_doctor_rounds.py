@@ -390,6 +390,29 @@ def test_autocast_is_that_of_the_call():
     assert visit.patterns == 2 and visit.ok, str(visit)
 
 
+def test_what_autocast_rounds_is_not_held_against_float32():
+    class Power(Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            h = x @ w  # to three digits, of which the power loses one
+            ctx.save_for_backward(h, w)
+            return h**8
+
+        @staticmethod
+        def backward(ctx, g):
+            h, w = ctx.saved_tensors
+            return 8 * g.to(w.dtype) * h.to(w.dtype) ** 7 @ w.t(), None
+
+    x, w = leaf(4, 3), leaf(3, 3).detach()
+
+    def program():
+        with torch.autocast("cpu", torch.bfloat16):
+            Power.apply(x, w)
+
+    visit = visits(program)["Power"]
+    assert visit.ok, str(visit)
+
+
 def test_arguments_with_a_state_are_copied_for_each_call():
     class Counts(Function):
         @staticmethod
