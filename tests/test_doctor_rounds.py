@@ -186,7 +186,8 @@ def test_nothing_is_kept_afterwards(monkeypatch):
         return call
 
     monkeypatch.setattr(noticed.Call, "of", of)
-    with rounds() as found:
+    manager = rounds()  # which outlives the block, as at the top of a notebook
+    with manager as found:
         Square.apply(leaf(2))
         assert copies[0]() is not None
     gc.collect()
@@ -524,11 +525,12 @@ def test_command_line(tmp_path, capsys):
 
 
 def pytest_over(tmp_path, *arguments, plugin="helpers.doctor.plugin"):
-    (tmp_path / "test_program.py").write_text(PROGRAM)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    program, settings = tmp_path / "test_program.py", tmp_path / "pytest.ini"
+    program.write_text(PROGRAM)
+    settings.write_text("[pytest]\n")
     sys.modules.pop("test_program", None)
-    return ["-p", plugin, "-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path),
-            *arguments, str(tmp_path / "test_program.py")]  # fmt: skip
+    surroundings = ["-p", "no:cacheprovider", "-c", str(settings), "--rootdir", str(tmp_path)]
+    return ["-p", plugin, *surroundings, *arguments, str(program)]
 
 
 def test_a_test_suite_fails_and_names_the_first_test(tmp_path, capsys):

@@ -276,7 +276,6 @@ class Rounds:
                     if of_a_signal(error):
                         raise
                     p.reason = f"the doctor raised {type(error).__name__}: {error}"
-                p.kept = None
             if p.reason:
                 left[p.reason] += p.calls
         findings = {}
