@@ -7,7 +7,13 @@
     report.ok                                             # False if there is an error
     report.raise_if_wrong()                               # in a test
 
+    with rounds() as found:                               # every Function of a running program
+        train_step(model, batch)
+    print(found)
+
     python -m helpers.doctor module.py:MyFunction --input 3x4 --input 5x4
+    python -m helpers.doctor --run train.py --epochs 1
+    pytest -p helpers.doctor.plugin --doctor
 
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
@@ -36,15 +42,13 @@ Sources of the ideas
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
-from . import backward, circumstances, derivative, forward, precision, second, transforms
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
+from .rounds import Found, rounds
 from .subject import undisturbed
+from .trials import TRIALS
 
-__all__ = ["Finding", "Report", "WrongGradientError", "examine"]
-
-GROUPS = (forward, backward, derivative, circumstances, second, transforms, precision)
-TRIALS = [trial for group in GROUPS for trial in group.trial]
+__all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
 
 
 def examine(fn, *inputs, faithful=True, **kwargs):

@@ -3,12 +3,16 @@
 import argparse
 import importlib
 import importlib.util
+import os
 import re
+import runpy
 import sys
+import traceback
 
 import torch
 
 from . import examine
+from .rounds import rounds
 
 
 def tensor(text):
@@ -53,6 +57,31 @@ def load(target):
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
+def run(argv):
+    """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
+
+    That is 1 if a Function is wrong, 2 if the program raised, otherwise the program's own.
+    """
+    kept, status = (sys.argv, sys.path), 0
+    sys.argv, sys.path = argv, [os.path.dirname(os.path.abspath(argv[0])), *sys.path]
+    try:
+        with rounds() as found:
+            try:
+                runpy.run_path(argv[0], run_name="__main__")
+            except SystemExit as left:
+                status = left.code
+            except Exception:
+                traceback.print_exc()
+                status = 2
+    finally:
+        sys.argv, sys.path = kept
+    if not isinstance(status, (int, type(None))):
+        print(status, file=sys.stderr)  # as Python does
+        status = 1
+    print(found)
+    return (status or 0) if found.ok else 1
+
+
 def main(argv=None):
     """Examine what the command line names; returns the exit status, 1 if there is an error.
 
@@ -63,7 +92,11 @@ def main(argv=None):
         description="Examine the gradient of a function. Exit status: 0 right, 1 wrong, 2 not run.",
         epilog=f"example: python -m {__package__} mine.py:Scale --input 3x4 --value 2.5",
     )
-    parser.add_argument("target", help="module.py:name or package.module:name")
+    parser.add_argument("target", nargs="?", help="module.py:name or package.module:name")
+    parser.add_argument(
+        "--run", nargs=argparse.REMAINDER, metavar=("script.py", "args"),
+        help="run a program, and examine every Function that it applies",
+    )  # fmt: skip
     parser.add_argument(
         "--input",
         dest="inputs",
@@ -83,6 +116,12 @@ def main(argv=None):
     )
     parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
     options = parser.parse_args(argv)
+    if options.run and not os.path.isfile(options.run[0]):
+        parser.error(f"there is no file {options.run[0]}")
+    if options.run:
+        return run(options.run)
+    if options.run is not None or options.target is None:
+        parser.error("give a target such as module.py:name, or --run script.py")
     if not any(isinstance(value, torch.Tensor) for value in options.inputs):
         parser.error("give at least one --input, such as --input 3x4")
     try:
