@@ -237,10 +237,17 @@ def test_slow_steps_are_not_taken_for_small_errors():
     start = torch.zeros_like(x)
     with pytest.raises(NotConvergedError, match="by 0.0037, about 0.37 is still to go"):
         fixed_point(slow, start, x, tol=0.01, max_steps=100)
-    z = fixed_point(slow, start, x, tol=0.01, max_steps=1000)
-    (slope,) = grad(z, x)
-    assert 0.989 < z.item() < 0.991 and 0.989 < slope.item() < 0.991
+    for tol in (1e-2, 1e-12):
+        z = fixed_point(slow, start, x, tol=tol, max_steps=3000)
+        (slope,) = grad(z, x)
+        assert tol / 2 < 1 - z.item() < 1.1 * tol and tol / 2 < 1 - slope.item() < 1.1 * tol
     assert fixed_point(slow, z.detach() * 0 + 1 - 1e-15, x, tol=1e-14, max_steps=1).item() < 1
+
+
+def test_a_tolerance_near_the_resolution_is_kept():
+    start = torch.zeros(1, dtype=torch.bfloat16)
+    z = fixed_point(lambda z: z / 2 + 1, start, tol=torch.finfo(torch.bfloat16).eps)
+    assert z.item() >= 2 - 2**-6
 
 
 def test_steps_that_shrink_by_turns_are_judged_by_two():
