@@ -284,6 +284,8 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
             "fixed_point does not work under torch.func (vmap, grad, jvp, jacrev, ...): "
             "how many steps it takes depends on the numbers; use torch.autograd"
         )
+    if torch.compiler.is_exporting():
+        raise RuntimeError("fixed_point has no export: the number of steps depends on the numbers")
     solve = _solve
     if torch.compiler.is_compiling():
         solve = torch.compiler.disable(_solve, reason="the number of steps depends on the numbers")
