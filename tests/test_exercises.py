@@ -163,6 +163,27 @@ def test_other_ways_to_multiply_by_the_hessian_are_accepted():
         assert verdict.mark == RIGHT, verdict.message
 
 
+def test_other_ways_to_newtons_root_are_accepted():
+    given = EXERCISES["13.2"]
+    loop = """        for _ in range(60):
+            before, z = z, (z + a / z) / 2
+            if torch.equal(z, before):
+                break
+"""
+    solver = "helpers.ops.fixed_point import fixed_point"
+    for edits in [
+        ["        z = torch", "        if (a <= 0).any(): raise ValueError\n        z = torch"],
+        ["                break\n", "                break\n        else: raise RuntimeError\n"],
+        [loop, f"        from {solver}\n"
+         "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=1e-6)\n"],
+        ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"],
+        ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)", "(2 * z)",
+         "(2 * a.sqrt())"],
+    ]:  # fmt: skip
+        verdict = given.judge(given.made_of(given.edited(*edits)))
+        assert verdict.mark == RIGHT, verdict.message
+
+
 def test_a_subclass_of_an_answer_is_an_answer():
     answer = EXERCISES["2.1"].reference
     verdict = EXERCISES["2.1"].judge(type("Square", (answer,), {}))

@@ -212,6 +212,8 @@ def _misfit(attempt, reference):
         )
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
         return f"give check the source, a string; got a value of type {type(attempt).__name__}."
+    if inspect.isfunction(reference) and _is_function_class(attempt):
+        return f"give check the function itself, got the class {attempt.__name__}; call its apply."
     if inspect.isfunction(reference) and not callable(attempt):
         return f"give check the function itself, got a value of type {type(attempt).__name__}."
     if _is_function_class(reference):

@@ -45,7 +45,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
         return exchanged or in_words(counting, attempt, inputs)
     if raised:
         return f"calling it raises {type(raised).__name__}: {first_line(raised)}"
-    wrong = _wrong_gradients(attempt, expected, inputs, theirs)
+    wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     if wrong or not counting:
         return wrong
     second = _wrong_second_derivative(attempt, like, inputs)
@@ -156,7 +156,7 @@ def _exchanged(attempt, expected, inputs, theirs):
     return None
 
 
-def _wrong_gradients(attempt, expected, inputs, theirs):
+def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
     """What the doctor has no eye for: a faithful gradient of a function with another derivative.
 
     Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
@@ -167,7 +167,10 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
     for index, (output, right) in enumerate(pairs):
         if right.requires_grad and not output.requires_grad:
             which = "the output" if len(pairs) == 1 else f"output {index}"
-            return f"{which} requires no gradient, as if it were marked as non-differentiable."
+            return (
+                f"{which} requires no gradient, as if it were marked as non-differentiable, or "
+                "detached."
+            )
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
     for size in (0, 1, 1000):
@@ -176,7 +179,8 @@ def _wrong_gradients(attempt, expected, inputs, theirs):
         given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
         right = _gradients([r for _, r in pairs], _leaves(theirs), weights)
         for index, (one, other) in enumerate(zip(given, right, strict=True)):
-            worst = None if one is None or other is None else _worst(one, other)
+            leaf = _leaves(theirs)[index] if say_input and len(given) == 1 else None
+            worst = None if one is None or other is None else _worst(one, other, leaf)
             if worst:
                 which = "the gradient" if len(given) == 1 else f"gradient {index}"
                 others = "with a grad_output of about 1000, " if size > 1 else ""
@@ -236,8 +240,11 @@ def _gradients(outputs, leaves, weights):
     return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
 
 
-def _worst(value, right):
-    """Where two tensors differ most, and both numbers, in words; None if they agree."""
+def _worst(value, right, of=None):
+    """Where two tensors differ most, and both numbers, in words; None if they agree.
+
+    of: the input that they are gradients of, if its number there is to be said, too.
+    """
     value = value.to_dense() if value.is_sparse else value
     single = {"rtol": 1e-5, "atol": 1e-6}
     tolerance = TOLERANCE if right.dtype in (torch.float64, torch.complex128) else single
@@ -247,6 +254,8 @@ def _worst(value, right):
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
     place = f" at {where}" if where else ""
+    if of is not None:
+        place += f", where the input is {of.flatten()[index].item():.4g}"
     return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 

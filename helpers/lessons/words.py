@@ -44,6 +44,8 @@ def in_words(found, attempt, inputs):
                 "`backward` works only as long as somebody holds the output; ctx does not keep "
                 f"it. PyTorch says: {message.rstrip('.')}."
             )
+    if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
+        return "backward reads ctx.saved_tensors, but forward saved none."
     unpacked = re.search(r"expected (\d+), got 0\)", message)
     if unpacked and _saves_nothing(attempt, inputs):
         return f"backward unpacks {unpacked[1]} saved tensor(s), but forward saved none."

@@ -39,8 +39,21 @@ def _largest(tensor):
     return tensor.abs().max().item() if tensor.numel() else 0.0
 
 
+def _still_to_go(changes):
+    """An estimate: where each step is ρ times the last, ρ + ρ² + … = ρ / (1 - ρ) times the last."""
+    rate = math.sqrt(changes[-1] / changes[-3]) if len(changes) > 2 else 1.0
+    if rate >= 1:
+        return math.inf
+    last = max(changes[-1], rate * changes[-2])  # some shrink by turns
+    return last * rate / (1 - rate)
+
+
 def _iterate(step, z, tol, max_steps, what):
-    """z ← step(z), until a step changes it by at most `tol` of its largest element."""
+    """z ← step(z), until a step, and what is still to go, are at most `tol` of its largest element.
+
+    A step that is lost in rounding says nothing of the rate, so that it is always the last.
+    """
+    changes, rounding = [], 4 * torch.finfo(z.dtype).eps
     for number in range(1, max_steps + 1):
         before, z = z, step(z)
         change, size = _largest(z - before), _largest(z)
@@ -48,11 +61,15 @@ def _iterate(step, z, tol, max_steps, what):
             raise NotConvergedError(
                 f"the {what} diverged: step {number} of the iteration changed it by {change}"
             )
-        if change <= tol * size:
+        changes.append(change)
+        if change <= tol * size and (
+            change <= rounding * size or _still_to_go(changes) <= tol * size
+        ):
             return z
     raise NotConvergedError(
         f"the {what} did not converge in {max_steps} steps: the last one changed it by "
-        f"{change:.2g}, and its largest element is {size:.2g} (tol={tol})"
+        f"{change:.2g}, about {_still_to_go(changes):.2g} is still to go, and its largest element "
+        f"is {size:.2g} (tol={tol})"
     )
 
 
@@ -247,9 +264,10 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     are several solutions it chooses one, and does not move it.
     inputs: what else f is called with. Gradients flow to the tensors among them, to f's parameters
     if it is a module, and to every other leaf tensor that it uses.
-    tol: the iteration ends when a step changes z by at most `tol` times its largest element, that
-    of the gradient likewise. At least the resolution of the dtype, so float16 and bfloat16 need
-    more than 1e-6. The error that is left is larger than the last change where f hardly contracts.
+    tol: the iteration ends when a step changes z by at most `tol` times its largest element, and
+    the error that is left, estimated from the rate at which the last steps shrank, is no larger;
+    that of the gradient likewise. A step within four roundings of that element is not questioned.
+    At least the resolution of the dtype, so float16 and bfloat16 need more than 1e-6.
     max_steps: how many steps to take at most.
     Returns a tensor like z0. Kept for backward are z and the inputs, however many steps it took.
 
@@ -266,6 +284,8 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
             "fixed_point does not work under torch.func (vmap, grad, jvp, jacrev, ...): "
             "how many steps it takes depends on the numbers; use torch.autograd"
         )
+    if torch.compiler.is_exporting():
+        raise RuntimeError("fixed_point has no export: the number of steps depends on the numbers")
     solve = _solve
     if torch.compiler.is_compiling():
         solve = torch.compiler.disable(_solve, reason="the number of steps depends on the numbers")

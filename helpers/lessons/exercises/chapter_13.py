@@ -1,12 +1,15 @@
 """Exercises of chapter 13: gradients by decision and by theorem."""
 
+import contextlib
+
 import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import first_line
+from helpers.lessons.compare import difference, first_line
 from helpers.lessons.properties import saved_by
+from helpers.lessons.words import copies
 
 NUMBERS = torch.tensor([[-3.7, -2.0, -1.5, -0.4], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64)
 
@@ -53,11 +56,14 @@ EXERCISE_1 = Exercise(
     reference=quantise,
     stub="def quantise(x, low, high): ...",
     wrong=[
-        ("return step - (smooth.detach() - smooth)", "return step", "requires no gradient"),
+        ("return step - (smooth.detach() - smooth)", "return step",
+         "non-differentiable, or detached"),
         ("return step - (smooth.detach() - smooth)", "return torch.round(smooth)",
-         "the gradient is 0 at [0, 1], but 1 is right"),
+         "from -2 to 1: the gradient is 0 at [0, 1], where the input is -2, but 1 is right"),
         ("return step - (smooth.detach() - smooth)", "return x + (step - x).detach()",
-         "the gradient"),
+         "where the input is -3.7, but 0 is right"),
+        ("def quantise(x", "class quantise(Function):\n    pass\n\ndef other(x",
+         "give check the function itself, got the class quantise"),
         ("(smooth.detach() - smooth)", "(smooth - smooth.detach())", "the gradient"),
         ("smooth = x.clamp(low, high)", "smooth = x", "`forward`: the output"),
         ("step = torch.round(smooth.detach())", "step = smooth.detach()", "`forward`: the output"),
@@ -115,30 +121,76 @@ class NewtonSqrt(Function):
         return grad_output / (2 * z)
 
 
-POSITIVE = torch.tensor([[0.25, 2.0], [9.0, 1.5]], dtype=torch.float64)
-FAR = torch.tensor([1e-6, 1e8], dtype=torch.float64)
+# Not far from each other, so that no finite difference of the doctor's reaches below 0. In place of
+# 0.3 no 0.25, at which 2 z and 1 / (2 z) are the same.
+POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
+SMALL, LARGE = (torch.tensor([number], dtype=torch.float64) for number in (1e-20, 1e20))
+OTHERS = (SMALL, LARGE, torch.tensor(2.0, dtype=torch.float64), torch.tensor([0.01, 3.0]))
 
 
-class _Counts(TorchDispatchMode):
-    count = 0
+class _EndlessError(Exception):
+    pass
+
+
+class _Operations(TorchDispatchMode):
+    """Their names, in order; the 5000th is the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
+        self.names.append(function.overloadpacket.__name__)
+        if len(self.names) == 5000:
+            raise _EndlessError
         return function(*args, **(kwargs or {}))
 
 
+def _ends(attempt):
+    for numbers in (POSITIVE, *OTHERS):
+        with _Operations() as forward, contextlib.suppress(Exception):  # which others name
+            attempt.apply(numbers.clone())
+        if len(forward.names) == 5000:
+            yield (
+                f"`forward` does not end for {numbers.flatten().tolist()}. The last digit may "
+                "change for ever: take at most 60 steps."
+            )
+        roots = {"sqrt", "rsqrt"} & {*forward.names}
+        if roots:
+            yield f"`forward` calls {min(roots)}. Find the root by Newton's steps."
+
+
 def _goes_by_the_theorem(attempt):
-    output = attempt.apply(POSITIVE.clone().requires_grad_())
-    with _Counts() as backward:
-        output.sum().backward()
-    if backward.count > 20:
-        yield (
-            f"it is right, but backward takes {backward.count} operations. It does not have to "
-            "iterate: differentiate both sides of z · z = a."
-        )
-    kept, _ = saved_by(attempt.apply, POSITIVE)
-    if len(kept) != 1:
-        yield f"it is right, but {len(kept)} tensors are saved; one is enough."
+    with contextlib.suppress(Exception):  # which others name
+        kept, (output,) = saved_by(attempt.apply, POSITIVE)
+        with _Operations() as backward:
+            output.sum().backward()
+        if len(backward.names) > 20:
+            yield (
+                f"backward takes {len(backward.names)} operations. It does not have to iterate: "
+                "differentiate both sides of z · z = a."
+            )
+        if len(kept) > 1:
+            yield f"{len(kept)} tensors are saved; one is enough."
+
+
+def _is_the_root(attempt):
+    yield difference(attempt.apply, torch.sqrt, [POSITIVE], order=2)
+    for a in OTHERS:
+        of = f"of {a.tolist()}, {a.dtype}" if a.dim() else "of a tensor without dimensions"
+        (leaf,) = copies([a])
+        given, right = attempt.apply(leaf), a.sqrt()
+        if given.shape != right.shape or given.dtype != right.dtype:
+            yield (
+                f"{of}: `forward` returns shape {tuple(given.shape)}, {given.dtype}, but "
+                f"{tuple(right.shape)}, {right.dtype} is right."
+            )
+        (slope,) = torch.autograd.grad(given.sum(), leaf)
+        for what, one, other in (
+            ("`forward` returns", given, right), ("the gradient is", slope, 0.5 / right)
+        ):  # fmt: skip
+            if not torch.allclose(one, other, rtol=1e-6, atol=0):
+                yield f"{of}: {what} {one.tolist()}, but {other.tolist()} is right."
 
 
 EXERCISE_2 = Exercise(
@@ -148,10 +200,17 @@ EXERCISE_2 = Exercise(
     stub="class NewtonSqrt(Function): ...",
     wrong=[
         ("grad_output / (2 * z)", "grad_output / z", "The gradient of `a`"),
-        ("grad_output / (2 * z)", "grad_output * 2 * z", "The gradient of `a`"),
+        ("grad_output / (2 * z)", "grad_output * 2 * z", "wrong power of `a`"),
         ("grad_output / (2 * z)", "1 / (2 * z)", "grad_output"),
         ("grad_output / (2 * z)", "grad_output / 2", "The gradient of `a`"),
-        ("range(60)", "range(7)", "for very small and very large numbers: `forward`"),
+        ("range(60)", "range(20)", "of [1e-20], torch.float64: `forward` returns"),
+        ("torch.equal(z, before)", "(z - before).abs().max() < 1e-6",
+         "of [1e-20], torch.float64: `forward` returns"),
+        ("for _ in range(60)", "while True", "torch.equal(z, before)",
+         "(z - before).abs().max() < 0", "`forward` does not end for"),
+        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls sqrt"),
+        ("torch.ones_like(a)", "torch.ones(1)",
+         "without dimensions: `forward` returns shape (1,)"),
         ("save_for_backward(z)\n        return z", "save_for_backward(z.clone())\n        return z",
          "silently wrong"),
         ("ctx.save_for_backward(z)", "ctx.z = z", "(z,) = ctx.saved_tensors", "z = ctx.z",
@@ -159,15 +218,22 @@ EXERCISE_2 = Exercise(
         ("(2 * z)", "(2 * z.detach())", "silently wrong"),
         ("save_for_backward(z)", "save_for_backward(a, z)", "(z,) =", "a, z =",
          "2 tensors are saved; one is enough"),
+        ("save_for_backward(z)", "save_for_backward(a, z)",
+         "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)",
+         "a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)\n"
+         "        with torch.enable_grad(): f = (z + a / z) / 2\n"
+         "        y = grad_output\n"
+         "        for _ in range(60):\n"
+         "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
+         "        return torch.autograd.grad(f, a, y)[0]", "does not have to iterate"),
         ("save_for_backward(z)", "save_for_backward(a)", "(z,) = ctx.saved_tensors",
          "(a,) = ctx.saved_tensors; z = torch.ones_like(a)\n"
          "        for _ in range(60): z = (z + a / z) / 2", "does not have to iterate"),
         ("        return z\n\n", "        return\n\n", "it returns None"),
     ],
     like=torch.sqrt,
-    samples={"": [POSITIVE], "for very small and very large numbers": [FAR]},
     order=2,
-    properties=[_goes_by_the_theorem],
+    properties=[_ends, _goes_by_the_theorem, _is_the_root],
     success="the solution is all that backward needs, and nobody asks how it was found.",
     hints=(
         "z · z = a holds for every a. Differentiate both sides.",
@@ -206,7 +272,7 @@ EXERCISE_3 = Exercise(
     reference=TriangleSpike,
     stub="class TriangleSpike(Function): ...",
     wrong=[
-        (".clamp(min=0)", "", "the gradient"),
+        (".clamp(min=0)", "", "the gradient is -2 at [1, 3], where the input is 3, but 0 is right"),
         ("(1 - u.abs()).clamp(min=0)", "(1 - u).clamp(min=0)", "the gradient"),
         ("(1 - u.abs()).clamp(min=0)", "(u.abs() <= 1)", "the gradient"),
         ("grad_output * (1", "(1", "with a grad_output that is not all ones, the gradient"),
@@ -215,6 +281,8 @@ EXERCISE_3 = Exercise(
         (".to(u.dtype)", "", "torch.bool, but torch.float64 is right"),
         ("ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)",
          "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s", "the gradient"),
+        ("ctx.save_for_backward(u)", "pass", "(u,) = ctx.saved_tensors",
+         "u = ctx.saved_tensors[0]", "forward saved none"),
         ("ctx.save_for_backward(u)", "ctx.u = u", "(u,) = ctx.saved_tensors", "u = ctx.u",
          "Look at: ctx.save_for_backward"),
         ("(1 - u.abs()).clamp(min=0)", "1 / (1 + 25 * u.abs()) ** 2", "the gradient"),
