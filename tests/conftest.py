@@ -20,7 +20,7 @@ def team(request):
     """A group of real processes, started once for a file."""
     from helpers.lessons.processes import Team
 
-    with Team(request.param, limit=20) as team:
+    with Team(request.param, limit=60) as team:
         yield team
 
 

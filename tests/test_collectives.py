@@ -1,13 +1,16 @@
-"""The collectives in groups of 2 and of 4 real processes, which are started once for this file."""
+"""The collectives in groups of 2 and of 4 real processes; and what starts the processes."""
 
+import os
 import sys
+import time
+from functools import partial
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.lessons.processes import Team, bytes_sent
+from helpers.lessons.processes import Team, TeamError, bytes_sent
 from helpers.ops import collectives
 from tests import collectives_table, common
 from tests.collectives_table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
@@ -190,9 +193,9 @@ def compiled_in_one_process():
     return [torch.equal(*pair) for pair in zip(*results, strict=True)]
 
 
-def test_one_graph():
-    with Team(2, limit=60) as team:
-        assert team(compiled_in_one_process) == [[True, True]] * 2
+@pytest.mark.parametrize("team", [2], indirect=True, scope="module")
+def test_one_graph(team):
+    assert team(compiled_in_one_process) == [[True, True]] * 2
 
 
 def bytes_here():
@@ -228,3 +231,66 @@ def test_bytes_are_those_of_a_ring(team):
             "halo_exchange": neighbours * rows,
         }
         assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check
+
+
+# The processes: errors come back, and none is left behind
+
+
+def fails_in(rank, how):
+    if dist.get_rank() == rank:
+        how()
+    dist.barrier()
+
+
+def divide():
+    return 1 / 0
+
+
+def sleep():
+    time.sleep(60)
+
+
+def test_an_error_comes_with_its_rank_and_traceback():
+    with Team(3, limit=10) as team:
+        team(dist.get_rank)
+        started = time.monotonic()
+        with pytest.raises(TeamError) as caught:
+            team(fails_in, 1, divide)
+        assert str(caught.value) == "rank 1: ZeroDivisionError: division by zero"
+        assert "in divide" in str(caught.value.__cause__)
+        with pytest.raises(TeamError, match="rank 2: the process ended with exit code 7"):
+            team(fails_in, 2, partial(os._exit, 7))
+        assert team(dist.get_rank) == [0, 1, 2]  # started anew
+        processes = team.processes
+        assert time.monotonic() - started < 10
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_process_that_hangs_is_ended_and_says_where():
+    with Team(2, limit=3, timeout=30) as team:
+        team(dist.get_rank)
+        processes, started = team.processes, time.monotonic()
+        with pytest.raises(TeamError) as caught:
+            team(fails_in, 1, sleep)
+        assert time.monotonic() - started < 8
+    assert "rank 1: no answer in 3 s; the process was ended" in str(caught.value)
+    assert "in sleep" in str(caught.value.__cause__)
+    assert "in barrier" in str(caught.value.__cause__)
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_team_is_not_sent_to_its_processes():
+    team = Team(2)
+    with pytest.raises(TypeError, match="cannot be used in its own processes"):
+        team(lambda: team(dist.get_rank))
+    team.stop()
+
+
+def prints():
+    print(f"one of {dist.get_world_size()}")
+
+
+def test_what_is_printed_comes_rank_by_rank(capsys):
+    with Team(2) as team:
+        team(prints)
+    assert capsys.readouterr().out == "rank 0: one of 2\nrank 1: one of 2\n"

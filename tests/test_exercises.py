@@ -199,10 +199,12 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
             return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
 
-    given = EXERCISES["2.1"]
     refuses = "@torch.autograd.function.once_differentiable\n    def backward"
-    once = given.made_of(given.edited("def backward", refuses))
-    for verdict in (EXERCISES["2.2"].judge(Multiply), given.judge(once)):
+    once = [
+        given.judge(given.made_of(given.edited("def backward", refuses)))
+        for given in (EXERCISES["2.1"], EXERCISES["14.1"])
+    ]
+    for verdict in (EXERCISES["2.2"].judge(Multiply), *once):
         assert verdict.mark == RIGHT, verdict.message
 
 

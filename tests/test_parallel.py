@@ -1,4 +1,4 @@
-"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 2 and 4 processes, against one."""
+"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 4 processes, against one."""
 
 import copy
 import sys
@@ -35,6 +35,9 @@ from tests.common import random
 # What is sent to the processes is sent as code, so that they do not import this file and pytest.
 for module in (sys.modules[__name__], collectives_table, common):
     cloudpickle.register_pickle_by_value(module)
+
+# Two are one of four: a mesh of 2 x 1, and sizes that divide.
+pytestmark = pytest.mark.parametrize("team", [4], indirect=True, scope="module")
 
 
 # Linear layers, against nn.Linear and PyTorch's own parallel layers

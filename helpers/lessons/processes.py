@@ -25,7 +25,8 @@ import torch.distributed as dist
 
 # Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
 # and on macOS a library that torch uses may not be forked: there each process imports it anew.
-PRELOADED = [
+PRELOADED = ["torch.fx.experimental.symbolic_shapes"]  # which the first backward imports
+PRELOADED_IF_IMPORTED = [  # by the one that starts them
     "sklearn.model_selection",
     "torch._dynamo",
     "torch.distributed.fsdp",
@@ -35,6 +36,7 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 copyreg.pickle(
     type(torch.ops), lambda ops: (getattr, (torch, "ops"))
 )  # it is no module, but looks like one
+sys.modules.setdefault("torch._C._functions", torch._C._functions)  # a module, but not imported
 
 
 class TeamError(RuntimeError):
@@ -71,6 +73,9 @@ class Team:
     def __exit__(self, *exception):
         self.stop()
 
+    def __reduce__(self):
+        raise TypeError("a team cannot be used in its own processes: there each calls the function")
+
     def __call__(self, function, *arguments):
         if not self.processes:
             self._start()
@@ -103,7 +108,8 @@ class Team:
 
     def _start(self):
         context = get_context(self.start_method)
-        context.set_forkserver_preload([*PRELOADED, __name__])
+        imported = [name for name in PRELOADED_IF_IMPORTED if name in sys.modules]
+        context.set_forkserver_preload([*PRELOADED, *imported, __name__])
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         use_libuv = sys.platform != "win32"  # torch for Windows is built without it
         self.store = dist.TCPStore(

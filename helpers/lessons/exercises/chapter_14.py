@@ -8,7 +8,7 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.checking import Exercise
 from helpers.lessons.processes import Team, TeamError
-from helpers.lessons.properties import random
+from helpers.lessons.properties import at, random
 from helpers.ops import collectives
 
 SIZE = 3
@@ -62,8 +62,8 @@ class AllGather(Function):
         return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]
 
 
-def _gather_and_back(apply):
-    x = random(2, 4, seed=dist.get_rank()).requires_grad_()
+def _gather_and_back(apply, rows):
+    x = random(rows, 4, seed=dist.get_rank()).requires_grad_()
     output = apply(x)
     v = random(*output.shape, seed=10 + dist.get_rank())
     before = v.clone()
@@ -72,10 +72,15 @@ def _gather_and_back(apply):
 
 
 def _gathers(attempt):
-    answers, wrong = _in_each(_gather_and_back, attempt.apply)
+    for rows in (2, 4):
+        yield from (at(f"with {rows} rows each", said) for said in _gathers_rows(attempt, rows))
+
+
+def _gathers_rows(attempt, rows):
+    answers, wrong = _in_each(_gather_and_back, attempt.apply, rows)
     yield wrong
-    whole = torch.cat([random(2, 4, seed=rank) for rank in range(SIZE)])
-    v = [random(2 * SIZE, 4, seed=10 + rank) for rank in range(SIZE)]
+    whole = torch.cat([random(rows, 4, seed=rank) for rank in range(SIZE)])
+    v = [random(rows * SIZE, 4, seed=10 + rank) for rank in range(SIZE)]
     total = sum(v).chunk(SIZE)
     for rank, (output, gradient, _) in enumerate(answers):
         if not _is(output, whole):
@@ -127,9 +132,11 @@ EXERCISE_1 = Exercise(
         ("return summed(grad_output)", "if dist.get_rank() == 0: return grad_output[:2]\n"
          "        return summed(grad_output)", "the processes wait for each other"),
         ("[dist.get_rank()]", "[dist.get_rank() + 1]", "on rank 2 your code raises IndexError"),
+        (".chunk(dist.get_world_size())", ".split(2)", "with 4 rows each: on rank"),
     ],
     properties=[_gathers],
-    success="every process adds what all of them found out about its rows: a reduce-scatter.",
+    success="every process adds what all of them found out about its rows: a reduce-scatter. For "
+    "second derivatives, backward must call a Function, too, as `Collective` does.",
     hints=(
         "Forward copies the rows of each process to all. What is the transpose of copying?",
         "Each process has gradients for all rows. Which of them are about the rows of this one?",
@@ -159,7 +166,7 @@ def _mean_and_slope(answer):
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None
     if not torch.equal(kept, before):
-        raise ValueError("x was changed in place")
+        return mean, "changed"
     loss = (rank + 1) * ((x - mean) ** 3).sum()
     return mean.detach(), grad(loss, x)[0]
 
@@ -187,6 +194,8 @@ def _is_the_mean(attempt):
             yield "it is the mean of the means: a row counts more where there are few."
         if not _is(given, mean.detach()):
             yield f"on rank {rank}, it is not the mean over all rows. Are they counted on all?"
+    if any(isinstance(slope, str) for _, slope in answers):
+        yield "it changes `x` in place, which others may still need."
     if any(slope is None for _, slope in answers):
         yield "the mean is right, but it has no history: no gradient passes through it."
     expected = _slopes(inputs, mean)
@@ -197,7 +206,8 @@ def _is_the_mean(attempt):
             if _is(slope, own):
                 yield (
                     f"the mean is right. But on rank {rank} the gradient knows of the loss of this "
-                    "process only, and the others subtract the mean, too. Which `loss` is it?"
+                    "process only, and the others subtract the mean, too. Does each sum go through "
+                    "`collectives.all_reduce`, and with which `loss`?"
                 )
             yield f"the mean is right; on rank {rank} the gradient of the sum of the losses is not."
 
@@ -208,7 +218,7 @@ EXERCISE_2 = Exercise(
     reference=mean_of_all,
     stub="def mean_of_all(x): ...",
     wrong=[
-        (', loss="summed"', "", "Which `loss` is it?"),
+        (', loss="summed"', "", "with which `loss`?"),
         ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x))", "x.new_tensor(1.0)",
          "it is the mean of the means"),
         ("return total / count", "return x.mean(0)", "it is the mean of this process's rows only"),
@@ -218,6 +228,7 @@ EXERCISE_2 = Exercise(
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ("x.sum(0)", "x.sum()", "must have shape (2,)"),
+        ("return total", "x.mul_(2)\n    return total", "it changes `x` in place"),
         ("x.sum(0)", "x", "rank 1 has an input of shape (2, 2)"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',
          "x.sum(0); dist.all_reduce(total)", "the gradient knows of the loss of this process only"),
@@ -272,6 +283,12 @@ def _other_way(gradient):
     return gradient.flip(0)
 
 
+HIDDEN = {
+    _other_way: " The rows of its gradient change places; a `u` or `v` of ones does not see that.",
+    _a_bit_small: " Its gradient is off by a thousandth.",
+}
+
+
 def _asked(answer, where, how):
     """What the answer is, in this process, for three collectives that are wrong in rank `where`."""
     torch.manual_seed(dist.get_rank())
@@ -296,8 +313,10 @@ def _finds(attempt):
                 )
             if given[0] != where:
                 right = "all are right" if where is None else f"rank {where} is wrong"
-                small = " Its gradient is off by a thousandth." if how is _a_bit_small else ""
-                yield f"where {right}, it answers {given[0]}.{small}"
+                why = HIDDEN[how] if given[0] is None else ""
+                if where is not None and type(given[0]) is int and 0 <= given[0] < SIZE:
+                    why = f" The backward of rank {given[0]} is right, but for rounding."
+                yield f"where {right}, it answers {given[0]}.{why}"
 
 
 EXERCISE_3 = Exercise(
@@ -310,6 +329,8 @@ EXERCISE_3 = Exercise(
         ("        dist.all_reduce(gap)\n", "", "the processes answer differently"),
         ("1e-9", "1e-1", "where rank 1 is wrong, it answers None. Its gradient is off by a"),
         ("gap.abs()", "gap", "it answers"),
+        ("torch.randn_like", "torch.ones_like", "does not see that"),
+        ("gap.abs() > 1e-9", "gap != 0", "is right, but for rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
         ("return rank", "return dist.get_rank()", "the processes answer differently"),
         ("            return rank\n", "            return True\n", "it answers True"),
