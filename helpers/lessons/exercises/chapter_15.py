@@ -149,7 +149,6 @@ EXERCISE_2 = Exercise(
          "sum += factors[k]", "sum += (factors[k] = weight[k * n + i])",
          "loads from `weight` 12 times, and needs 3"),
         ("weight[k * n + i]", "weight[i * 3 + k]", "is right"),
-        ("weight[k * n + i]", "weight[k * n]", "is right"),
         ("j >= 0 && ", "", "reads x[-1]"),
         ("k < 3", "k < 2", "y[0, "),
         ("factors[k] * x[c * n + j]", "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
