@@ -153,6 +153,7 @@ EXERCISE_2 = Exercise(
         ("k < 3", "k < 2", "y[0, "),
         ("factors[k] * x[c * n + j]", "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
          "y[c * n + i] = sum;", "y[c * n + i] = sum + 0 * x[c * n + i];", "loads from `x`"),
+        ("float factors[3]", "float factors[2]", "invalid address or index"),
         ("float factors[3]", "float factors[3", "it does not compile"),
         ("float factors[3]", "__shared__ float all[8][3]; float* factors = all[threadIdx.x]",
          "`__shared__` is loaded each time, too: 12 loads by thread 2"),
