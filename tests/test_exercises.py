@@ -16,7 +16,7 @@ import torch
 from helpers.lessons import exercise, native
 from helpers.lessons.checking import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.ops.involution import compiler
-from tests.needs import needs_compiler
+from tests.needs import needs_compiler, needs_triton
 
 ROOT = Path(__file__).parents[1]
 EXERCISES = {given.number: given for given in exercises()}
@@ -114,6 +114,7 @@ def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new)
         ("8.1", "int64_t i", "size_t i"),
         ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
         ("8.3", "for (int64_t r", "for (ptrdiff_t r"),
+        ("15.2", "factors[k] = weight", "factors[k] = make_float3(1, 1, 1).z * weight"),
     ],
 )
 @needs_compiler
@@ -121,6 +122,22 @@ def test_other_right_answers_in_c_are_accepted(number, old, new):
     source = EXERCISES[number].reference
     assert old in source
     verdict = EXERCISES[number].judge(source.replace(old, new))
+    assert verdict.mark == RIGHT, verdict.message
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (", mask=mine, other=0", ", mask=mine"),
+        ("def ", "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef "),
+    ],
+)
+def test_other_right_answers_in_triton_are_accepted(old, new, monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    given = EXERCISES["15.3"]
+    verdict = given.judge(given.made_of(given.edited(old, new)))
     assert verdict.mark == RIGHT, verdict.message
 
 

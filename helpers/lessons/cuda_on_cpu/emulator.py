@@ -10,7 +10,8 @@ a device would let pass, or die of, raises a `KernelError` which says who did wh
 
 Results and shared memory hold nan before the run. Kernels may use templates, structures, half
 precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
-template, but neither atomics nor what the threads of a warp tell each other.
+template, but neither atomics nor what the threads of a warp tell each other. A `__syncthreads`
+that only some threads of a block reach is not noticed.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -40,6 +41,7 @@ HEADERS = "vocabulary.h", "watch.h", "block.h"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-fsanitize=thread", "-include", HEADERS[0]]
 # Without these clang would not watch the read in `a[i] = 2 * a[i]`, and trap a signed overflow.
 CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=undefined"]
+TRAP_OF_GCC = "-fsanitize-undefined-trap-on-error"  # before version 13 it knows no other
 
 
 class KernelError(RuntimeError):
@@ -242,7 +244,7 @@ def _sentence(request, tensors):
     if request.fault == 5:
         return f"{who} touches memory that belongs to no array"
     if request.fault == 6:
-        return f"{who} divides by zero, or uses an invalid address"
+        return f"{who} divides by zero, or uses an invalid address or index"
     if request.fault == 7:
         return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
     verb = "writes" if request.fault_is_write else "reads"
@@ -272,7 +274,10 @@ def _compile(source, kernel):
     version = _version(tuple(compiler))
     command = [*compiler, *FLAGS, *(CLANG_FLAGS if "clang" in version else [])]
     if "__shared__" in source or "__syncthreads" in source:
-        command.append("-DTHREADS_MEET")
+        command.append("-DTHREADS_MEET")  # and block.h watches the shared arrays
+    else:  # a thread's own arrays, which are on its stack
+        trap = "-fsanitize-trap=bounds" if "clang" in version else TRAP_OF_GCC
+        command += ["-fsanitize=bounds", trap]
     unit = (
         f'#line 1 "kernel.cu"\n{source}\n#line 1 "emulator.py"\n#include "{HEADERS[1]}"\n'
         'extern "C" int describe_kernel(char* kinds, int* sizes) {\n'

@@ -61,12 +61,16 @@ def count(architecture, source, names):
     Counts single and double precision. What was counted once is not counted again. Raises
     ImportError without NVRTC or nvdisasm, NvrtcError if the source does not compile.
     """
+    return {name: count_text(text) for name, text in texts(architecture, source, names).items()}
+
+
+def texts(architecture, source, names):
+    """{name: what nvdisasm prints} for the same."""
     nvdisasm = find_nvdisasm()
     options = every_architecture.options_for(architecture)
     key = [source, *names, *options, every_architecture.version(), nvdisasm]
     build = partial(_disassemble, nvdisasm, architecture, source, names)
-    texts = json.loads(cached_file("sass_*.json", key, build).read_text(encoding="utf-8"))
-    return {name: count_text(texts[name]) for name in names}
+    return json.loads(cached_file("sass_*.json", key, build).read_text(encoding="utf-8"))
 
 
 def find_nvdisasm():

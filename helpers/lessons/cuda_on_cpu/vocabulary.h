@@ -35,6 +35,12 @@ static dim3 blockDim, gridDim;
 
 struct int2 { int x, y; };
 inline int2 make_int2(int x, int y) { return {x, y}; }
+struct float2 { float x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+struct float3 { float x, y, z; };
+inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
+struct float4 { float x, y, z, w; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline int __mul24(int a, int b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

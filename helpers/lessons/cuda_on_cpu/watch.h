@@ -66,9 +66,9 @@ UNCHECKED static void fail(int fault, int array, long long element, bool is_writ
     siglongjmp(give_up, 1);
 }
 
-// A division by zero, a bad address that the compiler did not announce, or the end of the time
-// ends the kernel, not Python.
-const int SIGNALS[] = {SIGFPE, SIGSEGV, SIGBUS, SIGVTALRM};
+// A division by zero, a bad address that the compiler did not announce, an index outside of a
+// thread's own array, or the end of the time ends the kernel, not Python.
+const int SIGNALS[] = {SIGFPE, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGVTALRM};
 
 UNCHECKED static void on_signal(int signal) {
     if (pthread_equal(pthread_self(), runner)) fail(signal == SIGVTALRM ? TOO_LONG : TRAP, -1, 0, false);
@@ -197,9 +197,9 @@ UNCHECKED void run(void (*kernel)(P...), void** arguments, Launch* request) {
     gridDim = request->grid;
     blockDim = request->block;
     runner = pthread_self();
-    struct sigaction ours = {}, before[4];
+    struct sigaction ours = {}, before[6];
     ours.sa_handler = on_signal;
-    for (int i = 0; i < 4; ++i) sigaction(SIGNALS[i], &ours, &before[i]);
+    for (int i = 0; i < 6; ++i) sigaction(SIGNALS[i], &ours, &before[i]);
     set_timer(request->seconds);
     if (sigsetjmp(give_up, 1) == 0) {
         launch = request;  // from here on every access counts
@@ -222,5 +222,5 @@ UNCHECKED void run(void (*kernel)(P...), void** arguments, Launch* request) {
     }
     launch = nullptr;
     set_timer(0);
-    for (int i = 0; i < 4; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
+    for (int i = 0; i < 6; ++i) sigaction(SIGNALS[i], &before[i], nullptr);
 }

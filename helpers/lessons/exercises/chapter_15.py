@@ -1,9 +1,12 @@
 """Exercises of chapter 15: the kernel again."""
 
+import contextlib
+import inspect
 import os
 import re
 from unittest import mock
 
+import numpy as np
 import torch
 
 from helpers.lessons import native
@@ -19,7 +22,7 @@ def loads_and_multiply_adds(K, channels, rows):
 
 
 def _as_counted(attempt):
-    for K, channels, rows in [(1, 1, 1), (3, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4)]:
+    for K, channels, rows in [(3, 1, 1), (1, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4)]:
         # Which pixels and weights, one by one, as the thread of the exercise meets them.
         window = {(c, r + i, j) for c in range(channels) for r in range(rows)
                   for i in range(K) for j in range(K)}  # fmt: skip
@@ -28,6 +31,8 @@ def _as_counted(attempt):
         where = f"with K = {K}, channels = {channels}, rows = {rows}"
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             yield f"{where}: return two numbers, got {given!r}."
+        if tuple(given) == expected[::-1] != expected:
+            yield f"{where}: {given[0]} and {given[1]}. The other way round?"
         if given[1] != expected[1]:
             yield f"{where}: {given[1]} multiply-adds, but it makes {expected[1]}."
         if given[0] != expected[0]:
@@ -47,7 +52,9 @@ EXERCISE_1 = Exercise(
         ("K * (rows + K - 1) * channels", "K * K * rows * channels", "rows = 2"),
         ("weights = K * K * rows", "weights = K * K", "rows = 2"),
         ("weights = K * K * rows", "weights = K * K * rows * channels", "channels = 4"),
-        ("(rows + K - 1)", "(rows + K)", "with K = 1, channels = 1, rows = 1: 3 loads"),
+        ("(rows + K - 1)", "(rows + K)", "with K = 3, channels = 1, rows = 1: 21 loads"),
+        ("return inputs + weights, K * K * rows * channels",
+         "return K * K * rows * channels, inputs + weights", "other way round?"),
         ("K * K * rows * channels", "K * K * channels", "multiply-adds, but it makes"),
         ("return inputs + weights, K", "return K", "return two numbers, got"),
     ],
@@ -55,14 +62,14 @@ EXERCISE_1 = Exercise(
     success="7 × 7, 4 channels, 4 rows: 0.61 loads for each multiply-add, where 16 channels of"
     " one pixel have 1.06.",
     hints=(
-        "Two output pixels one below the other share all rows of their windows but two.",
+        "Two output pixels one below the other share K - 1 of the K rows of their windows.",
         "rows windows of K rows, each one further down, cover rows + K - 1 rows of the input.",
         "The weights belong to the pixel: no two outputs share one, but all channels do.",
     ),
     explanation="Both arrays are shared, in different directions: the weight by channels, the "
     "input by neighbouring outputs. Blocks in both directions need fewer loads than long ones "
     "in one, and more registers: rows × channels sums.",
-)
+)  # fmt: skip
 
 
 TAPS = """
@@ -103,13 +110,21 @@ def _loads_once(source):
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", str(error))
             yield f"it does not compile: {said[1]}" if said else f"{where}: {error}."
+            return
         expected = _in_one_dimension(x, weight)
         if not torch.allclose(arrays["y"], expected):
             c, i = divmod(int((arrays["y"] - expected).abs().argmax()), n)
             got = arrays["y"][c, i]
             yield f"{where}: y[{c}, {i}] is {got:.4g}, but {expected[c, i]:.4g} is right."
         reads = [name for action, name, _ in did if action == "read"]
+        if channels > 1 and "__shared__" in reads:
+            yield (
+                f"{where}: the numbers are right, but what lies in `__shared__` is loaded each"
+                f" time, too: {reads.count('__shared__')} loads by thread 2. Use registers."
+            )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
+            if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
+                yield "`__restrict__` lets the compiler move the loads. Here move them yourself."
             if reads.count(name) != needed:
                 yield (
                     f"{where}: the numbers are right, but thread 2 loads from `{name}`"
@@ -134,12 +149,19 @@ EXERCISE_2 = Exercise(
          "sum += factors[k]", "sum += (factors[k] = weight[k * n + i])",
          "loads from `weight` 12 times, and needs 3"),
         ("weight[k * n + i]", "weight[i * 3 + k]", "is right"),
-        ("weight[k * n + i]", "weight[k * n]", "is right"),
         ("j >= 0 && ", "", "reads x[-1]"),
         ("k < 3", "k < 2", "y[0, "),
         ("factors[k] * x[c * n + j]", "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
          "y[c * n + i] = sum;", "y[c * n + i] = sum + 0 * x[c * n + i];", "loads from `x`"),
+        ("float factors[3]", "float factors[2]", "invalid address or index"),
         ("float factors[3]", "float factors[3", "it does not compile"),
+        ("float factors[3]", "__shared__ float all[8][3]; float* factors = all[threadIdx.x]",
+         "`__shared__` is loaded each time, too: 12 loads by thread 2"),
+        ("float* x", "float* __restrict__ x", "float* weight", "float* __restrict__ weight",
+         "float* y", "float* __restrict__ y",
+         "    float factors[3];\n"
+         "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
+         "factors[k] * x", "weight[k * n + i] * x", "Here move them yourself"),
         ("if (i >= n) return;", "", "but"),
     ],
     needs=find_compiler,
@@ -156,6 +178,7 @@ EXERCISE_2 = Exercise(
 )  # fmt: skip
 
 
+UNWRITTEN = -1e30
 tl = None  # triton.language, once it is needed
 
 
@@ -181,8 +204,38 @@ def _triton():
         return triton
 
 
+@contextlib.contextmanager
+def _watched(arrays):
+    """Of Triton's interpreter: a list that receives what is loaded beside `arrays`.
+
+    What a mask leaves out is nan, where no `other` is given.
+    """
+    from triton.runtime import interpreter
+
+    builder, beside = interpreter.interpreter_builder, []
+    load = builder.create_masked_load
+
+    def watched(places, mask, other, *how):
+        for place in map(int, places.data[mask.data]):
+            name, element, size = min(
+                ((name, (place - a.data_ptr()) // 4, a.numel()) for name, a in arrays.items()),
+                key=lambda it: max(-it[1], it[1] - it[2] + 1),
+            )
+            if not 0 <= element < size:
+                program = builder.grid_idx[0]
+                beside.append(f"program {program} loads {name}[{element}], but {name} has {size}")
+        if other is None and places.get_element_ty().is_floating():
+            nans = np.full(places.data.shape, np.nan, np.float32)
+            other = interpreter.TensorHandle(nans, places.get_element_ty())
+        return load(places, mask, other, *how)
+
+    with mock.patch.object(builder, "create_masked_load", watched):
+        yield beside
+
+
 def _runs_in_triton(attempt):
     triton = _triton()
+    attempt = getattr(attempt, "fn", attempt)  # with @triton.jit left in
     names = attempt.__globals__
     if names.get("tl") is None:
         names["tl"] = triton.language
@@ -190,26 +243,53 @@ def _runs_in_triton(attempt):
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
         kernel = triton.jit(attempt)
     device = "cpu" if interpreted else "cuda"
-    for n in (5, 32, 40):
+    for n, programs in ((5, 1), (40, 2), (100, 4), (100, 1)):  # the last time, only the first
         # What lies beside the arrays is not zero, and must neither be used nor written.
-        x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), torch.nan)
+        x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), UNWRITTEN)
         weight = torch.full((3 * n + 64,), 100.0)
         x[32 : 32 + n] = torch.arange(1.0, n + 1)
         weight[32 : 32 + 3 * n] = torch.linspace(1, 2, 3 * n)
         own = slice(32, 32 + n)
         expected = _in_one_dimension(x[own], weight[32 : 32 + 3 * n].view(3, n))
         x, weight, y = x.to(device), weight.to(device), y.to(device)
-        kernel[(-(-n // 32),)](x[own], weight[32:], y[32:], n)
-        x, y = x.cpu(), y.cpu()
+        arrays = {"x": x[own], "weight": weight[32 : 32 + 3 * n]}
+        with _watched(arrays) if interpreted else contextlib.nullcontext() as beside:
+            try:
+                kernel[(programs,)](x[own], weight[32:], y[32:], n)
+            except Exception:
+                if indexed := re.search(r"\b(x|weight|y)\[", inspect.getsource(attempt)):
+                    yield (
+                        f"`{indexed[1]}` is an address, not an array. `tl.load` reads at an"
+                        " address, `tl.store` writes there."
+                    )
+                raise
+        y = y.cpu()
         where = f"with n = {n}"
-        if not y[32 + n :].isnan().all() or not y[:32].isnan().all():
+        if beside:
+            yield f"{where}: {beside[0]} elements. Look at that load's mask."
+        if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
             yield f"{where}: it writes beside y, which ends at y[{n - 1}]. Look at the store."
         given = y[own]
-        if given.isnan().any():
-            yield f"{where}: y[{int(given.isnan().int().argmax())}] is not written."
+        if n == 100 and programs == 1:
+            others = given[32:] != UNWRITTEN
+            if others.any():
+                i = 32 + int(others.int().argmax())
+                yield f"{where}: program 0 writes y[{i}]; its own end at y[31]."
+            given, expected = given[:32], expected[:32]
+        if (given == UNWRITTEN).any():
+            yield f"{where}: y[{int((given == UNWRITTEN).int().argmax())}] is not written."
         if not torch.allclose(given, expected):
             i = int((given - expected).abs().argmax())
-            yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right."
+            why = ": a load whose mask leaves an element out needs `other`" * bool(given[i].isnan())
+            yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right{why}."
+
+
+SEEN_BY_THE_INTERPRETER = [
+    ("mask=mine & (i > 0)", "mask=i > 0", "with n = 5: program 0 loads x[5], but x has 5"),
+    ("tl.load(weight + 2 * n + i, mask=mine, other=0)", "tl.load(weight + 2 * n + i)",
+     "with n = 5: program 0 loads weight[15], but weight has 15"),
+    ("mask=mine & (i > 0), other=0", "mask=mine & (i > 0)", "y[0] is nan, but"),
+]  # fmt: skip
 
 
 EXERCISE_3 = Exercise(
@@ -218,18 +298,25 @@ EXERCISE_3 = Exercise(
     reference=involution_1d,
     stub="def involution_1d(x, weight, y, n): ...",
     wrong=[
-        ("mask=mine & (i > 0)", "mask=mine", "with n = 5: y[0] is"),
-        ("mask=i + 1 < n", "mask=mine", "with n = 5: y[4] is"),
+        ("mask=mine & (i > 0)", "mask=mine", "with n = 5: "),
+        ("mask=i + 1 < n", "mask=mine", "with n = 5: "),
+        *([] if os.path.exists("/dev/nvidiactl") else SEEN_BY_THE_INTERPRETER),
         ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beside y, which ends at y[4]"),
         ("tl.program_id(0) * 32 + ", "", "with n = 40: y[32] is not written"),
-        ("weight + n + i", "weight + 3 * i + 1", "is right"),
-        ("x + i - 1", "x + i + 1", "y["),
+        ("tl.program_id(0) * 32", "tl.program_id(0) * 16", "with n = 100: y[80] is not written"),
+        ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.program_id(0) * 64 + tl.arange(0, 64)",
+         "with n = 100: program 0 writes y[32]; its own end at y[31]"),
+        ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.arange(0, 128)",
+         "with n = 100: program 0 writes y[32]"),
+        ("weight + n + i", "weight + 3 * i + 1", "with n = 5: "),
+        ("tl.load(x + i, mask=mine, other=0)", "x[i]", "`x` is an address, not an array."),
+        ("x + i - 1", "x + i + 1", "with n = 5: "),
         ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
     ],
     needs=_triton,
     properties=[_runs_in_triton],
-    success="three loads of x that overlap: in Triton the cache serves them, or you use a larger"
-    " block for each.",
+    success="three loads for each x: Triton does not merge them, the cache serves them. What is"
+    " loaded how often is yours.",
     hints=(
         "x + i - 1 is an array of addresses: the left neighbours of all 32 elements.",
         "A mask says for each element whether it is loaded; `other` is taken where it is not.",
@@ -237,4 +324,4 @@ EXERCISE_3 = Exercise(
     ),
     explanation="A program computes on arrays of addresses. Each load has the mask of what it "
     "touches, which is not the same for three neighbours, and the store that of what it owns.",
-)
+)  # fmt: skip
