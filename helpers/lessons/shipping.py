@@ -45,7 +45,7 @@ def build_wheel(project, compiled=True):
     contents = [
         f"{path.as_posix()} {hashlib.sha256((project / path).read_bytes()).hexdigest()}"
         for path in files
-        if path.parts[0] not in NOT_IN_A_WHEEL
+        if path.parts[0] not in NOT_IN_A_WHEEL and path.suffix != ".pyc"
     ]
     key = [torch.__version__, sys.version, str(compiled), os.environ.get("CXX", ""), *contents]
     with zipfile.ZipFile(cached_file("wheel_*.zip", key, build)) as kept:

@@ -17,11 +17,12 @@ import torch
 PROJECT = Path(__file__).parent / "project"
 DOCTOR = Path(__file__).parents[1] / "doctor"
 PLACEHOLDER = "my_package"
+FOLDERS = {"build", "csrc", "dist", "doctor", "src", "tests"}  # that a project has, or will have
 LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".pytest_cache")
 
 
 def make(name, folder):
-    """Write the package `name` into `folder`, which is new or empty; returns its path.
+    """Write the package `name` into `folder`, new or empty but for `.git`; returns its path.
 
     name: of the package, of what one imports, and of the operators' namespace.
     Raises ValueError, before anything is written, for a name that cannot be used, and for a folder
@@ -33,22 +34,34 @@ def make(name, folder):
     shutil.copytree(DOCTOR, folder / "tests" / "doctor", ignore=LEFT_BEHIND)
     (folder / "src" / PLACEHOLDER).rename(folder / "src" / name)
     for path in folder.rglob("*"):
-        if path.is_file():
+        if path.is_file() and ".git" not in path.relative_to(folder).parts:
             text = path.read_text(encoding="utf-8")
             path.write_text(text.replace(PLACEHOLDER, name), encoding="utf-8", newline="\n")
     return folder
 
 
 def _check(name, folder):
-    if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+    if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ValueError(
-            "NAME must be an identifier of lower-case letters, digits and single underscores, "
-            f"got {name!r}"
+            "NAME must be words of lower-case letters and digits, joined by single underscores, "
+            f"after a letter: my_op; got {name!r}"
         )
+    if keyword.iskeyword(name):
+        raise ValueError(f"NAME must not be a keyword of Python, got {name!r}")
     namespaces = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     if name in namespaces:
         raise ValueError(f"NAME must be new, but operators of PyTorch are named {name}::…")
-    if name == DOCTOR.name or find_spec(name):
+    if name in FOLDERS:
+        raise ValueError(f"NAME must be new, but the project has a folder `{name}` of its own")
+    if _can_be_imported(name):
         raise ValueError(f"NAME must be new, but `import {name}` finds something else")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {".git"}):
         raise ValueError(f"FOLDER must be new or empty, got {folder}")
+
+
+def _can_be_imported(name):
+    """Whether there is a module of that name; a mere folder where one stands is not meant."""
+    spec = find_spec(name)
+    if spec is None or spec.origin:
+        return spec is not None
+    return {Path(place) for place in spec.submodule_search_locations} != {Path.cwd() / name}

@@ -33,6 +33,7 @@ where = ["src"]
 [tool.setuptools.package-data]
 fast_scans = ["lib/*.so", "*.json"]
 """
+BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
 
 
@@ -47,8 +48,9 @@ def _inside(folder):
 
 
 def _packed(pyproject):
-    """The files that setuptools would put into a wheel of 16.1's package."""
+    """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
     from setuptools import Distribution  # it replaces a part of Python, so not before it must
+    from setuptools.compat.py310 import tomllib
 
     with tempfile.TemporaryDirectory() as folder, _inside(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,19 +58,27 @@ def _packed(pyproject):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).touch()
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
+        backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
+        if backend.partition(":")[0] != BACKEND:
+            raise ValueError(f"there is no build-backend {backend!r} in it")
         distribution = Distribution({"script_name": "setup.py"})
         distribution.parse_config_files()
         distribution.set_defaults()
         command = distribution.get_command_obj("build_py")
         command.ensure_finalized()
         files = command.get_outputs(include_bytecode=False)
-        return sorted({Path(file).relative_to(command.build_lib).as_posix() for file in files})
+        packed = {Path(file).relative_to(command.build_lib).as_posix() for file in files}
+        others = [(f"data/{where}", *names) for where, names in distribution.data_files or ()]
+        others += [("scripts", *(distribution.scripts or ()))]
+        return sorted(packed), [
+            f"{to}/{Path(name).name}" for to, *names in others for name in names
+        ]
 
 
 def _complete(pyproject):
     logging.getLogger("setuptools").setLevel(logging.ERROR)
     try:
-        packed = _packed(pyproject)
+        packed, others = _packed(pyproject)
     except Exception as error:
         line = str(error).strip().splitlines()[0]
         yield f"setuptools cannot read it: {line}"
@@ -87,6 +97,11 @@ def _complete(pyproject):
             yield f"the wheel lacks `{file}`{what}. Look at {kind}.{hint * ('data' in kind)}"
     if strange:
         yield f"the wheel holds `{strange[0]}`, which nobody who installs it needs."
+    if others:
+        yield (
+            f"the wheel holds `fast_scans-1.0.data/{others[0]}`, too, which is installed "
+            "elsewhere: data-files and script-files are not package-data."
+        )
 
 
 FIND = 'where = ["src"]'
@@ -108,10 +123,15 @@ EXERCISE_1 = Exercise(
          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
          'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
         ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
+        ("build_meta", "buildmeta", "there is no build-backend 'setuptools.buildmeta'"),
+        (FIND, FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]',
+         "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
+        (FIND, FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]',
+         "`fast_scans-1.0.data/scripts/decays.json`, too"),
     ],
     properties=[_complete],
-    success="packages are looked for in src, and the two files that are not Python are named, "
-    "relative to the package's folder.",
+    success="the package is found in src, and its two files that are not Python come with it. "
+    "The tag is still py3-none-any: give it to nobody before setup.py says otherwise.",
     hints=(
         "Two things are wrong: where packages are looked for, and which other files are packed.",
         "[tool.setuptools.packages.find] takes where = [a folder].",
@@ -128,6 +148,7 @@ EXERCISE_1 = Exercise(
 SCHEMA = "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
 FIRST_RELEASE = "scan(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
 NAMESPACE = "exercise_16_2"
+FACTORS = "float", "number", "Optional[float]", "Optional[number]", "Optional[Tensor]", "Tensor"
 X, DECAY = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.5])
 
 
@@ -142,16 +163,16 @@ def _scan(x, decay, reverse, scale):
 
 @contextlib.contextmanager
 def _released(schema):
-    """The operator as that release has it, with a kernel that goes by the types in the schema."""
+    """The operator as that release has it, with a kernel that goes by the schema's names."""
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{schema}").arguments
 
     def kernel(*args, **kwargs):
         given = {a.name: a.default_value for a in arguments if a.has_default_value()}
         given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
+        scale = given.pop("scale", None)
         x, decay = (v for v in given.values() if isinstance(v, torch.Tensor))
-        reverse = any(v is True for v in given.values())
-        scales = [v for v in given.values() if type(v) in (int, float)]
-        return _scan(x, decay, reverse, *scales[:1] or (1.0,))
+        reverse = given.get("reverse", any(v is True for v in given.values()))  # if renamed
+        return _scan(x, decay, reverse, 1.0 if scale is None else scale)
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
     try:
@@ -196,7 +217,15 @@ def _keeps_programs_right(schema):
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
         yield f"PyTorch cannot read it: {line}."
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
-        yield "programs of release 1 ask for `scan`, and this is another operator."
+        beside = "a new operator beside `scan` would keep old programs right, too"
+        yield f"{beside}; here `scan` itself shall get the argument."
+    if [str(r.type) for r in parsed.returns] != ["Tensor"]:
+        returns = schema.rpartition("->")[2].strip()
+        yield f"old programs go on with the one Tensor of release 1; here it is `{returns}`."
+    scale = {a.name: a for a in parsed.arguments}.get("scale")
+    kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
+    if scale and str(scale.type) not in FACTORS:
+        yield f"`scale` is a factor, any number, and here it is `{kind}`."
     _saved()
     quiet = logging.getLogger("torch.export")
     level = quiet.level
@@ -205,11 +234,8 @@ def _keeps_programs_right(schema):
         yield from _wrong_programs(schema)
     finally:
         quiet.setLevel(level)
-    scale = {a.name: a for a in parsed.arguments}.get("scale")
     if scale is None:
         yield "old programs stay right, but there is no argument `scale`."
-    if str(scale.type) != "float":
-        yield f"old programs stay right, but `scale` is a factor, and here it is {scale.type}."
 
 
 def _wrong_programs(schema):
@@ -226,7 +252,8 @@ def _wrong_programs(schema):
         if not torch.equal(given, expected):
             yield (
                 f"a program saved with {name} runs, and gives {given.tolist()} instead of "
-                f"{expected.tolist()}, without a word. What does it not say, or say elsewhere?"
+                f"{expected.tolist()}, without a word. The file holds only what differed from "
+                "release 1's defaults: what is missing in it, and where does the rest go now?"
             )
 
 
@@ -246,10 +273,13 @@ EXERCISE_2 = Exercise(
         ("Tensor x", "Tensor input", "saved with reverse=False cannot be"),
         ("=1.0", "=2.0", "saved with reverse=False runs, and gives"),
         (", *, float scale=1.0", "", "there is no argument `scale`"),
-        ("float scale=1.0", "int scale=1", "`scale` is a factor, and here it is int"),
-        ("scan(", "scan.scaled(", "this is another operator"),
-        ("scan(", "scan_2(", "this is another operator"),
+        ("float scale=1.0", "int scale=1", "`scale` is a factor, any number, and here it is `int`"),
+        ("float scale=1.0", "Tensor scale", "saved with reverse=False cannot be"),
+        (NEW, "int reverse=0", "there is no argument `scale`"),
+        ("scan(", "scan.scaled(", "`scan` itself shall get the argument"),
+        ("scan(", "scan_v2(", "a new operator beside `scan` would keep old programs right, too"),
         ("-> Tensor", "", "PyTorch cannot read it"),
+        ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here it is `Tensor[]`"),
         ("reverse=False", "reverse", "saved with reverse=False cannot be"),
     ],
     properties=[_keeps_programs_right],
@@ -257,8 +287,10 @@ EXERCISE_2 = Exercise(
     "not know it.",
     hints=(
         "Look at the picture: which row is right in both columns?",
-        "The three arguments of release 1 stay as they are, defaults included.",
-        "`scale` comes last, and its default must leave every number as it was.",
+        "Take each argument of release 1: does an old file find it where it was, and what does it "
+        "get where the file says nothing?",
+        "Where can `scale` stand so that nothing moves, and what must it be for a file that has "
+        "never heard of it?",
     ),
     explanation="An argument at the end, with the default that means what was meant before. The "
     "star is a matter of taste. Those who want reverse=True say so.",
@@ -285,6 +317,7 @@ def problems(wheel):
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
 LINUX, WINDOWS = "cp310-abi3-manylinux_2_28_x86_64", "cp310-abi3-win_amd64"
+FOLDER, OLDER = "lib/_fast.so", "cp310-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
     "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
@@ -293,19 +326,30 @@ WHEELS = {  # says: files, tags, whether there is a problem
     "release 1.1 for Windows": (MODULES, [WINDOWS], True),
     "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
     "release 1.2 for Windows": ((*MODULES, PYD), ["py3-none-any"], True),
-    "release 1.2 with a second tag": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
+    "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
+    "release 1.2 for one Python": ((*MODULES, SO), ["cp310-none-any"], True),
+    "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
+    "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
 }
 
 
 def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for says, (files, tags, bad) in WHEELS.items():
-            path = Path(folder) / f"many_scans-1.0-{tags[0]}.whl"
+            parts = zip(
+                *(tag.split("-") for tag in tags), strict=True
+            )  # of all tags, joined by dots
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+            path = Path(folder) / f"many_scans-1.0-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
                     wheel.writestr(f"many_scans/{file}", "")
                 lines = "".join(f"Tag: {tag}\n" for tag in tags)
-                wheel.writestr("many_scans-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\n{lines}")
+                pure = str(all(tag.endswith("-any") for tag in tags)).lower()
+                head = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\n"
+                wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
                 yield f"it must return a list, got a value of type {type(given).__name__}."
@@ -332,7 +376,12 @@ EXERCISE_3 = Exercise(
         ('name.endswith((".so", ".pyd"))', 'any(e in name for e in (".so", ".pyd"))',
          "a good wheel of Python only is refused"),
         ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
-        ("in tags:", "in tags[:1]:", "release 1.2 with a second tag goes through"),
+        ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
+        ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
+        ('name.endswith((".so", ".pyd"))', 'name.split("/")[-1].startswith("_cpu.")',
+         "release 1.2 with its library in a folder goes through"),
+        ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',
+         "release 1.2 for one Python goes through"),
         ("return found", "return not found", "it must return a list, got a value of type bool"),
         ("return found", "found", "it must return a list, got a value of type NoneType"),
         ("found.append(f", "found.append(1, f", "your code raises TypeError"),

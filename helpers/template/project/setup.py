@@ -8,6 +8,7 @@ operations.
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import torch
 from setuptools import setup
@@ -37,6 +38,9 @@ if not compiler or shutil.which(compiler):
     if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
         cuda = library(CUDAExtension, "_cuda", "csrc/recurrence_cuda.cu", ("USE_CUDA", None))
         libraries.append(cuda)
+
+for left_over in Path("build").glob("lib*"):  # from an earlier build: it would be packed, too
+    shutil.rmtree(left_over)
 
 setup(
     ext_modules=libraries,

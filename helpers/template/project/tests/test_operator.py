@@ -122,7 +122,7 @@ def test_kernels_refuse_what_they_would_read_wrongly(kernel, device):
 
 
 @each_device
-@each_sample
+@pytest.mark.parametrize("sample", ["forward", "transposed", "one step"])
 def test_opcheck(sample, device):
     x, decay, reverse = samples(device)[sample]
     opcheck(OP, (x, decay, reverse))
@@ -181,6 +181,8 @@ def test_autocast(device):
         y = recurrence(x.bfloat16(), decay)
     assert y.dtype == torch.float32
     torch.testing.assert_close(y, recurrence(x.bfloat16().float(), decay))
+    with torch.autocast(device, dtype=torch.bfloat16), pytest.raises(TypeError, match="decay must"):
+        recurrence(x.double(), decay)  # it leaves float64 alone
 
 
 @each_device

@@ -23,7 +23,8 @@ def recurrence(x, decay, *, reverse=False):
 
     x: (..., steps), floating-point. decay: the same dtype and device, a shape that broadcasts with
     that of x. reverse: start at the end, y[t] = decay[t] * y[t + 1] + x[t]. Derivatives of every
-    order in reverse mode; under autocast it runs in float32.
+    order by torch.autograd (not torch.func.grad). Under autocast, float16 and bfloat16 run in
+    float32.
 
     Raises TypeError or ValueError for what does not fit, NotImplementedError in forward mode.
     """
@@ -36,7 +37,8 @@ def recurrence(x, decay, *, reverse=False):
         raise TypeError(f"reverse must be a bool, got {type(reverse).__name__}")
     if x.device != decay.device:
         raise ValueError(f"decay must be on {x.device} as x is, got {decay.device}")
-    if x.dtype != decay.dtype and not torch.is_autocast_enabled(x.device.type):
+    casts = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, decay.dtype)
+    if x.dtype != decay.dtype and not casts:
         raise TypeError(f"decay must be {x.dtype} as x is, got {decay.dtype}")
     try:
         x, decay = torch.broadcast_tensors(x, decay)
@@ -58,7 +60,10 @@ def _check_alike(x, decay):
 
 
 def _plain(x, decay, reverse=False):
-    """The kernel where nothing was compiled: log2(steps) passes in PyTorch's own operations."""
+    """The kernel where nothing was compiled: log2(steps) passes in PyTorch's own operations.
+
+    Where a product of decays overflows it may give nan, and the loop would not.
+    """
     _check_alike(x, decay)
     wide = torch.promote_types(x.dtype, torch.float32)
     y, factor = (t.to(wide).flip(-1) if reverse else t.to(wide) for t in (x, decay))
