@@ -1,7 +1,10 @@
 """Exercises of chapter 12: memory for time."""
 
+import sys
+
 import torch
 from torch.autograd import Function, grad
+from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.checking import Exercise
 from helpers.lessons.memory import Alive, Kept
@@ -25,7 +28,7 @@ class Dropout(Function):
         return Dropout.thinned(grad_output, ctx.p, ctx.seed), None
 
 
-WIDE = random(100, 1000)
+WIDE = random(100, 400)
 
 
 def _drops(attempt):
@@ -46,6 +49,13 @@ def _drops(attempt):
     torch.manual_seed(0)
     if not torch.equal(attempt.apply(x, p), y):
         yield "two calls, each after torch.manual_seed(0), drop different elements."
+    if torch.initial_seed() != 0:
+        yield "forward reseeds the program's generator."
+    masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(40)]
+    if len(set(masks)) < 40:
+        yield f"40 calls drop only {len(set(masks))} different sets of elements."
+    if len(set(map(sum, masks))) == 1:
+        yield "each call drops as many elements as the others: they are not drawn independently."
 
 
 def _goes_back(attempt):
@@ -53,9 +63,12 @@ def _goes_back(attempt):
     y = attempt.apply(x, p)
     torch.rand(3)  # the program goes on
     state = torch.get_rng_state()
-    weight = random(100, 1000, seed=1)
+    weight = random(*WIDE.shape, seed=1)
     for where in ("", "in a second backward through the same graph"):
-        (given,) = grad(y, x, weight, retain_graph=True)
+        handed = weight.clone()
+        (given,) = grad(y, x, handed, retain_graph=True)
+        if not torch.equal(handed, weight):
+            yield "backward changes grad_output in place."
         if given.shape != x.shape:
             yield f"the gradient has shape {tuple(given.shape)}, but {tuple(x.shape)} is right."
         if not torch.equal(given == 0, y == 0):
@@ -73,11 +86,24 @@ def _goes_back(attempt):
 
 def _keeps_a_bit(attempt):
     x = WIDE.clone().requires_grad_()
-    with Kept() as kept:
-        attempt.apply(x, 0.25)
+    with Alive() as alive, Kept() as kept:
+        y = attempt.apply(x, 0.25)
     bits = 8 * kept.total / x.numel()
-    if bits > 1:
+    if bits > 1.5:
         yield f"it is right, but it saves {bits:.0f} bits for each element."
+    hidden = alive.now - y.untyped_storage().nbytes()
+    on_ctx = vars(y.grad_fn).items()
+    functions = [name for name, value in on_ctx if callable(value)]
+    where = f" `ctx.{functions[0]}` is a function; what does it hold?" if functions else ""
+    if 8 * hidden > 1.5 * x.numel():
+        yield (
+            f"it is right, but {hidden:,} bytes stay alive for backward: the hooks do not see "
+            f"them, the memory does.{where}"
+        )
+    for name, value in on_ctx:
+        size = sum(map(sys.getsizeof, tree_leaves(value)))
+        if 8 * size > 1.5 * x.numel():
+            yield f"it is right, but `ctx.{name}` holds {size:,} bytes."
 
 
 EXERCISE_1 = Exercise(
@@ -110,7 +136,9 @@ EXERCISE_1 = Exercise(
         ("int(torch.randint(2**40, ()))", "torch.Generator().seed()",
          "each after torch.manual_seed(0), drop different elements"),
         ("generator = torch.Generator().manual_seed(seed)", "torch.manual_seed(seed)",
-         ", generator=generator", "", "changes the random state of the program"),
+         ", generator=generator", "", "forward reseeds"),
+        ("return Dropout.thinned(grad", "torch.rand(1); return Dropout.thinned(grad",
+         "changes the random state of the program"),
         ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))",
          "ctx.p, ctx.seed = p, torch.Generator().manual_seed(int(torch.randint(2**40, ())))",
          "generator = torch.Generator().manual_seed(seed)", "generator = seed",
@@ -121,6 +149,25 @@ EXERCISE_1 = Exercise(
          "generator = torch.Generator().manual_seed(seed)", "generator = seed",
          "return Dropout.thinned(grad_output", "ctx.seed.set_state(ctx.state); return "
          "Dropout.thinned(grad_output", "`ctx.state` holds a tensor"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
+         "        return Dropout.thinned(x, p, ctx.seed)",
+         "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = lambda g: g * mask\n"
+         "        return x * mask",
+         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "ctx.b(grad_output)",
+         "`ctx.b` is a function"),
+        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
+         "        return Dropout.thinned(x, p, ctx.seed)",
+         "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = mask.tolist()\n"
+         "        return x * mask",
+         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * torch.tensor(ctx.b)",
+         "`ctx.b` holds"),
+        ("Dropout.thinned(grad_output, ctx.p, ctx.seed)",
+         "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())",
+         "backward changes grad_output in place"),
+        ("2**40, ()", "100, ()", "different sets of elements"),
+        ("torch.rand(x.shape, generator=generator) >= p",
+         "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()",
+         "not drawn independently"),
         (">= p", "< p", "the share of zeros is 0.75"),
         ("x / (1 - p)", "x", "is 1 times that of x"),
         ("return Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
@@ -162,11 +209,26 @@ class LogSumExp(Function):
         return to_x, torch.cat(to_weight), None
 
 
+class Shapes(Alive):
+    """`Alive`, and the shapes of all results that are floating-point."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = set()
+
+    def __torch_dispatch__(self, *call):
+        results = super().__torch_dispatch__(*call)
+        for tensor in filter(torch.is_tensor, tree_leaves(results)):
+            if tensor.is_floating_point():
+                self.shapes.add(tuple(tensor.shape))
+        return results
+
+
 def _in_parts(attempt):
-    rows, classes, size = 100, 2000, 20
+    rows, classes, size = 100, 2000, 50
     x, weight = (random(n, 2, seed=n).requires_grad_() for n in (rows, classes))
     whole = rows * classes * x.element_size()
-    with Alive() as alive:
+    with Shapes() as alive:
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
@@ -175,10 +237,17 @@ def _in_parts(attempt):
         if bytes_there > whole / 4:
             yield (
                 f"it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
-                f"logits are {whole:,}."
+                f"logits are {whole:,}. Are the parts kept, in a list?"
             )
     if left > 4 * result.nbytes:
         yield f"it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
+    for shape in alive.shapes:
+        if classes in shape and shape not in (weight.shape, weight.t().shape):
+            yield f"it is right, but it has {classes} columns at a time: cut weight, not x."
+        others = [n for n in shape if n != rows] or [rows]
+        if rows in shape and len(shape) > 1 and max(others) > size:
+            made = " × ".join(map(str, shape))
+            yield f"it is right, but with size = {size}, a tensor of {made} logits is made."
 
 
 EXERCISE_2 = Exercise(
@@ -208,6 +277,12 @@ EXERCISE_2 = Exercise(
          "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
          "        result = torch.logsumexp(logits, 1)", "forward holds"),
         ("x @ part.t() - result[:, None]", "x @ part.t()", "The gradient of `x`"),
+        ("split(size)", "split(2 * size)", "a tensor of 100 × 100 logits is made"),
+        ("split(ctx.size)", "split(64)", "a tensor of 100 × 64 logits is made"),
+        ("        for part in weight.split(size):\n"
+         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
+         "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])",
+         "cut weight, not x"),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
     samples={
@@ -253,7 +328,7 @@ def _inverts(attempt):
     )
     given1, given2 = y1.clone(), y2.clone()
     result = attempt(*functions, given1, given2)
-    if not (isinstance(result, tuple) and len(result) == 2):
+    if not (isinstance(result, (tuple, list)) and len(result) == 2):
         yield f"it must return the pair (x1, x2), got a {type(result).__name__}."
     for name, arguments in seen.items():
         if len(arguments) != 1:
@@ -262,11 +337,19 @@ def _inverts(attempt):
         yield "`g` was called with something else than in forward. What did it get there?"
     if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
         yield "x1 and x2 are exchanged."
+    if torch.allclose(result[1], y2 + torch.cos(y1)):
+        yield "x2 is wrong. What undoes an addition?"
     if not torch.allclose(result[1], x2):
         yield "x2 is wrong. It was changed last, so it comes back first."
     for name in "sf":
         if not torch.allclose(seen[name][0], x2):
             yield f"x2 is right, but `{name}` was called with something else than in forward."
+    scale, shift = torch.tanh(x2), torch.sin(2 * x2)
+    for factor in (1, scale.exp(), 1 / scale, scale):
+        if torch.allclose(result[0], (y1 - shift) * factor):
+            yield "x2 is right. In x1 the shift is undone, the scale is not."
+    if torch.allclose(result[0], y1 - shift * torch.exp(-scale)):
+        yield "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
     if not torch.allclose(result[0], x1):
         yield "x2 is right, x1 is not. Which of the two, scale or shift, came last in forward?"
     if not (torch.equal(given1, y1) and torch.equal(given2, y2)):
@@ -279,10 +362,13 @@ EXERCISE_3 = Exercise(
     reference=inverse,
     stub="def inverse(s, f, g, y1, y2): ...",
     wrong=[
-        ("y2 - g(y1)", "y2 + g(y1)", "x2 is wrong"),
+        ("y2 - g(y1)", "y2 + g(y1)", "What undoes an addition?"),
+        ("y2 - g(y1)", "(y2 - g(y1)) / 2", "x2 is wrong. It was changed last"),
         ("(y1 - f(x2)) * torch.exp(-s(x2))", "y1 * torch.exp(-s(x2)) - f(x2)",
          "scale or shift, came last"),
-        ("-s(x2)", "s(x2)", "x1 is not"),
+        ("-s(x2)", "s(x2)", "the shift is undone, the scale is not"),
+        ("* torch.exp(-s(x2))", "/ s(x2)", "the shift is undone, the scale is not"),
+        ("(y1 - f(x2))", "y1 - f(x2)", "for one term only"),
         ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with something else"),
         ("-s(x2)", "-s(y2)", "`s` was called with something else"),
         ("    x2 = y2 - g(y1)\n    x1 = (y1 - f(x2)) * torch.exp(-s(x2))",
