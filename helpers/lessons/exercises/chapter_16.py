@@ -17,7 +17,6 @@ from torch import nn
 from helpers.lessons.checking import Exercise
 
 # 16.1
-
 PYPROJECT = """
 [build-system]
 requires = ["setuptools>=77.0.3"]
