@@ -33,7 +33,7 @@ def compare(title, ways, options):
             seconds[name].append(timer.timeit(1).mean)  # it ran before, for its memory
     first = next(iter(ways))
     row = "{:45} {:>9} {:>6} {:>9} {:>6} {:>15}".format
-    print(row("", "peak, MB", "share", "seconds", "share", "share, median"))
+    print(row("", "peak, MiB", "share", "seconds", "share", "share, median"))
     for name, times in seconds.items():
         share = statistics.median(t / f for t, f in zip(times, seconds[first], strict=True))
         print(
