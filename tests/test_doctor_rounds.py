@@ -274,6 +274,7 @@ def test_which_are_examined():
         ({"max_bytes": "1 GB"}, "max_bytes must be a number"),
         ({"max_patterns": -1}, "max_patterns must be a number"),
         ({"skip": [3]}, "skip must hold Functions or their names, got 3"),
+        ({"only": 3}, "only must hold Functions or their names, got 3"),
     ]:
         with pytest.raises((TypeError, ValueError), match=words):
             rounds(**options)

@@ -225,9 +225,19 @@ def test_a_block_starts_as_the_identity():
     assert isinstance(block, Bottleneck) and block(input).equal(input)
 
 
-def test_unknown_depth():
-    with pytest.raises(ValueError, match="26, 38, 50, 101, 152, got 34"):
-        RedNet(34)
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"depth": 34}, ValueError, "26, 38, 50, 101, 152, got 34"),
+        ({"num_classes": 0}, ValueError, "num_classes must be 1 or more, got 0"),
+        ({"num_classes": "10"}, TypeError, "num_classes must be an int or None, got '10'"),
+        ({"stem_kernel_size": 4}, ValueError, "stem_kernel_size must be odd, got 4"),
+        ({"stem_kernel_size": 3.0}, TypeError, "stem_kernel_size must be an int, got 3.0"),
+    ],
+)
+def test_network_names_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        RedNet(**{"depth": 26} | options)
 
 
 def published_network(blocks, x, state, stem=3):
@@ -310,6 +320,9 @@ def test_published_checkpoints_load(stem):
                 torch.testing.assert_close(output, scores)
     for other in ({"layer.weight": images}, {}, alone | {"layer1.7.conv1.weight": images}):
         with pytest.raises(ValueError, match="must hold a RedNet of the authors' code, with"):
+            RedNet.from_checkpoint(other)
+    for other in ([1], {"state_dict": None}):
+        with pytest.raises(TypeError, match="checkpoint must be a dict, or have one as its"):
             RedNet.from_checkpoint(other)
     del alone["stem.0.conv.weight"]
     with pytest.raises(RuntimeError, match="stem.0.0.weight"):

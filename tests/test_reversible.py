@@ -235,6 +235,7 @@ def test_what_a_part_may_not_do_is_named(f, g, kind, words):
     "blocks, kind, words",
     [
         ([], ValueError, "at least one pair of modules, got none"),
+        (3, TypeError, "blocks must be pairs of modules in a list, got 3"),
         (
             [(nn.Tanh(), nn.Tanh()), nn.Tanh()],
             TypeError,
@@ -257,6 +258,7 @@ def test_bad_inputs_are_named():
         ((x, x.to("meta")), ValueError, "must be on one device, got cpu and meta"),
     ]:
         assert_raises(kind, words, model, *bad)
+        assert_raises(kind, words.replace("x1", "y1").replace("x2", "y2"), model.inverse, *bad)
 
 
 def test_compiled_it_stays_as_it_is():

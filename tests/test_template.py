@@ -93,6 +93,8 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path):
         with pytest.raises(ValueError, match="FOLDER must be new or empty"):
             make("fast_scans", folder)
     assert texts(tmp_path) == {"theirs": "x"}
+    with pytest.raises(TypeError, match="NAME must be a str, got 3"):
+        make(3, tmp_path / "mine")
 
 
 # The wheel

@@ -162,7 +162,7 @@ def rounds(*, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()):
 
 
 def listed(name, given):
-    given = (given,) if isinstance(given, (str, type)) else tuple(given)
+    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
     for item in given:
         if not isinstance(item, (str, type)):
             raise TypeError(f"{name} must hold Functions or their names, got {item!r}")

@@ -20,6 +20,7 @@ True
 """
 
 import contextlib
+from collections.abc import Iterable
 
 import torch
 
@@ -133,6 +134,23 @@ def _check(what, result, name, x):
         raise TypeError(f"{what} returns {result.dtype}, which would change {name} of {x.dtype}")
 
 
+def _check_pair(**tensors):
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
+    (one, first), (other, second) = tensors.items()
+    if first.dtype != second.dtype:
+        raise TypeError(
+            f"{one} and {other} must have one dtype, got {first.dtype} and {second.dtype}"
+        )
+    if first.device != second.device:
+        raise ValueError(
+            f"{one} and {other} must be on one device, got {first.device} and {second.device}"
+        )
+
+
 def _random_state():
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [torch.get_rng_state(), *cuda]
@@ -194,6 +212,8 @@ class ReversibleSequential(torch.nn.Module):
     def __init__(self, blocks):
         super().__init__()
         pairs = []
+        if not isinstance(blocks, Iterable):
+            raise TypeError(f"blocks must be pairs of modules in a list, got {blocks!r}")
         for number, block in enumerate(blocks):
             pair = tuple(block) if isinstance(block, (tuple, list, torch.nn.ModuleList)) else ()
             if len(pair) != 2 or not all(isinstance(part, torch.nn.Module) for part in pair):
@@ -205,20 +225,13 @@ class ReversibleSequential(torch.nn.Module):
 
     @torch.compiler.disable
     def forward(self, x1, x2):
-        for name, x in (("x1", x1), ("x2", x2)):
-            if not isinstance(x, torch.Tensor):
-                raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-            if not x.is_floating_point():
-                raise TypeError(f"{name} must be floating-point, got {x.dtype}")
-        if x1.dtype != x2.dtype:
-            raise TypeError(f"x1 and x2 must have one dtype, got {x1.dtype} and {x2.dtype}")
-        if x1.device != x2.device:
-            raise ValueError(f"x1 and x2 must be on one device, got {x1.device} and {x2.device}")
+        _check_pair(x1=x1, x2=x2)
         parameters = [p for block in self.blocks for part in block for p in part.parameters()]
         return Reversible.apply(self.blocks, x1, x2, *parameters)
 
     def inverse(self, y1, y2):
         """(x1, x2) of (y1, y2), up to rounding. In eval mode, if there is dropout or batch norm."""
+        _check_pair(y1=y1, y2=y2)
         for f, g in reversed(self.blocks):
             y2 = y2 - g(y1)
             y1 = y1 - f(y2)

@@ -25,8 +25,8 @@ def make(name, folder):
     """Write the package `name` into `folder`, new or empty but for `.git`; returns its path.
 
     name: of the package, of what one imports, and of the operators' namespace.
-    Raises ValueError, before anything is written, for a name that cannot be used, and for a folder
-    that is not empty.
+    Raises ValueError or TypeError, before anything is written, for a name that cannot be used, and
+    for a folder that is not empty.
     """
     folder = Path(folder)
     _check(name, folder)
@@ -41,6 +41,8 @@ def make(name, folder):
 
 
 def _check(name, folder):
+    if not isinstance(name, str):
+        raise TypeError(f"NAME must be a str, got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ValueError(
             "NAME must be words of lower-case letters and digits, joined by single underscores, "

@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
 class RedNet(nn.Module):
     """ResNet with involutions: (N, 3, H, W) -> (N, num_classes).
 
-    depth: 26, 38, 50, 101 or 152. Raises ValueError for another depth.
+    depth: 26, 38, 50, 101 or 152. Raises ValueError or TypeError for other arguments.
     num_classes: without it (None) there is no classifier, and the result is a tuple of the four
         stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024, H / 16, W / 16),
         (N, 2048, H / 32, W / 32), sizes rounded up.
@@ -75,6 +75,16 @@ class RedNet(nn.Module):
             raise ValueError(
                 f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got {depth!r}"
             )
+        classes = num_classes
+        if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int)):
+            raise TypeError(f"num_classes must be an int or None, got {classes!r}")
+        if classes is not None and classes < 1:
+            raise ValueError(f"num_classes must be 1 or more, got {classes}")
+        size = stem_kernel_size
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"stem_kernel_size must be an int, got {size!r}")
+        if size < 1 or size % 2 == 0:
+            raise ValueError(f"stem_kernel_size must be odd, got {size}")
         self.stem = nn.Sequential(
             _conv_bn_relu(3, 32, stride=2),
             Involution2d(32, stem_kernel_size, keep_filters=keep_filters),
@@ -124,11 +134,18 @@ class RedNet(nn.Module):
         checkpoint: what `torch.load` returned, a dict with the key "state_dict", or that state
             dict: of a classifier of mmcls, of a detector of mmdet, of a segmentor of mmseg with a
             RedNet backbone, or of the backbone alone. Only a classifier has a `fc`.
-        The network has the checkpoint's dtype and device. Raises ValueError for something else.
+        The network has the checkpoint's dtype and device. Raises ValueError or TypeError for
+        something else.
 
             model, what = RedNet.from_checkpoint(torch.load("rednet50.pth"))
         """
-        state, others = _renamed(checkpoint.get("state_dict", checkpoint))
+        state = checkpoint.get("state_dict", checkpoint) if isinstance(checkpoint, dict) else None
+        if not isinstance(state, dict):
+            raise TypeError(
+                "checkpoint must be a dict, or have one as its state_dict, got"
+                f" {type(checkpoint if state is None else state).__name__}"
+            )
+        state, others = _renamed(state)
         blocks = tuple(
             len({key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")})
             for stage in (1, 2, 3, 4)
