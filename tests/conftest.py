@@ -1,5 +1,6 @@
 """Says how many stored outputs were compared, and which could not be without a compiler."""
 
+import gc
 import os
 import re
 from functools import partial
@@ -37,6 +38,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(needs_compiler)
         elif "[15.3]" in item.name:
             item.add_marker(needs_triton)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # all that was imported stays: no collection need look at it, no fork copy it
 
 
 def run_or_let_it_say_why(item, run):

@@ -15,11 +15,12 @@ from functools import cache
 from jupyter_client.provisioning import local_provisioner
 
 SERVER = """
-import json, os, signal, sys
+import gc, json, os, signal, sys
 
 import ipykernel.kernelapp, matplotlib.pyplot, sklearn.datasets, sklearn.model_selection, torch
 import torch._dynamo  # with sympy; backward imports the one, the compiler the other
 
+gc.freeze()  # a kernel that collects garbage does not copy what it shares with the others
 signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
 for line in sys.stdin:
     command, folder, environment = json.loads(line)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from helpers.lessons.properties import at
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # Two that colour-blind people tell apart, on a white page and on a black one.
 COLOURS = {NOT_ATTEMPTED: "gray", WRONG: "#d55e00", RIGHT: "#009e73"}
+_source = cache(inspect.getsource)  # which parses the whole file each time
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Exercise:
         Raises ValueError if an old text does not occur.
         """
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
-        source = inspect.getsource(self.reference) if has_source else str(self.reference)
+        source = _source(self.reference) if has_source else str(self.reference)
         for old, new in zip(edits[::2], edits[1::2], strict=True):
             if old not in source:
                 raise ValueError(f"{self.number}: {old!r} does not occur in\n{source}")
