@@ -57,6 +57,24 @@ def random_tensors(geometry, dtype, seed):
     return [torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
 
 
+# The same values in other strides. What lies between them is nan.
+
+
+def with_gaps(tensor):
+    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart."""
+    return F.pad(tensor, (1, 2, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 1:-2]
+
+
+def channels_last(tensor):
+    """An image as PyTorch knows it, a weight as a convolution in that format returns it."""
+    flat = tensor.flatten(1, -3).contiguous(memory_format=torch.channels_last)
+    return flat.unflatten(1, tensor.shape[1:-2])
+
+
+def channels_last_with_gaps(tensor):
+    return channels_last(F.pad(tensor, (1, 2, 1, 0), value=math.nan))[..., 1:, 1:-2]
+
+
 def by_loops(geometry, input, weight, grad_output):
     """output, grad_input and grad_weight in float64"""
     s = geometry
