@@ -6,6 +6,7 @@ import random
 import torch
 import torch.nn.functional as F
 
+from helpers.ops.involution.benchmark import channels_last
 from helpers.ops.involution.geometry import Geometry
 
 # What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
@@ -63,12 +64,6 @@ def random_tensors(geometry, dtype, seed):
 def with_gaps(tensor):
     """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart."""
     return F.pad(tensor, (1, 2, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 1:-2]
-
-
-def channels_last(tensor):
-    """An image as PyTorch knows it, a weight as a convolution in that format returns it."""
-    flat = tensor.flatten(1, -3).contiguous(memory_format=torch.channels_last)
-    return flat.unflatten(1, tensor.shape[1:-2])
 
 
 def channels_last_with_gaps(tensor):
