@@ -130,6 +130,14 @@ def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(archite
                 assert whole <= 4, (shape, name)
 
 
+@needs_nvdisasm
+def test_a_half_is_converted_once_and_not_at_every_tap():
+    geometry = benchmark.geometry_of(*benchmark.SHAPES[0])
+    names = [launch.fast_kernel_name(kernel, torch.float16, geometry) for kernel in KERNELS]
+    for name, count in instructions.count(90, launch.FAST_SOURCE, names).items():
+        assert count.per_multiply_add < 4.5, name
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
@@ -322,7 +330,7 @@ MUTATIONS = [
     ("grad_weight", "row += PACK * in.c", "row += PACK * s.height * s.width"),
     ("grad_weight", "h * by.y + w * by.x", "pixel"),
     ("grad_weight", "kw * DW * step", "kw * DW"),
-    ("grad_weight", "factors.at[i]", "factors.at[0]"),
+    ("grad_weight", "factors[i] * ", "factors[0] * "),
 ]
 
 

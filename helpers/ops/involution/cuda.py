@@ -40,8 +40,7 @@ def _run(name, grid, block, arguments, index, source=FAST_SOURCE):
     def value(argument):
         if isinstance(argument, torch.Tensor):
             return argument.data_ptr()
-        structure = [(field, integer) for field in argument._fields]
-        return numpy.array([tuple(argument)], structure)
+        return numpy.array([tuple(argument)], [(field, integer) for field in argument._fields])
 
     values = tuple(map(value, arguments.values()))
     device = next(iter(arguments.values())).device.index

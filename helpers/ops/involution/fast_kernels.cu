@@ -174,14 +174,16 @@ __global__ void involution2d_grad_weight_fast(const T* __restrict__ grad_output,
         const T* row = input + (n * in.n + first * in.c + y * in.y + left * step);
 #pragma unroll (PACK > 1 ? 1 : 4)
         for (int c = 0; c < group_channels; c += PACK) {
-            const auto factors = *(const Pack<T, PACK>*)(grad_output + my_grad_output);
+            const auto grads = *(const Pack<T, PACK>*)(grad_output + my_grad_output);
+            Sum factors[PACK];  // converted once: no compiler moves that out of the conditions
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) factors[i] = Sum(grads.at[i]);
 #pragma unroll
             for (int kw = 0; kw < KW; ++kw) {
                 if (!inside[kw]) continue;
                 const auto values = *(const Pack<T, PACK>*)(row + kw * DW * step);
 #pragma unroll
-                for (int i = 0; i < PACK; ++i)
-                    sums[kw] += Sum(factors.at[i]) * Sum(values.at[i]);
+                for (int i = 0; i < PACK; ++i) sums[kw] += factors[i] * Sum(values.at[i]);
             }
             my_grad_output += PACK * by.c;
             row += PACK * in.c;
