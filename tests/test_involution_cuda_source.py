@@ -17,9 +17,12 @@ from tests.involution_reference import (
     TOLERANCE,
     assert_close,
     by_loops,
+    channels_last,
+    channels_last_with_gaps,
     make_geometry,
     random_geometries,
     random_tensors,
+    with_gaps,
 )
 from tests.needs import NO_NVRTC, needs_compiler, needs_nvrtc
 
@@ -322,6 +325,10 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert addresses == (input.data_ptr(), weight.data_ptr(), results[1].data_ptr())  # no copies
     assert structure.size == 1 and structure.nbytes == 4 * len(geometry)
     assert numpy.frombuffer(structure.tobytes(), numpy.int32).tolist() == list(geometry)
+    strides = [numpy.frombuffer(each.tobytes(), numpy.int32).tolist() for each in args[4:]]
+    assert strides[1] == list(weight.stride())
+    in_image = [*input.stride()[:2], 0, 0, *input.stride()[2:]]  # and none from tap to tap
+    assert strides[::2] == [in_image, in_image]
 
 
 # With a GPU
@@ -337,6 +344,9 @@ def test_device_agrees_with_cpu(dtype, kernel):
         on_device = operands(kernel, *(t.cuda() for t in case))
         for options in ({"index": "int"}, {"index": "long long"}, {"fast": True}):
             actual = launch.launch(kernel, *on_device, geometry, cuda._run, **options)
+            assert_close(actual, expected.double(), dtype)
+        for layout in (with_gaps, channels_last, channels_last_with_gaps):
+            actual = getattr(cuda, kernel)(*map(layout, on_device), geometry)
             assert_close(actual, expected.double(), dtype)
 
 
