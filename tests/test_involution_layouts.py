@@ -117,6 +117,19 @@ def test_strides_that_lead_further_than_an_int_counts():
     assert line((4, 1, 2**26, 2**28)) == 2 * 144
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "strides, pack", [((160, 1, 24, 4), 4), ((146, 1, 24, 4), 2), ((160, 1, 26, 4), 2)], ids=str
+)
+def test_a_load_brings_as_many_channels_as_are_aligned_everywhere(strides, pack):
+    geometry = make_geometry(2, 4, 1, (6, 6), (3, 3), (1, 1), (1, 1), (1, 1))
+    input, weight, _ = random_tensors(geometry, torch.float32, 0)
+    memory = torch.empty(400).as_strided(input.shape, strides).copy_(input)
+    result, (name, *_) = launched("forward", memory, weight, geometry, on_cpu)
+    assert template(name)[1] == pack
+    assert_close(result, plain.forward(input, weight, geometry).double(), torch.float32)
+
+
 # The sectors that a warp reads
 
 

@@ -12,7 +12,8 @@ a device would let pass, or die of, raises a `KernelError` which says who did wh
 
 Results and shared memory hold nan before the run. Kernels may use templates, structures, half
 precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
-template, but neither atomics nor what the threads of a warp tell each other.
+template, but neither atomics nor what the threads of a warp tell each other. That a load
+of several elements is aligned is not checked.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
