@@ -6,6 +6,7 @@ import random
 import torch
 import torch.nn.functional as F
 
+from helpers.ops.involution.benchmark import channels_last
 from helpers.ops.involution.geometry import Geometry
 
 # What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
@@ -55,6 +56,18 @@ def random_tensors(geometry, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
     return [torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
+
+
+# The same values in other strides. What lies between them is nan.
+
+
+def with_gaps(tensor):
+    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart."""
+    return F.pad(tensor, (1, 2, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 1:-2]
+
+
+def channels_last_with_gaps(tensor):
+    return channels_last(F.pad(tensor, (1, 2, 1, 0), value=math.nan))[..., 1:, 1:-2]
 
 
 def by_loops(geometry, input, weight, grad_output):

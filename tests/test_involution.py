@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.ao.quantization import get_default_qat_qconfig_mapping, get_default_qconfig_mapping
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx, prepare_qat_fx
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -223,12 +226,41 @@ def test_operations_are_counted():
     assert list(counted.values()) == [2 * (2 * 4 * 3 * 3) * 9] * 3
 
 
-def test_torch_fx_records_the_call():
-    layer = Involution2d(16, 3).eval()
+@pytest.mark.parametrize("keep_filters", [True, False])
+def test_torch_fx_records_the_call(keep_filters):
+    layer = Involution2d(16, 3, keep_filters=keep_filters).eval()
     traced = torch.fx.symbolic_trace(layer)
     assert involution2d in [node.target for node in traced.graph.nodes]
     input = torch.randn(1, 16, 4, 5)
     assert traced(input).equal(layer(input))
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.skipif(torch.backends.quantized.engine == "none", reason="no quantized kernels here")
+@pytest.mark.parametrize("keep_filters", [True, False])
+@pytest.mark.parametrize("prepare", [prepare_fx, prepare_qat_fx])
+def test_fx_quantises_what_is_around_it(prepare, keep_filters):
+    """Convolutions in integers; the involution in float, of an input that is converted back."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 16, 1), nn.ReLU(), Involution2d(16, 3, keep_filters=keep_filters)
+    model = nn.Sequential(*layers, nn.Conv2d(16, 4, 1)).train(prepare is prepare_qat_fx)
+    input = torch.randn(4, 3, 9, 9)
+    configurations = {
+        prepare_fx: get_default_qconfig_mapping,
+        prepare_qat_fx: get_default_qat_qconfig_mapping,
+    }
+    mapping = configurations[prepare](torch.backends.quantized.engine)
+    prepared = prepare(model, mapping, (input,))
+    for _ in range(20):
+        prepared(input).square().sum().backward()  # sees the ranges; and learns, if it should
+    quantised = convert_fx(prepared.eval())
+    (node,) = (node for node in quantised.graph.nodes if node.target is involution2d)
+    assert node.args[0].target == "dequantize"
+    names = [type(module).__module__.split(".")[-1] for module in quantised.modules()]
+    assert sum("conv" in name for name in names) == 4
+    expected = prepared(input) if prepare is prepare_qat_fx else model(input)
+    error = (quantised(input) - expected).abs().max() / expected.abs().max()
+    assert 0 < error < 0.1
 
 
 def test_integers_of_numpy_are_integers():
@@ -271,4 +303,10 @@ def test_benchmark_prints_a_table(monkeypatch, capsys):
     benchmark.main(["--seconds", "0.01"])
     printed = capsys.readouterr().out
     assert "memory" in printed and "plain: " in printed and "times as fast as unfold" in printed
-    assert printed.count("1,16,5²") == (4 if torch.cuda.is_available() else 2)
+    assert printed.count("1,16,5²") == (5 if torch.cuda.is_available() else 2)
+    benchmark.main(["--seconds", "0.01", "--channels-last", "--dtype", "bfloat16"])
+    assert "bfloat16" in capsys.readouterr().out
+
+
+def test_the_benchmark_has_a_row_for_each_design():
+    assert list(benchmark.paths("cuda")) == ["plain", "constants", "readable", "cuda"]

@@ -17,9 +17,12 @@ from tests.involution_reference import (
     TOLERANCE,
     assert_close,
     by_loops,
+    channels_last,
+    channels_last_with_gaps,
     make_geometry,
     random_geometries,
     random_tensors,
+    with_gaps,
 )
 from tests.needs import NO_NVRTC, needs_compiler, needs_nvrtc
 
@@ -312,7 +315,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
     cuda._function.cache_clear()
 
-    name = "involution2d_forward_fast<__nv_bfloat16, 1, 3, 3, 1, 1, 1, 1>"
+    name = "involution2d_forward_fast<__nv_bfloat16, 1, 1, 3, 3, 1, 1, 1, 1>"
     assert [n for n in notes if n[0] == "compiled"] == [("compiled", (name,))]  # once
     assert ("device", None) in notes and ("stream", 1234) in notes
     launched, grid, block, args = notes[-1]
@@ -322,6 +325,10 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert addresses == (input.data_ptr(), weight.data_ptr(), results[1].data_ptr())  # no copies
     assert structure.size == 1 and structure.nbytes == 4 * len(geometry)
     assert numpy.frombuffer(structure.tobytes(), numpy.int32).tolist() == list(geometry)
+    strides = [numpy.frombuffer(each.tobytes(), numpy.int32).tolist() for each in args[4:]]
+    assert strides[1] == list(weight.stride())
+    in_image = [*input.stride()[:2], 0, 0, *input.stride()[2:]]  # and none from tap to tap
+    assert strides[::2] == [in_image, in_image]
 
 
 # With a GPU
@@ -337,6 +344,9 @@ def test_device_agrees_with_cpu(dtype, kernel):
         on_device = operands(kernel, *(t.cuda() for t in case))
         for options in ({"index": "int"}, {"index": "long long"}, {"fast": True}):
             actual = launch.launch(kernel, *on_device, geometry, cuda._run, **options)
+            assert_close(actual, expected.double(), dtype)
+        for layout in (with_gaps, channels_last, channels_last_with_gaps):
+            actual = getattr(cuda, kernel)(*map(layout, on_device), geometry)
             assert_close(actual, expected.double(), dtype)
 
 

@@ -1,8 +1,9 @@
 // A block whose threads meet: shared memory, and __syncthreads. Only for kernels that name them.
 //
 // Each thread of the block has a stack of its own, and runs until it ends or waits at a barrier;
-// then comes the next one. When all have, a new phase begins. What one thread writes to shared
-// memory and another reads or writes in the same phase is a race: on a device the order is chance.
+// then comes the next one. When all wait at the same barrier, a new phase begins. What one thread
+// writes to shared memory and another reads or writes in the same phase is a race: on a device the
+// order is chance.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,7 +13,7 @@
 
 const size_t STACK_BYTES = 1 << 17;
 
-struct Waiting { ucontext_t place; bool ended; uint3 index; };
+struct Waiting { ucontext_t place; uint3 index; int barrier, line; };  // barrier -1: it has ended
 struct Touched {  // one byte: who wrote it last, and up to two that read it, by thread number
     int writer, write_phase, reader, another, read_phase;
 };
@@ -63,19 +64,32 @@ UNCHECKED static void check_shared(char* address, long long size, bool is_write)
     }
 }
 
-UNCHECKED void __syncthreads() {
+UNCHECKED void meet_at(int barrier, int line) {
+    threads[current].barrier = barrier, threads[current].line = line;
     swapcontext(&threads[current].place, &scheduler);
     threadIdx = threads[current].index;
 }
 
 UNCHECKED static void start() {
     enter();
-    threads[current].ended = true;
+    threads[current].barrier = -1, threads[current].line = 0;
     setcontext(&scheduler);
 }
 
 UNCHECKED static void leave() {  // instead of siglongjmp, which must not change stacks
     setcontext(&scheduler);
+}
+
+// A device would hang, or let some threads pass a barrier that others have not come to.
+UNCHECKED static void check_that_all_met(int count) {
+    for (int t = 1; t < count && !launch->fault; ++t) {
+        const bool first_waits = threads[0].barrier >= 0;
+        const Waiting &one = threads[first_waits ? 0 : t], &other = threads[first_waits ? t : 0];
+        if (one.barrier == other.barrier) continue;
+        launch->fault = DIVERGED, launch->block_of = blockIdx;
+        launch->thread = one.index, launch->other = other.index;
+        launch->line = one.line, launch->other_line = other.line;
+    }
 }
 
 // Runs one block; returns early after a fault.
@@ -96,18 +110,17 @@ UNCHECKED static void run_block() {
         thread.place.uc_stack.ss_size = STACK_BYTES;
         makecontext(&thread.place, start, 0);
     }
-    bool more = true;
-    for (phase = 0; more && !launch->fault; ++phase) {
-        more = false;
+    phase = 0;
+    do {
         for (int turn = 0; turn < count && !launch->fault; ++turn) {
             current = launch->order < 0 ? count - 1 - turn : turn;
-            if (threads[current].ended) continue;
             threadIdx = threads[current].index;
             stack_base = stacks + (current + 1) * STACK_BYTES - 4096;
             swapcontext(&scheduler, &threads[current].place);
-            more = more || !threads[current].ended;
         }
-    }
+        check_that_all_met(count);
+        ++phase;
+    } while (threads[0].barrier >= 0 && !launch->fault);
     std::free(threads), std::free(touched);
     munmap(stacks, bytes);
 }

@@ -6,12 +6,14 @@ a device would let pass, or die of, raises a `KernelError` which says who did wh
 - a read or a write outside an array, or a write to one that is `const`;
 - an element of a result that is written twice, or never, or read before it was written;
 - shared memory that is read before it was written, or that two threads of a block touch, one of
-  them writing, with no `__syncthreads` between.
+  them writing, with no `__syncthreads` between;
+- a `__syncthreads` that only some threads of a block reach, while others wait at another one or
+  have returned.
 
 Results and shared memory hold nan before the run. Kernels may use templates, structures, half
 precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
-template, but neither atomics nor what the threads of a warp tell each other. A `__syncthreads`
-that only some threads of a block reach is not noticed.
+template, but neither atomics nor what the threads of a warp tell each other. That a load
+of several elements is aligned is not checked.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -95,6 +97,8 @@ class _Launch(ctypes.Structure):
         ("fault_block", _Int3),
         ("fault_thread", _Int3),
         ("fault_other", _Int3),
+        ("fault_line", ctypes.c_int),
+        ("fault_other_line", ctypes.c_int),
     ]
 
 
@@ -258,6 +262,13 @@ def _sentence(request, tensors):
         return f"{who} {verb} outside of its arrays in shared memory"
     if request.fault == 10:
         return f"{who} {verb} shared memory that nothing was written to"
+    if request.fault == 11:
+        place, other = request.fault_line, request.fault_other_line
+        does = f"waits at another, in line {other}" if other else "has returned"
+        return (
+            f"{who} waits at the __syncthreads in line {place} of the source, but thread"
+            f" {tuple(request.fault_other)} {does}: a block must meet at one barrier"
+        )
     name = list(tensors)[request.fault_array]
     what = f"{name}[{request.fault_element}]"
     return {

@@ -144,7 +144,7 @@ def main(arguments=None):
         for name in names:
             cells = [f"{c[name].per_multiply_add:.2f} ({c[name].outside})" for c in counts]
             title = name.split("<")[0].removeprefix("involution2d_")
-            print(f"{label:>12}  {title:25}", *(f"{cell:>12}" for cell in cells))
+            print(f"{label:>13}  {title:24}", *(f"{cell:>12}" for cell in cells))
 
 
 def cases(dtype=torch.float32):
@@ -158,6 +158,9 @@ def cases(dtype=torch.float32):
         yield label, benchmark.constants_source(geometry), names
         names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
         yield label, launch.FAST_SOURCE, names
+    pack = launch.PACK_BYTES // dtype.itemsize  # the same at every size
+    names = [launch.fast_kernel_name(kernel, dtype, geometry, pack) for kernel in KERNELS]
+    yield "channels_last", launch.FAST_SOURCE, names
 
 
 if __name__ == "__main__":

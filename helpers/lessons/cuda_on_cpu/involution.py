@@ -1,6 +1,7 @@
 """The kernels of `kernels.cu` and `fast_kernels.cu` on the CPU, and their names."""
 
 from functools import partial
+from itertools import islice
 
 import torch
 
@@ -62,3 +63,36 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False):
     launch(kernel, *tensors, geometry, run, fast=fast)
     arrays = [array for action, array, _ in seen if action == "read"]
     return {array: arrays.count(array) for array in ARRAYS[kernel][:2]}
+
+
+def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
+    """How many sectors of 32 bytes a warp reads for one multiply-add of each of its 32 threads.
+
+    Memory and caches answer in sectors: 4 are enough for 32 neighbouring floats. first, second: as
+    for `fast`, of sizes at which all threads of a warp in the middle do the same.
+    """
+    result = []
+
+    def run(name, grid, block, arguments, index):
+        middle = grid[0] // 2
+        only = range(middle, middle + 1)
+        threads = [
+            emulator.run(source, name, grid, block, arguments, watch=(middle, lane), blocks=only)
+            for lane in range(32)
+        ]
+        pack = int(name.split(", ")[-7])  # before the window
+        touched = multiply_adds = 0
+        steps = zip(*threads, strict=True)  # what the threads do at once
+        for step in steps:
+            action, array, _ = step[0]
+            if action == "read":
+                load = [step, *islice(steps, 0 if array == "weight" else pack - 1)]
+                elements = [element for step in load for _, _, element in step]
+                touched += len({element * first.element_size() // 32 for element in elements})
+                multiply_adds += len(load) * (array == tapped)
+        result.append(touched / multiply_adds)
+
+    images = [array for array in ARRAYS[kernel][:2] if array != "weight"]
+    tapped = images[-1]  # of which each element that is read is multiplied once
+    launch(kernel, first, second, geometry, run, fast=True)
+    return result[0]

@@ -19,7 +19,7 @@
 
 enum Fault {
     NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG,
-    RACE, SHARED_OUTSIDE, SHARED_UNWRITTEN
+    RACE, SHARED_OUTSIDE, SHARED_UNWRITTEN, DIVERGED
 };
 
 struct Array {                 // emulator.py has the same structure, in ctypes
@@ -42,6 +42,7 @@ struct Launch {
     int fault, array, is_write;
     long long element;
     uint3 block_of, thread, other;
+    int line, other_line;               // where they wait, 0 if a thread has returned
 };
 
 static Launch* launch = nullptr;

@@ -1,7 +1,7 @@
 """Time and memory of involution, forward and backward, beside `unfold`.
 
     python -m helpers.ops.involution.benchmark [--dtype float16] [--threads 2] [--seconds 1]
-                                               [--scaling]
+                                               [--channels-last] [--scaling]
 
 Kernels 7 x 7, stride 1, 16 channels a group, batch 8. The rows:
 
@@ -49,7 +49,7 @@ def unfold_involution(input, weight):
     kernel = weight.shape[2]
     unfolded = F.unfold(input, kernel, padding=kernel // 2)
     unfolded = unfolded.view(batch, groups, channels // groups, kernel**2, height, width)
-    weight = weight.view(batch, groups, 1, kernel**2, height, width)
+    weight = weight.reshape(batch, groups, 1, kernel**2, height, width)
     return (weight * unfolded).sum(3).view(batch, channels, height, width)
 
 
@@ -62,7 +62,8 @@ def constants_source(geometry):
 def launch_constants(kernel, first, second, geometry, run):
     """The same as `launch`, with `constants.cu` made for this geometry."""
     result = first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
-    arguments = dict(zip(ARRAYS[kernel], (first, second, result), strict=True), s=geometry)
+    tensors = first.contiguous(), second.contiguous(), result
+    arguments = dict(zip(ARRAYS[kernel], tensors, strict=True), s=geometry)
     name, block = f"constants_{kernel}<{TYPES[first.dtype]}>", 512
     grid = (-(-result.numel() // block),)
     run(name, grid, (block, 1), arguments, "int", constants_source(geometry))
@@ -124,6 +125,28 @@ def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32
     return geometry, [torch.randn(shape, device=device).to(dtype) for shape in sizes]
 
 
+def channels_last(tensor):
+    """An image in that format, or a weight as a convolution in that format returns it."""
+    flat = tensor.flatten(1, -3).contiguous(memory_format=torch.channels_last)
+    return flat.unflatten(1, tensor.shape[1:-2])
+
+
+def paths(device):
+    """{row: the three kernels}, of what can run there."""
+    rows = {"plain": (plain.forward, plain.grad_input, plain.grad_weight)}
+    if device == "cuda":
+        from . import cuda
+
+        rows |= {
+            "constants": [partial(launch_constants, kernel, run=cuda._run) for kernel in KERNELS],
+            "readable": [partial(launch, kernel, run=cuda._run) for kernel in KERNELS],
+            "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight),
+        }
+    elif cpu.available():
+        rows["cpu"] = (cpu.forward, cpu.grad_input, cpu.grad_weight)
+    return rows
+
+
 def cpu_name():
     try:
         with open("/proc/cpuinfo") as file:
@@ -168,39 +191,33 @@ def main(arguments=None):
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
+    parser.add_argument("--channels-last", action="store_true", help="in that memory format")
     parser.add_argument("--scaling", action="store_true", help="kernel sizes and threads, too")
     options = parser.parse_args(arguments)
     dtype = getattr(torch, options.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    paths = {"plain": (plain.forward, plain.grad_input, plain.grad_weight)}
     if device == "cuda":
-        from . import cuda
-
-        paths |= {
-            "constants": [partial(launch_constants, kernel, run=cuda._run) for kernel in KERNELS],
-            "readable": [partial(launch, kernel, run=cuda._run) for kernel in KERNELS],
-            "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight),
-        }
         bandwidth = copy_bandwidth(options.seconds)
         print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
     else:
-        if cpu.available():
-            paths["cpu"] = (cpu.forward, cpu.grad_input, cpu.grad_weight)
         print(f"{cpu_name()}, {options.threads} threads, {options.dtype}; no CUDA device")
 
     header = ["shape", "path", "forward", "both", "x unfold", "memory"]
     header += ["share of copy"] if device == "cuda" else []
     print(" ".join(f"{name:>13}" for name in header))
-    ratios = {name: [] for name in paths}
+    rows = paths(device)
+    ratios = {name: [] for name in rows}
     for batch, channels, size in SHAPES:
         geometry, tensors = case(batch, channels, size, device=device, dtype=dtype)
+        if options.channels_last:
+            tensors = list(map(channels_last, tensors))
         input, weight, grad_output = tensors
         one_each = (2 * input.numel() + weight.numel()) * input.element_size()
         moved = 3 * one_each  # each kernel reads two of the three sizes and writes the third
         runs = {"unfold": with_autograd(input.clone(), weight.clone(), grad_output)}
         runs |= {
             name: with_kernels(kernels, geometry, input, weight, grad_output)
-            for name, kernels in paths.items()
+            for name, kernels in rows.items()
         }
         for name, (forward, both) in runs.items():
             times = [milliseconds(f, options.threads, options.seconds) for f in (forward, both)]

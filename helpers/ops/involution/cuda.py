@@ -1,9 +1,9 @@
 """Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and launched by CuPy.
 
-torch owns the tensors and the stream, CuPy compiles and launches. Nothing is copied, except a
-tensor that is not contiguous, and nothing waits for the device. CuPy compiles a kernel at the
-first call for each type, window (kernel size, stride, dilation) and number of channels a thread,
-in about a second, and keeps it on disk.
+torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the device, and
+what is copied says `involution2d`. CuPy compiles a kernel at the first call for each type, memory
+format, window (kernel size, stride, dilation) and number of channels a thread, in about a second,
+and keeps it on disk.
 """
 
 from functools import cache, partial
@@ -35,18 +35,22 @@ def _run(name, grid, block, arguments, index, source=FAST_SOURCE):
     cupy = find_cupy()
     import numpy  # CuPy cannot do without it
 
-    *tensors, geometry = arguments.values()
-    device = tensors[0].device.index
     integer = numpy.int32 if index == "int" else numpy.int64
-    structure = numpy.dtype([(field, integer) for field in geometry._fields])
-    values = [t.data_ptr() for t in tensors] + [numpy.array([tuple(geometry)], structure)]
+
+    def value(argument):
+        if isinstance(argument, torch.Tensor):
+            return argument.data_ptr()
+        return numpy.array([tuple(argument)], [(field, integer) for field in argument._fields])
+
+    values = tuple(map(value, arguments.values()))
+    device = next(iter(arguments.values())).device.index
     stream = torch.cuda.current_stream(device)
     if hasattr(cupy.cuda.Stream, "from_external"):
         stream = cupy.cuda.Stream.from_external(stream)
     else:  # CuPy 13
         stream = cupy.cuda.ExternalStream(stream.cuda_stream, device)
     with cupy.cuda.Device(device), stream:
-        _function(name, device, source)(grid, block, tuple(values))
+        _function(name, device, source)(grid, block, values)
 
 
 # The same three functions as in plain.py and cpu.py.

@@ -21,8 +21,11 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
     Returns the output, (N, C, Ho, Wo), channels_last if `input` is.
 
     Both tensors: float64, float32, float16 or bfloat16, the same for both, on one device, strided
-    in any way; a CUDA kernel works on contiguous tensors and copies others. Half precision is
-    summed in float32. Under autocast both are cast to its dtype, unless one is float64.
+    in any way. On CUDA a weight is read as it lies, and so are the input and the gradient of the
+    output if the pixels of a row are neighbours in memory, or the channels of a pixel
+    (channels_last), of an even number a group; they are copied if not, or if the kernels are wider
+    than 11. Half precision is summed in float32. Under autocast both are cast to its dtype, unless
+    one is float64.
 
     CPU tensors run in the C++ kernels of `cpu_kernels.cpp`, which take a few seconds to compile at
     the first call on a machine, or in plain PyTorch where there is no compiler; `backend()` tells.

@@ -1,15 +1,16 @@
 """How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
 
-The first are for every case. The second are compiled for one window each (kernel size, stride and
-dilation are constants in them), and index with int.
+The first are for every case, and read contiguous arrays. The second are compiled for one window
+each (kernel size, stride and dilation are constants in them), index with int, and take strides.
 """
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from .geometry import ARRAYS
+from .geometry import ARRAYS, empty_result
 
 SOURCE = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 FAST_SOURCE = SOURCE + Path(__file__).with_name("fast_kernels.cu").read_text(encoding="utf-8")
@@ -23,9 +24,21 @@ INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
 FAST_BLOCK = (128, 1)  # small enough that a small result makes a block for each multiprocessor
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
+PACK_BYTES = 16  # the most that one load brings
 WIDEST = 11  # a row of taps is held in registers
 # A large GPU has some 132 multiprocessors, each of which starts 4 warps of 32 threads at a time.
 ENOUGH_THREADS = 2**14
+FEWEST = 16  # channels of a part of a group: fewer are no work for a thread of grad_weight
+MANY = 2**31 - 2**20  # an int counts so far, with room for the threads past the end of a block
+
+
+class Strides(NamedTuple):  # the fields of Strides in fast_kernels.cu, in the same order
+    sample: int
+    channel: int
+    kernel_row: int
+    kernel_column: int
+    row: int
+    column: int
 
 
 def kernel_name(kernel, dtype, index):
@@ -33,84 +46,135 @@ def kernel_name(kernel, dtype, index):
     return f"involution2d_{kernel}<{TYPES[dtype]}, {index}>"
 
 
-def fast_kernel_name(kernel, dtype, geometry, channels=None):
-    """The same in `fast_kernels.cu`: involution2d_forward_fast<float, 16, 7, 7, 1, 1, 1, 1>
+def fast_kernel_name(kernel, dtype, geometry, pack=1):
+    """The same in `fast_kernels.cu`: involution2d_forward_fast<float, 16, 1, 7, 7, 1, 1, 1, 1>
 
-    channels: of CHANNELS, by default the one that `launch` takes for this geometry.
+    pack: how many channels a load brings; 1 where the pixels of a row are neighbours in memory.
     """
     s = geometry
-    window = s.kernel_height, s.kernel_width, s.stride_height, s.stride_width
-    window += s.dilation_height, s.dilation_width
+    template = pack, s.kernel_height, s.kernel_width, s.stride_height, s.stride_width
+    template += s.dilation_height, s.dilation_width
     if kernel != "grad_weight":
-        window = channels or channels_per_thread(kernel, geometry), *window
-    return f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *window)))}>"
+        template = channels_per_thread(kernel, geometry, pack), *template
+    return f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *template)))}>"
 
 
-def channels_per_thread(kernel, geometry):
-    """The most of CHANNELS that divides a group and leaves ENOUGH_THREADS."""
+def channels_per_thread(kernel, geometry, pack=1):
+    """`pack` if it is more than 1, else the most that divides a group and leaves ENOUGH_THREADS."""
     batch, channels, height, width = geometry.size_of(ARRAYS[kernel][2])
-    return next(
-        (
-            count
-            for count in CHANNELS
-            if channels // geometry.groups % count == 0
-            and batch * channels * height * width // count >= ENOUGH_THREADS
-        ),
-        1,
+    fitting = (
+        count
+        for count in CHANNELS
+        if channels // geometry.groups % count == 0
+        and batch * channels * height * width // count >= ENOUGH_THREADS
     )
+    return pack if pack > 1 else next(fitting, 1)
 
 
-def _fast_threads(kernel, geometry):
+def fast_threads(kernel, geometry, pack=1):
     """How many threads the fast kernel has work for."""
     elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
     if kernel == "grad_weight":
         return elements // geometry.kernel_width
-    return elements // channels_per_thread(kernel, geometry)
-
-
-def _fast_is_better(kernel, geometry):
-    # One thread a row of taps is too few threads for a small map of few groups.
-    return geometry.kernel_width <= WIDEST and (
-        kernel != "grad_weight" or _fast_threads(kernel, geometry) >= ENOUGH_THREADS
-    )
+    return elements // channels_per_thread(kernel, geometry, pack)
 
 
 def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=False):
     """Allocate the result of `kernel`, have it filled, and return it.
 
     kernel: one of KERNELS. first, second: its two arrays, in the order of its parameters.
-    run: called with name, grid, block, arguments {parameter: tensor or Geometry}, index.
+    run: called with name, grid, block, arguments {parameter: a tensor of one dimension, a Geometry
+        or Strides}, index.
     index: "int" or "long long"; by default the smallest that is safe.
-    fast: whether to take the kernel of `fast_kernels.cu` where it is the better one.
+    fast: whether to take the kernel of `fast_kernels.cu` where there can be one.
     """
-    first, second = first.contiguous(), second.contiguous()
     size = geometry.size_of(ARRAYS[kernel][2])
-    result = first.new_empty(size)
-    if result.numel() == 0:
-        return result
-    # Threads past the end compute an index too, so leave room for a block's worth of them.
+    if math.prod(size) == 0:
+        return first.new_empty(size)
     # No field of the geometry is larger than one of these, unless a window of one tap has it.
     largest = max(
-        first.numel(),
-        second.numel(),
-        result.numel(),
+        *map(math.prod, (geometry.input_size, geometry.weight_size, geometry.output_size)),
         geometry.height + 2 * geometry.padding_height,
         geometry.width + 2 * geometry.padding_width,
         *geometry,
     )
-    index = index or ("int" if largest < 2**31 - 2**20 else "long long")
-    arguments = dict(zip(ARRAYS[kernel], (first, second, result), strict=True), s=geometry)
-    if fast and index == "int" and _fast_is_better(kernel, geometry):
-        name, block = fast_kernel_name(kernel, first.dtype, geometry), FAST_BLOCK
-        grid = (-(-_fast_threads(kernel, geometry) // block[0]),)
-    else:
-        name = kernel_name(kernel, first.dtype, index)
-        planes, pixels = math.prod(size[:-2]), size[-2] * size[-1]
-        grid = (-(-pixels // block[0]) * -(-planes // block[1]),)
-    if grid[0] >= 2**31:
+    index = index or ("int" if largest < MANY else "long long")
+    if fast and index == "int" and geometry.kernel_width <= WIDEST:
+        return _launch_fast(kernel, first, second, geometry, run)
+    tensors = [first.contiguous(), second.contiguous(), first.new_empty(size)]
+    planes, pixels = math.prod(size[:-2]), size[-2] * size[-1]
+    grid = _grid(-(-pixels // block[0]) * -(-planes // block[1]), size)
+    arguments = dict(zip(ARRAYS[kernel], map(_line, tensors), strict=True), s=geometry)
+    run(kernel_name(kernel, first.dtype, index), grid, block, arguments, index)
+    return tensors[2]
+
+
+def _launch_fast(kernel, first, second, geometry, run):
+    parts = _parts(geometry) if kernel == "grad_weight" else 1
+    if parts > 1:
+        wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
+        split = geometry._replace(groups=geometry.groups * parts)
+        sums = _launch_fast(kernel, first.to(wide), second.to(wide), split, run)
+        return sums.unflatten(1, (geometry.groups, parts)).sum(2).to(first.dtype)
+    tensors = [_within_reach(tensor, geometry) for tensor in (first, second)]
+    images = [number for number, tensor in enumerate(tensors) if tensor.dim() == 4]
+    pack = min(_pack(tensors[image], geometry) for image in images)
+    tapped = tensors[images[-1]]  # is read at every tap; of another image any strides will do
+    if pack == 1 and tapped.stride(3) != 1:
+        tensors[images[-1]] = tapped.contiguous()
+    tensors.append(empty_result(kernel, first, geometry))
+    grid = _grid(-(-fast_threads(kernel, geometry, pack) // FAST_BLOCK[0]), tensors[2].shape)
+    arguments = dict(zip(ARRAYS[kernel], map(_line, tensors), strict=True), s=geometry)
+    for name, tensor in zip(ARRAYS[kernel], tensors, strict=True):
+        arguments[f"strides_of_{name}"] = _strides(tensor)
+    run(fast_kernel_name(kernel, first.dtype, geometry, pack), grid, FAST_BLOCK, arguments, "int")
+    return tensors[2]
+
+
+def _parts(geometry):
+    """Into how many parts each group is split, where there are too few threads of grad_weight."""
+    parts = 1
+    while (
+        fast_threads("grad_weight", geometry) * parts < ENOUGH_THREADS
+        and geometry.channels // geometry.groups % (2 * parts * FEWEST) == 0
+    ):
+        parts *= 2
+    return parts
+
+
+def _pack(image, geometry):
+    """How many channels of a pixel one load can bring: 1, unless they are neighbours in memory."""
+    channels, itemsize = geometry.channels // geometry.groups, image.element_size()
+    pack = PACK_BYTES // itemsize if image.stride(1) == 1 else 1
+    steps = [image.stride(dim) for dim in (0, 2, 3) if image.shape[dim] > 1]
+    numbers = [channels, image.data_ptr() // itemsize, *steps]
+    return math.gcd(pack, *numbers)
+
+
+def _within_reach(tensor, geometry):
+    """The tensor, or a contiguous copy if its strides lead further than an int counts."""
+    reach = _reach(tensor) + (geometry.width + 2 * geometry.padding_width) * tensor.stride(-1)
+    return tensor if reach < MANY else tensor.contiguous()
+
+
+def _reach(tensor):
+    return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _line(tensor):
+    """The memory of a tensor: an address is all that a kernel gets."""
+    return tensor.as_strided((_reach(tensor) + 1,), (1,))
+
+
+def _strides(tensor):
+    sample, channel, *others = tensor.stride()
+    return Strides(sample, channel, *[0] * (4 - len(others)), *others)
+
+
+def _grid(blocks, size):
+    if blocks >= 2**31:
         raise ValueError(
             f"a grid has at most 2^31 - 1 blocks, and a result of {tuple(size)} would need"
-            f" {grid[0]}: split the batch"
+            f" {blocks}: split the batch"
         )
-    run(name, grid, block, arguments, index)
-    return result
+    return (blocks,)
