@@ -217,6 +217,8 @@ def test_autograd_sees_that_a_state_has_changed(device):
         recurrence(x, decay, state=state)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+    with torch.inference_mode():
+        assert recurrence(x, decay, state=zeros(x)).equal(OP(x, decay))
 
 
 @each_device

@@ -74,7 +74,7 @@ def recurrence(x, decay, *, reverse=False, state=None):
             "it under torch.no_grad()"
         )
     y = _op_from(x, decay, state, reverse)
-    torch.autograd.graph.increment_version(state)  # for who saved it to compute a gradient
+    torch.autograd.graph.increment_version(state)  # so that autograd knows, if it has saved it
     return y
 
 
