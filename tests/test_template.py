@@ -93,7 +93,9 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "theirs"):
         with pytest.raises(ValueError, match="FOLDER must be new or empty"):
             make("fast_scans", folder)
-    assert texts(tmp_path) == {"theirs": "x"}
+    with pytest.raises(ValueError, match="FOLDER must not be in the template itself"):
+        make("fast_scans", PROJECT / "mine")
+    assert texts(tmp_path) == {"theirs": "x"} and not (PROJECT / "mine").exists()
     with pytest.raises(TypeError, match="NAME must be a str, got 3"):
         make(3, tmp_path / "mine")
 
