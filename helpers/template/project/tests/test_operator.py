@@ -288,9 +288,13 @@ def test_it_runs_on_the_current_stream():
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch itself
 def test_forward_mode_is_refused():
     """It would be zeros: register_autograd has no rule for it."""
-    x, decay, _ = samples()["forward"]
-    with pytest.raises(NotImplementedError, match="no rule for forward mode"):
-        torch.func.jvp(lambda x: recurrence(x, decay.detach()), (x.detach(),), (x.detach(),))
+    x, decay = (t.detach() for t in samples()["forward"][:2])
+    for function, primal in (
+        (lambda x: recurrence(x, decay), x),
+        (lambda state: recurrence(x, decay, state=state), zeros(x)),
+    ):
+        with pytest.raises(NotImplementedError, match="no rule for forward mode"):
+            torch.func.jvp(function, (primal,), (primal,))
 
 
 @pytest.mark.parametrize("op", (OP, OP_FROM), ids=str)
