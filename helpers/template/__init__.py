@@ -26,7 +26,7 @@ def make(name, folder):
 
     name: of the package, of what one imports, and of the operators' namespace.
     Raises ValueError or TypeError, before anything is written, for a name that cannot be used, and
-    for a folder that is not empty.
+    for a folder that is not empty, or in the template.
     """
     folder = Path(folder)
     _check(name, folder)
@@ -59,6 +59,8 @@ def _check(name, folder):
         raise ValueError(f"NAME must be new, but `import {name}` finds something else")
     if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {".git"}):
         raise ValueError(f"FOLDER must be new or empty, got {folder}")
+    if PROJECT.resolve() in folder.resolve().parents:
+        raise ValueError(f"FOLDER must not be in the template itself, got {folder}")
 
 
 def _can_be_imported(name):

@@ -1,8 +1,8 @@
 """What pyproject.toml cannot say: what is compiled here, and for which versions of PyTorch.
 
 C++ is compiled where there is a compiler, CUDA where there are nvcc and a torch for CUDA. In the
-environment, CXX=none and USE_CUDA=0 leave them out. What was not compiled runs in PyTorch's own
-operations.
+environment, CXX=none and USE_CUDA=0 leave them out, and DEBUG=1 makes them fit for a debugger. What
+was not compiled runs in PyTorch's own operations.
 """
 
 import os
@@ -17,6 +17,8 @@ from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, C
 PACKAGE = "my_package"
 # Of PyTorch's stable headers, only what 2.10 has: so the library serves every version from 2.10 on.
 OLDEST_TORCH = [("TORCH_TARGET_VERSION", "0x020A000000000000")]
+DEBUG = ["-O0", "-g"] if os.environ.get("DEBUG") == "1" else []
+SMALL = [] if sys.platform == "win32" else ["-g0"]  # a tenth the size
 
 
 def library(kind, name, source, *defines):
@@ -25,7 +27,7 @@ def library(kind, name, source, *defines):
         [source],
         depends=["csrc/recurrence.h"],
         define_macros=[*OLDEST_TORCH, *defines],
-        extra_compile_args={"cxx": [] if sys.platform == "win32" else ["-g0"]},  # a tenth the size
+        extra_compile_args={"cxx": DEBUG or SMALL, "nvcc": DEBUG},
         py_limited_api=True,  # nothing of Python is used, so one library serves every version
     )
 

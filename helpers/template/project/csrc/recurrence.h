@@ -14,24 +14,36 @@ using torch::headeronly::ScalarType, torch::stable::Tensor;
 
 // y[t] = decay[t] * y[t - 1] + x[t], or from the end with y[t + 1]; half precision sums in float.
 template <class T>
-C10_HOST_DEVICE void recur(const T* x, const T* decay, T* y, int64_t steps, bool reverse) {
+struct Recurrence {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    Sum state = 0;
-    for (int64_t i = 0; i < steps; ++i) {
-        const int64_t t = reverse ? steps - 1 - i : i;
-        state = static_cast<Sum>(decay[t]) * state + static_cast<Sum>(x[t]);
-        y[t] = static_cast<T>(state);
-    }
-}
+    const T *x, *decay;
+    T* y;
+    Sum* state;  // what came before, one a row, and what comes out; or null: begin with 0
+    int64_t steps;
+    bool reverse;
 
-// Checks what the loop relies on, makes the result, and calls each_row(x, decay, y, rows, steps)
-// with pointers of the type that the tensors have.
+    C10_HOST_DEVICE void operator()(int64_t row) const {
+        Sum sum = state ? state[row] : 0;
+        for (int64_t i = 0; i < steps; ++i) {
+            const int64_t t = row * steps + (reverse ? steps - 1 - i : i);
+            sum = static_cast<Sum>(decay[t]) * sum + static_cast<Sum>(x[t]);
+            y[t] = static_cast<T>(sum);
+        }
+        if (state) state[row] = sum;
+    }
+};
+
+// Checks what the loop relies on, makes the result, and calls each_row(recurrence of a row, rows).
 template <class EachRow>
-Tensor recurrence(Tensor x, Tensor decay, EachRow each_row) {
+Tensor recurrence(Tensor x, Tensor decay, Tensor* state, bool reverse, EachRow each_row) {
     STD_TORCH_CHECK(
         x.dim() > 0 && x.sizes().equals(decay.sizes()) && x.device() == decay.device() &&
             x.scalar_type() == decay.scalar_type(),
         "x and decay must have one shape (..., steps), one dtype and one device");
+    STD_TORCH_CHECK(
+        !state || (state->sizes().equals(x.sizes().slice(0, x.dim() - 1)) &&
+                   state->device() == x.device() && state->is_contiguous()),
+        "state must have shape (...) and the device of x, and be contiguous");
     x = torch::stable::contiguous(x), decay = torch::stable::contiguous(decay);
     Tensor y = torch::stable::empty_like(x);
     if (y.numel() == 0) return y;
@@ -39,8 +51,11 @@ Tensor recurrence(Tensor x, Tensor decay, EachRow each_row) {
 
     const auto run = [&](auto zero) {
         using T = decltype(zero);
-        each_row(x.const_data_ptr<T>(), decay.const_data_ptr<T>(), y.mutable_data_ptr<T>(), rows,
-                 steps);
+        using Sum = typename Recurrence<T>::Sum;
+        Sum* sums = state ? state->mutable_data_ptr<Sum>() : nullptr;
+        each_row(Recurrence<T>{x.const_data_ptr<T>(), decay.const_data_ptr<T>(),
+                               y.mutable_data_ptr<T>(), sums, steps, reverse},
+                 rows);
     };
     switch (x.scalar_type()) {
         case ScalarType::Double: run(double()); break;

@@ -9,7 +9,7 @@ from my_package import COMPILED, operator, recurrence
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
 
-OP = torch.ops.my_package.recurrence.default
+OP, OP_FROM = torch.ops.my_package.recurrence.default, torch.ops.my_package.recurrence_from.default
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 DTYPES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -39,6 +39,7 @@ def samples(device="cpu", dtype=torch.float64):
 each_sample = pytest.mark.parametrize("sample", samples())
 each_device = pytest.mark.parametrize("device", DEVICES)
 each_kernel = pytest.mark.parametrize("kernel", (OP, operator._plain))
+each_kernel_from = pytest.mark.parametrize("kernel", (OP_FROM, operator._plain_from))
 
 
 def loop(x, decay, reverse=False):
@@ -49,6 +50,10 @@ def loop(x, decay, reverse=False):
         y = decay_t * y + x_t
         ys.append(y)
     return torch.stack(ys[::-1] if reverse else ys, -1) if ys else x * decay
+
+
+def zeros(x):
+    return torch.zeros_like(x[..., :1].sum(-1), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 # Values
@@ -65,6 +70,22 @@ def test_values(kernel, sample, device):
             right = loop(x.double(), decay.double(), reverse)
         assert (y.dtype, y.shape, y.device) == (dtype, x.shape, x.device)
         torch.testing.assert_close(y.double(), right, rtol=tolerance, atol=tolerance)
+
+
+@each_device
+@each_kernel_from
+@each_sample
+def test_values_in_pieces(kernel, sample, device):
+    """The state carries from one piece to the next, and holds what the last one left."""
+    for dtype, tolerance in DTYPES.items():
+        x, decay, reverse = samples(device, dtype)[sample]
+        state, end = zeros(x), 0 if reverse else -1
+        pieces = list(zip(x.detach().split(2, -1), decay.detach().split(2, -1), strict=True))
+        ys = [kernel(*piece, state, reverse) for piece in (pieces[::-1] if reverse else pieces)]
+        right = loop(x.detach().double(), decay.detach().double(), reverse)
+        last = right[..., end] if x.shape[-1] else zeros(x).double()
+        for given, expected in ((torch.cat(ys[::-1] if reverse else ys, -1), right), (state, last)):
+            torch.testing.assert_close(given.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @each_device
@@ -109,6 +130,23 @@ def test_bad_input(x, decay, reverse, kind, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "state, kind, words",
+    [
+        ([0.0], TypeError, "state must be a torch.Tensor, got list"),
+        (X, ValueError, "must have shape, dtype and device (2,), torch.float32, cpu, got (3,),"),
+        (X[:2].half(), ValueError, "got (2,), torch.float16, cpu"),
+        (META[:2], ValueError, "got (2,), torch.float32, meta"),
+        (X[::2], ValueError, "state must be contiguous, got strides (2,)"),
+        (X[:2].clone().requires_grad_(), NotImplementedError, "where it writes into a state"),
+    ],
+)
+def test_bad_state(state, kind, words):
+    with pytest.raises(kind) as caught:
+        recurrence(torch.ones(2, 3), X, state=state)
+    assert words in str(caught.value)
+
+
 @each_device
 @pytest.mark.parametrize("kernel", (OP, operator._plain, operator._fake))
 def test_kernels_refuse_what_they_would_read_wrongly(kernel, device):
@@ -118,20 +156,34 @@ def test_kernels_refuse_what_they_would_read_wrongly(kernel, device):
             kernel(a, b)
 
 
-# Promises: the schema, the fake kernel and the kernels say the same.
+@each_device
+@pytest.mark.parametrize("kernel", (OP_FROM, operator._plain_from, operator._fake_from))
+def test_kernels_refuse_a_state_that_they_would_read_wrongly(kernel, device):
+    x, state = torch.ones(2, 3, device=device), torch.ones(3, device=device)
+    for wrong in (state, state[:2].double(), state[::2]):
+        with pytest.raises(RuntimeError):
+            kernel(x, x, wrong)
+
+
+# Promises: the schemas, the fake kernels and the kernels say the same.
 
 
 @each_device
-@pytest.mark.parametrize("sample", ["forward", "transposed", "one step"])
+@each_sample
 def test_opcheck(sample, device):
     x, decay, reverse = samples(device)[sample]
     opcheck(OP, (x, decay, reverse))
+    x, decay = x.detach(), decay.detach()
+    opcheck(OP, (x, decay, reverse))
+    opcheck(OP_FROM, (x, decay, zeros(x), reverse))
 
 
-def test_schema():
-    """Saved programs hold it. Add what you like at its end, with a default; change nothing."""
-    schema = "my_package::recurrence(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
-    assert str(OP._schema) == schema
+def test_schemas():
+    """Saved programs hold them. Add what you like at the end, with a default; change nothing."""
+    assert [str(op._schema).partition("::")[2] for op in (OP, OP_FROM)] == [
+        "recurrence(Tensor x, Tensor decay, bool reverse=False) -> Tensor",
+        "recurrence_from(Tensor x, Tensor decay, Tensor(a!) state, bool reverse=False) -> Tensor",
+    ]
 
 
 # Derivatives
@@ -141,9 +193,32 @@ def test_schema():
 @each_sample
 def test_gradients(sample, device):
     x, decay, reverse = samples(device)[sample]
-    gradients = torch.autograd.grad(OP(x, decay, reverse).square().sum(), (x, decay))
     right = torch.autograd.grad(loop(x, decay, reverse).square().sum(), (x, decay))
-    torch.testing.assert_close(gradients, right)
+    both = torch.autograd.grad(OP(x, decay, reverse).square().sum(), (x, decay))
+    one = torch.autograd.grad(OP(x, decay.detach(), reverse).square().sum(), x)
+    other = torch.autograd.grad(OP(x.detach(), decay, reverse).square().sum(), decay)
+    torch.testing.assert_close(both + one + other, right + right)
+
+
+def test_what_is_not_needed_is_not_kept():
+    x, decay, _ = samples()["forward"]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda t: t):
+        OP(x, decay.detach())
+    assert [t.data_ptr() for t in kept] == [decay.data_ptr()]
+
+
+@each_device
+def test_autograd_sees_that_a_state_has_changed(device):
+    x, decay, _ = samples(device)["forward"]
+    state = zeros(x)
+    loss = (state * x[:, 0]).sum()
+    with torch.no_grad():
+        recurrence(x, decay, state=state)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        assert recurrence(x, decay, state=zeros(x)).equal(OP(x, decay))
 
 
 @each_device
@@ -181,6 +256,8 @@ def test_autocast(device):
         y = recurrence(x.bfloat16(), decay)
     assert y.dtype == torch.float32
     torch.testing.assert_close(y, recurrence(x.bfloat16().float(), decay))
+    with torch.autocast(device, dtype=torch.bfloat16), torch.no_grad():
+        torch.testing.assert_close(recurrence(x.bfloat16(), decay, state=zeros(x)), y)
     with torch.autocast(device, dtype=torch.bfloat16), pytest.raises(TypeError, match="decay must"):
         recurrence(x.double(), decay)  # it leaves float64 alone
 
@@ -190,16 +267,37 @@ def test_compiles_in_one_graph(device):
     x, decay, _ = samples(device)["forward"]
     compiled = torch.compile(recurrence, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, decay), recurrence(x, decay))
+    state, same = torch.ones_like(zeros(x)), torch.ones_like(zeros(x))
+    with torch.no_grad():
+        y = compiled(x, decay, state=state)
+        torch.testing.assert_close((y, state), (recurrence(x, decay, state=same), same))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_it_runs_on_the_current_stream():
+    """A graph holds what was launched there, and replays it."""
+    x, decay = (t.detach() for t in samples("cuda")["forward"][:2])
+    expected, graph = 2 * OP(x, decay), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = OP(x, decay)
+    x.mul_(2)
+    graph.replay()
+    torch.testing.assert_close(y, expected)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch itself
 def test_forward_mode_is_refused():
     """It would be zeros: register_autograd has no rule for it."""
-    x, decay, _ = samples()["forward"]
-    with pytest.raises(NotImplementedError, match="no rule for forward mode"):
-        torch.func.jvp(lambda x: recurrence(x, decay.detach()), (x.detach(),), (x.detach(),))
+    x, decay = (t.detach() for t in samples()["forward"][:2])
+    for function, primal in (
+        (lambda x: recurrence(x, decay), x),
+        (lambda state: recurrence(x, decay, state=state), zeros(x)),
+    ):
+        with pytest.raises(NotImplementedError, match="no rule for forward mode"):
+            torch.func.jvp(function, (primal,), (primal,))
 
 
-def test_each_device_runs_what_was_compiled_for_it():
+@pytest.mark.parametrize("op", (OP, OP_FROM), ids=str)
+def test_each_device_runs_what_was_compiled_for_it(op):
     for device in COMPILED:
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(OP.name(), device.upper())
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), device.upper())

@@ -1,9 +1,14 @@
 """y[t] = decay[t] * y[t - 1] + x[t]: discounted sums, smoothing, diagonal state space models.
 
-Source: https://arxiv.org/abs/1709.04057, which also computes it in parallel, as `_plain` does.
+Source: https://arxiv.org/abs/1709.04057, which also computes it in parallel.
 
 >>> recurrence(torch.tensor([1.0, 0, 0, 1]), torch.tensor(0.5)).tolist()
 [1.0, 0.5, 0.25, 1.125]
+>>> state = torch.zeros(())  # the same, as it comes in
+>>> for x in torch.tensor([[1.0, 0], [0, 1]]):
+...     recurrence(x, torch.tensor(0.5), state=state).tolist()
+[1.0, 0.5]
+[0.25, 1.125]
 """
 
 from pathlib import Path
@@ -12,21 +17,30 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.forward_ad import unpack_dual
 
-NAME = "my_package::recurrence"
-# Programs that others save hold this line: what it promises must go on being true.
+NAME, FROM = "my_package::recurrence", "my_package::recurrence_from"
+# Programs that others save hold these lines: what they promise must go on being true.
 torch.library.define(NAME, "(Tensor x, Tensor decay, bool reverse=False) -> Tensor")
+# It writes into `state`, and says so: (a!). PyTorch gives such an operator no derivative.
+torch.library.define(
+    FROM, "(Tensor x, Tensor decay, Tensor(a!) state, bool reverse=False) -> Tensor"
+)
 _op = torch.ops.my_package.recurrence.default
+_op_from = torch.ops.my_package.recurrence_from.default
 
 
-def recurrence(x, decay, *, reverse=False):
-    """The linear recurrence along the last dimension, which starts at 0.
+def recurrence(x, decay, *, reverse=False, state=None):
+    """The linear recurrence along the last dimension, which starts at 0, or goes on from `state`.
 
     x: (..., steps), floating-point. decay: the same dtype and device, a shape that broadcasts with
     that of x. reverse: start at the end, y[t] = decay[t] * y[t + 1] + x[t]. Derivatives of every
     order by torch.autograd (not torch.func.grad). Under autocast, float16 and bfloat16 run in
     float32.
 
-    Raises TypeError or ValueError for what does not fit, NotImplementedError in forward mode.
+    state: for sequences that come in pieces. What came before the first step, (...), contiguous,
+    float32, or float64 where x is; what the last step leaves is written into it. No derivatives.
+
+    Raises TypeError or ValueError for what does not fit, NotImplementedError in forward mode, and
+    with a state where a derivative is asked for.
     """
     for name, tensor in (("x", x), ("decay", decay)):
         if not isinstance(tensor, torch.Tensor):
@@ -47,38 +61,68 @@ def recurrence(x, decay, *, reverse=False):
         raise ValueError(f"the shapes of x and decay must broadcast, got {sizes}") from None
     if x.dim() == 0:
         raise ValueError("x must have shape (..., steps), got ()")
-    if any(unpack_dual(t).tangent is not None for t in (x, decay)):  # it would get zeros
+    if state is not None:
+        _check_state(state, x)
+    inputs = (x, decay) if state is None else (x, decay, state)
+    if any(unpack_dual(t).tangent is not None for t in inputs):  # it would get zeros
         raise NotImplementedError("recurrence has no rule for forward mode (jvp, jacfwd)")
-    return _op(x, decay, reverse)
+    if state is None:
+        return _op(x, decay, reverse)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        raise NotImplementedError(
+            "recurrence has no derivative where it writes into a state: leave out `state`, or call "
+            "it under torch.no_grad()"
+        )
+    y = _op_from(x, decay, state, reverse)
+    torch.autograd.graph.increment_version(state)  # so that autograd knows, if it has saved it
+    return y
+
+
+def _check_state(state, x):
+    if not isinstance(state, torch.Tensor):
+        raise TypeError(f"state must be a torch.Tensor, got {type(state).__name__}")
+    expected = (*x.shape[:-1],), _sum_dtype(x), x.device
+    given = (*state.shape,), state.dtype, state.device
+    if given != expected:
+        expected, given = (", ".join(map(str, what)) for what in (expected, given))
+        raise ValueError(f"state must have shape, dtype and device {expected}, got {given}")
+    if not state.is_contiguous():
+        raise ValueError(f"state must be contiguous, got strides {state.stride()}")
 
 
 # Kernels
 
 
-def _check_alike(x, decay):
+def _sum_dtype(x):
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _zeros(x):
+    return x.new_zeros(x.shape[:-1], dtype=_sum_dtype(x))
+
+
+def _fake_from(x, decay, state, reverse=False):
     torch._check(x.dim() > 0 and x.shape == decay.shape and x.dtype == decay.dtype)
+    torch._check(state.shape == x.shape[:-1] and state.dtype == _sum_dtype(x))
+    torch._check(state.is_contiguous())
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _plain(x, decay, reverse=False):
-    """The kernel where nothing was compiled: log2(steps) passes in PyTorch's own operations.
-
-    Where a product of decays overflows it may give nan, and the loop would not.
-    """
-    _check_alike(x, decay)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    y, factor = (t.to(wide).flip(-1) if reverse else t.to(wide) for t in (x, decay))
-    near = 1  # y[t] sums over that many steps so far, factor[t] is the product of their decays
-    while near < x.shape[-1]:
-        y = torch.cat([y[..., :near], y[..., near:] + factor[..., near:] * y[..., :-near]], -1)
-        factor = torch.cat([factor[..., :near], factor[..., near:] * factor[..., :-near]], -1)
-        near *= 2
-    y = y.flip(-1) if reverse else y
-    return y.to(x.dtype, memory_format=torch.contiguous_format, copy=True)  # never x itself
+def _plain_from(x, decay, state, reverse=False):
+    """The kernel where nothing was compiled: step by step, in PyTorch's own operations."""
+    y = _fake_from(x, decay, state)
+    steps = list(zip(x.unbind(-1), decay.unbind(-1), y.unbind(-1), strict=True))
+    for x_t, decay_t, y_t in reversed(steps) if reverse else steps:
+        y_t.copy_(state.mul_(decay_t).add_(x_t))
+    return y
 
 
 def _fake(x, decay, reverse=False):
-    _check_alike(x, decay)
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return _fake_from(x, decay, _zeros(x))
+
+
+def _plain(x, decay, reverse=False):
+    return _plain_from(x, decay, _zeros(x), reverse)
 
 
 # Autograd. The recurrence is linear in x, and its transpose is a recurrence from the other end.
@@ -92,13 +136,14 @@ def _next(tensor, reverse):
 
 def _setup_context(ctx, inputs, output):
     _, decay, ctx.reverse = inputs
-    ctx.save_for_backward(decay, output)
+    ctx.save_for_backward(decay, output if ctx.needs_input_grad[1] else None)
 
 
 def _backward(ctx, grad_output):
     decay, y = ctx.saved_tensors
     grad_x = _op(grad_output, _next(decay, ctx.reverse), not ctx.reverse)
-    return grad_x, grad_x * _next(y, not ctx.reverse), None
+    grad_decay = None if y is None else grad_x * _next(y, not ctx.reverse)
+    return grad_x, grad_decay, None
 
 
 def _vmap(info, in_dims, x, decay, reverse=False):
@@ -123,11 +168,12 @@ def _load(name):
     return ()
 
 
-torch.library.impl(NAME, "default", _plain)
-torch.library.register_fake(NAME, _fake)
+for _name, _kernel, _shape in ((NAME, _plain, _fake), (FROM, _plain_from, _fake_from)):
+    torch.library.impl(_name, "default", _kernel)
+    torch.library.register_fake(_name, _shape)
+    for _device in ("cpu", "cuda"):
+        torch.library.register_autocast(_name, _device, torch.float32)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
 torch.library.register_vmap(NAME, _vmap)
-for _device in ("cpu", "cuda"):
-    torch.library.register_autocast(NAME, _device, torch.float32)
 # The devices that have a compiled kernel.
 COMPILED = _load("_cpu") + (_load("_cuda") if torch.version.cuda else ())
