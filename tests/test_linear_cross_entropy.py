@@ -56,12 +56,6 @@ def vmap_grad(f, x, weight, target):
     return per_sample(x.detach()[:, None], weight.detach(), target[:, None])
 
 
-def compiled(f, x, weight, target):
-    run = torch.compile(f, fullgraph=True, backend="aot_eager")
-    torch.autograd.grad(run(x, weight, target), (x, weight))  # compiled
-    return lambda: torch.autograd.grad(run(x, weight, target), (x, weight))
-
-
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, and how many tensors of a chunk's logits)
 RUNS = {
@@ -93,10 +87,19 @@ def test_peak_memory(run):
     assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
 
 
-def test_peak_memory_compiled():
+def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
     torch.compiler.reset()
-    call = compiled(partial(linear_cross_entropy, chunk_size=CHUNK), *large())
-    assert peak_bytes(call, "cpu") <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
+
+    @partial(torch.compile, fullgraph=True, backend="aot_eager", dynamic=True)
+    def run(x, weight, target):
+        return linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
+
+    x, weight, target = large()
+    few = x[1:].detach().clone().requires_grad_()
+    backward(run(few, weight, target[1:].clone()), few, weight)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        peak = peak_bytes(lambda: backward(run(x, weight, target), x, weight), "cpu")
+    assert peak <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
 
 
 # Work
@@ -133,6 +136,11 @@ def test_logits_are_computed_once_or_again_when_asked_again():
         lambda: func_grad(partial(linear_cross_entropy, chunk_size=CHUNK), *large())
     )
     assert calls == all_of_them
+
+
+def test_without_gradients_none_are_computed():
+    with patch.object(torch.Tensor, "scatter_add_", side_effect=AssertionError):
+        without_grad(linear_cross_entropy, *large())
 
 
 def test_what_is_given_away_is_its_own():
@@ -275,6 +283,28 @@ def test_vmap_over_targets_alone_and_all():
     )
     x, weight = x.detach(), weight.detach()
     torch.testing.assert_close(per_sample(x, weight, target), right(x, weight, target))
+
+
+def test_forward_mode_twice_without_grad():
+    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
+
+    def twice(loss):
+        def along(f):
+            return lambda w: torch.func.jvp(f, (w,), (2 * w,))[1]
+
+        return along(along(lambda w: loss(x, w)))(weight.detach())
+
+    with torch.no_grad():
+        given = twice(lambda x, w: linear_cross_entropy(x, w, target, chunk_size=2))
+        right = twice(lambda x, w: F.cross_entropy(x @ w.t(), target))
+    torch.testing.assert_close(given, right)
+
+
+def test_a_device_without_autocast():
+    x, weight = (torch.empty(size, 3, device="meta", requires_grad=True) for size in (5, 4))
+    target = torch.zeros(5, dtype=torch.int64, device="meta")
+    loss = linear_cross_entropy(x, weight, target, reduction="none")
+    assert (loss.shape, loss.device.type) == ((5,), "meta")
 
 
 def test_a_batch_of_gradients():

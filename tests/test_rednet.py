@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
-from helpers.ops.involution import Bottleneck, Involution2d, RedNet, cpu
+from helpers.ops.involution import Bottleneck, Involution2d, RedNet, cpu, modules
 from helpers.ops.recompute import recompute
 from tests.involution_reference import unfolded
 
@@ -145,6 +145,15 @@ def test_filters_that_are_not_kept_have_second_derivatives_and_notice_changes():
     with torch.no_grad(), Kept() as kept:
         layer(input)
     assert not kept.shapes
+
+
+def test_of_filters_that_are_not_kept_views_are(monkeypatch):
+    def saves_views(input, kernels, **geometry):
+        return (input.flatten() ** 2).sum() * (kernels.flatten() ** 2).sum()
+
+    monkeypatch.setattr(modules, "involution2d", saves_views)
+    layer, input = Involution2d(16, 3), torch.randn(2, 16, 3, 3)
+    torch.testing.assert_close(step(forgetful(layer), input), step(layer, input))
 
 
 def test_filters_that_are_not_kept_compiled():

@@ -87,11 +87,13 @@ def _nodes(output):
 
 
 def _brought_along(f, z, tensors):
-    """The leaves that f uses without being given them, such as a module's parameters."""
-    with torch.enable_grad():
-        (first,), (second,) = (f(*_variables((z, *tensors))) for _ in range(2))
-    if not (first.requires_grad and second.requires_grad):
-        return []
+    """The leaves that f uses without being given them, such as a module's parameters.
+
+    None if what f returns depends on nothing at all.
+    """
+    (first,), (second,) = (f(*_variables((z, *tensors))) for _ in range(2))
+    if not first.requires_grad:
+        return None
     shared = _nodes(first) & _nodes(second)  # the rest was made within one of the calls
     if not all(hasattr(node, "variable") for node in shared):
         (name, *_) = sorted(node.name() for node in shared if not hasattr(node, "variable"))
@@ -252,6 +254,8 @@ def _solve(f, z0, inputs, iterate):
     if not torch.is_grad_enabled():
         return z
     leaves = _brought_along(g, z, tensors)
+    if leaves is None:
+        return z
     return _Solution.apply(g, iterate, len(tensors), z, *tensors, *leaves)
 
 
@@ -287,6 +291,6 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     if torch.compiler.is_exporting():
         raise RuntimeError("fixed_point has no export: the number of steps depends on the numbers")
     solve = _solve
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # only then, because it imports the compiler
         solve = torch.compiler.disable(_solve, reason="the number of steps depends on the numbers")
     return solve(f, z0, inputs, partial(_iterate, tol=tol, max_steps=max_steps))

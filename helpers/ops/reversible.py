@@ -114,7 +114,7 @@ def _pull_back(again, x, parameters, grad_output):
         torch.autograd.grad(
             result,
             wanted,
-            grad_output.to(result.dtype),
+            grad_output,
             create_graph=recorded,
             allow_unused=True,
         )
@@ -161,7 +161,7 @@ def _with_random_state(state):
     if state is None:
         yield
         return
-    with torch.random.fork_rng(range(len(state) - 1), device_type="cuda"):
+    with torch.random.fork_rng(range(len(state) - 1)):
         torch.set_rng_state(state[0])
         torch.cuda.set_rng_state_all(state[1:])
         yield
@@ -177,7 +177,7 @@ def _autocast_state():
             torch.is_autocast_enabled(kind),
             torch.is_autocast_cache_enabled(),
         )
-        for kind in sorted(types)
+        for kind in types
         if torch.amp.is_autocast_available(kind)
     ]
 
@@ -223,11 +223,13 @@ class ReversibleSequential(torch.nn.Module):
             raise ValueError("blocks must hold at least one pair of modules, got none")
         self.blocks = torch.nn.ModuleList(pairs)
 
-    @torch.compiler.disable
     def forward(self, x1, x2):
         _check_pair(x1=x1, x2=x2)
         parameters = [p for block in self.blocks for part in block for p in part.parameters()]
-        return Reversible.apply(self.blocks, x1, x2, *parameters)
+        apply = Reversible.apply
+        if torch.compiler.is_compiling():  # only then, because it imports the compiler
+            apply = torch.compiler.disable(apply)
+        return apply(self.blocks, x1, x2, *parameters)
 
     def inverse(self, y1, y2):
         """(x1, x2) of (y1, y2), up to rounding. In eval mode, if there is dropout or batch norm."""
