@@ -155,7 +155,7 @@ def test_a_function_may_leave_its_arguments_unused():
     x = random(3)
     for f, first, second in (
         (lambda z, x: x**2, 2 * x, 8 * x),
-        (lambda z, x: torch.round(x), 0 * x, 0 * x),  # a gradient that depends on nothing
+        (lambda z, x: torch.round(z / 4 + x), 0 * x, 0 * x),  # its gradient depends on nothing
     ):
         (given,) = grad(fixed_point(f, torch.zeros_like(x), x).sum(), x, create_graph=True)
         torch.testing.assert_close(given, first)
@@ -302,6 +302,12 @@ def test_autocast_is_the_same_in_backward():
     z.sum().backward()  # outside
     assert dtypes == {torch.bfloat16}
     assert layer.weight.grad.abs().min() > 0  # not lost in the cache of what is cast without grad
+
+
+def test_a_device_without_autocast(monkeypatch):
+    monkeypatch.setattr(torch.amp, "is_autocast_available", lambda device: False)
+    monkeypatch.delattr(torch, "get_autocast_dtype")
+    solved(*arguments()).sum().backward()
 
 
 def test_what_is_not_supported_raises():

@@ -215,7 +215,7 @@ class ReversibleSequential(torch.nn.Module):
         if not isinstance(blocks, Iterable):
             raise TypeError(f"blocks must be pairs of modules in a list, got {blocks!r}")
         for number, block in enumerate(blocks):
-            pair = tuple(block) if isinstance(block, (tuple, list, torch.nn.ModuleList)) else ()
+            pair = block if isinstance(block, (tuple, list, torch.nn.ModuleList)) else ()
             if len(pair) != 2 or not all(isinstance(part, torch.nn.Module) for part in pair):
                 raise TypeError(f"block {number} must be a pair of modules, got {block!r}")
             pairs.append(torch.nn.ModuleList(pair))
