@@ -80,8 +80,10 @@ def test_the_second_call_is_under_the_autocast_of_the_first(monkeypatch, again, 
 
 
 @each_way
-def test_an_accelerator_that_has_no_autocast(monkeypatch, again, file):
+def test_autocast_and_cuda_are_not_asked_for_where_they_are_not(monkeypatch, again, file):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.delattr(torch.cuda, "get_rng_state_all")  # which would start it
     again(nn.Tanh(), random(3)).sum().backward()
 
 

@@ -26,8 +26,11 @@ def test_steps_are_counted():
     def halves(z):
         return z / 2 + 1
 
-    z = fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=6)
-    assert z.item() == 2 - 2**-5
+    calls = []
+    with torch.no_grad():
+        z = fixed_point(lambda z: calls.append(0) or halves(z), torch.zeros(1), tol=2**-5)
+    assert z.item() == 2 - 2**-5 and len(calls) == 6
+    assert fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=6) == z
     assert fixed_point(halves, z * 0 + 2, max_steps=1).item() == 2
     with pytest.raises(NotConvergedError, match="in 5 steps"):
         fixed_point(halves, torch.zeros(1), tol=2**-5, max_steps=5)

@@ -95,11 +95,11 @@ def _brought_along(f, z, tensors):
     if not first.requires_grad:
         return None
     shared = _nodes(first) & _nodes(second)  # the rest was made within one of the calls
-    if not all(hasattr(node, "variable") for node in shared):
-        (name, *_) = sorted(node.name() for node in shared if not hasattr(node, "variable"))
+    histories = [node.name() for node in shared if not hasattr(node, "variable")]
+    if histories:
         raise ValueError(
-            f"f uses a tensor with a history ({name}) that is not among its inputs, so its "
-            "gradient would be lost; hand it to fixed_point as an input"
+            f"f uses a tensor with a history ({min(histories)}) that is not among its inputs, so "
+            "its gradient would be lost; hand it to fixed_point as an input"
         )
     return [node.variable for node in shared]
 
