@@ -168,28 +168,40 @@ def test_a_function_may_leave_its_arguments_unused():
 # Memory
 
 
-def test_what_is_kept_does_not_grow_with_the_steps():
-    def kept(tol):
+_, WEIGHT = arguments()
+
+
+def closing_over(z, x):
+    return f(z, x, WEIGHT)
+
+
+def descending(z, x):
+    with torch.enable_grad():  # as a step of gradient descent does
+        z = z if z.requires_grad else z.detach().requires_grad_()
+        (slope,) = grad((z - x.sin()).square().sum() / 4, z, create_graph=True)
+        return z - slope
+
+
+@pytest.mark.parametrize("step, numbers", [(closing_over, [6, 6, 9]), (descending, [6, 6])])
+def test_what_is_kept_does_not_grow_with_the_steps(step, numbers):
+    for tol, least, most in ((0.1, 1, 10), (1e-14, 15, 60)):
         alive = weakref.WeakSet()
 
         class Kept:
-            def __init__(self, tensor):
+            def __init__(self, tensor, alive=alive):
                 self.tensor = tensor.detach()  # without its history, which would hold it
                 alive.add(self)
 
-        x, weight = arguments()
-        steps = []
+        x, calls = random(2, 3), []
         with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
-            z = fixed_point(lambda *a: steps.append(0) or f(*a), x * 0, x, weight, tol=tol)
+            z = fixed_point(lambda *a, c=calls: c.append(0) or step(*a), x * 0, x, tol=tol)
         gc.collect()
-        sizes, calls = sorted(k.tensor.numel() for k in alive), len(steps)
+        assert sorted(kept.tensor.numel() for kept in alive) == numbers  # z, x, and the weight
+        assert least < len(calls) < most
         z.sum().backward()
-        assert len(steps) == calls + 1
-        return calls, sizes
-
-    (few, after_few), (many, after_many) = kept(0.1), kept(1e-14)
-    assert few < 10 < 15 < many
-    assert after_few == after_many == [6, 6, 9]  # z, x and the weight
+        assert len(calls) < most
+    if step is descending:
+        torch.testing.assert_close(x.grad, x.cos())
 
 
 def test_backward_frees_what_it_made_and_may_be_repeated():

@@ -147,8 +147,9 @@ def test_hooks_that_fn_sets_on_its_inputs_act_once():
 def test_without_gradients_it_is_a_plain_call():
     x, runs = random(3).detach(), []
     with Kept() as kept:
-        with torch.no_grad():
+        with torch.no_grad(), Alive() as alive:
             assert not recompute(torch.sin, random(3)).requires_grad
+        assert alive.operations[-1] == "sin" and alive.operations.count("clone") == 0
         y = recompute(lambda x: runs.append(1) or x.sin().detach(), x)
     assert not y.requires_grad and y.equal(x.sin()) and len(runs) == 1
     assert kept.shapes == [(3,)]  # the second call keeps its input, though nobody will ask
@@ -326,7 +327,9 @@ def test_compiled():
     module[2].p = 0.0  # a compiler draws other numbers
     torch.compiler.reset()
     step = torch.compile(
-        lambda m, x: recompute(m, input=x).sin(), backend="aot_eager", fullgraph=True
+        lambda m, x: recompute(lambda x, then: then(m(x)), x, then=torch.sin),
+        backend="aot_eager",
+        fullgraph=True,
     )
     ours = trained(step, module, x)
     for one, other in zip(ours, trained(lambda m, x: m(x).sin(), module, x), strict=True):

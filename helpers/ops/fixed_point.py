@@ -248,9 +248,9 @@ def _solve(f, z0, inputs, iterate):
             raise ValueError("f must not change z or its other arguments in place")
         return (result,)
 
-    with torch.no_grad():
+    with torch.no_grad():  # and detached, because f may enable gradients to take one itself
         constants = [tensor.detach() for tensor in tensors]
-        z = iterate(lambda z: g(z, *constants)[0], z0.detach(), what="fixed point")
+        z = iterate(lambda z: g(z, *constants)[0].detach(), z0.detach(), what="fixed point")
     if not torch.is_grad_enabled():
         return z
     leaves = _brought_along(g, z, tensors)
