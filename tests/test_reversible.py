@@ -249,6 +249,9 @@ def test_compiled_it_stays_as_it_is():
     given = trained(torch.compile(twice, backend=backend), model, torch.float64)
     torch.testing.assert_close(given, trained(twice, model, torch.float64))
     assert compiled == ["mul", "mul"]
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="backward calls the parts again"):
+        torch.compile(twice, backend=backend, fullgraph=True)(model, *inputs())
 
 
 def test_torch_func_raises():

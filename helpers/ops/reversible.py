@@ -204,9 +204,9 @@ class ReversibleSequential(torch.nn.Module):
     plain model. The second calls see the random state (CPU and CUDA), the autocast state and the
     buffers of the first, so a dropout repeats itself and a batch norm counts a batch once.
 
-    `torch.compile` leaves it as it is, in a graph of its own; `torch.func` raises.
-    Raises TypeError or ValueError for other arguments, and RuntimeError if f or g changes its input
-    in place.
+    `torch.compile` breaks the graph here and goes on behind; `fullgraph=True` and `torch.func`
+    raise. Raises TypeError or ValueError for other arguments, and RuntimeError if f or g changes
+    its input in place.
     """
 
     def __init__(self, blocks):
@@ -228,7 +228,7 @@ class ReversibleSequential(torch.nn.Module):
         parameters = [p for block in self.blocks for part in block for p in part.parameters()]
         apply = Reversible.apply
         if torch.compiler.is_compiling():  # only then, because it imports the compiler
-            apply = torch.compiler.disable(apply)
+            apply = torch.compiler.disable(apply, reason="backward calls the parts again")
         return apply(self.blocks, x1, x2, *parameters)
 
     def inverse(self, y1, y2):

@@ -113,8 +113,7 @@ class Involution2d(nn.Module):
         device = kernels.device.type
         autocast = contextlib.nullcontext()
         if torch.amp.is_autocast_available(device):
-            state = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-            autocast = torch.autocast(device, *state)
+            autocast = torch.autocast(device, enabled=torch.is_autocast_enabled(device))
         parameters = dict(self.span.named_parameters())
         names = list(parameters)
         kept_input, kept_hidden = _keep(input), _keep(hidden, *parameters.values())
