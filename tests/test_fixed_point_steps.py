@@ -71,8 +71,8 @@ def test_slow_steps_are_not_taken_for_small_errors():
         fixed_point(slow, start, x, tol=0.01, max_steps=100)
     z = fixed_point(slow, start + 0.9, x, tol=0.01, max_steps=300)  # its first step is a small one
     assert 0.989 < z.item() < 1
-    for tol in (1e-2, 1e-10):
-        z = fixed_point(slow, start, x, tol=tol, max_steps=3000)
+    for tol in (1e-2, 1e-6):
+        z = fixed_point(slow, start, x, tol=tol, max_steps=1500)
         (slope,) = grad(z, x)
         assert tol / 2 < 1 - z.item() < 1.1 * tol and tol / 2 < 1 - slope.item() < 1.1 * tol
     assert fixed_point(slow, z.detach() * 0 + 1 - 1e-15, x, tol=1e-14, max_steps=1).item() < 1
