@@ -298,6 +298,18 @@ def test_forward_mode_twice_without_grad():
         given = twice(lambda w: linear_cross_entropy(x, w, target, chunk_size=2))
         right = twice(lambda w: F.cross_entropy(x @ w.t(), target))
     torch.testing.assert_close(given, right)
+    assert not any(derivative.requires_grad for derivative in given)  # though x does
+
+
+def test_forward_over_reverse_in_bfloat16():
+    x, weight, target = (tensor.detach() for tensor in large())
+    theirs = lambda x, w, t: F.cross_entropy(x @ w.t(), t)  # noqa: E731
+    slopes = []
+    for loss, dtype in (linear_cross_entropy, torch.bfloat16), (theirs, torch.float32):
+        x, weight = (tensor.bfloat16().to(dtype) for tensor in (x, weight))
+        slope = torch.func.grad(lambda w, loss=loss, x=x: loss(x, w, target))
+        slopes.append(torch.func.jvp(slope, (weight,), (weight,))[1])
+    torch.testing.assert_close(slopes[0], slopes[1].bfloat16(), rtol=0.02, atol=1e-3)
 
 
 def test_a_device_without_autocast():

@@ -249,8 +249,7 @@ def _solve(f, z0, inputs, iterate):
         return (result,)
 
     with torch.no_grad():  # and detached, because f may enable gradients to take one itself
-        constants = [tensor.detach() for tensor in tensors]
-        z = iterate(lambda z: g(z, *constants)[0].detach(), z0.detach(), what="fixed point")
+        z = iterate(lambda z: g(z, *tensors)[0].detach(), z0, what="fixed point")
     if not torch.is_grad_enabled():
         return z
     leaves = _brought_along(g, z, tensors)
