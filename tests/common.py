@@ -73,23 +73,3 @@ def assert_raises(kind, words, op, *inputs):
     with pytest.raises(kind) as caught:
         op(*inputs)
     assert words in str(caught.value)
-
-
-class CudaGenerators(torch.nn.Module):
-    """Stands for the random generators of two CUDA devices; called, it draws from the second."""
-
-    def __init__(self, monkeypatch):
-        super().__init__()
-        self.states = [torch.tensor([10]), torch.tensor([20])]
-        for name, function in {
-            "is_initialized": lambda: True,
-            "get_rng_state_all": lambda: list(self.states),
-            "set_rng_state_all": lambda states: self.states.__setitem__(slice(None), states),
-            "get_rng_state": lambda device: self.states[device],
-            "set_rng_state": lambda state, device: self.states.__setitem__(device, state),
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, function)
-
-    def forward(self, x):
-        self.states[1] = self.states[1] + 1
-        return x.sin() * self.states[1]

@@ -120,7 +120,7 @@ def of_linear_cross_entropy(dtype):
         "a class ignored": ((5, 3), (4, 3), (4,), [3, 0, 1, 1, 2], ("mean", 0.1, 1)),
         "vector": ((3,), (4, 3), (4,), 3, ()),
         "vector, none": ((3,), (4, 3), None, 3, ("none",)),
-        "one class": ((3, 3), (1, 3), (1,), [0, 0, 0], ()),
+        "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], ()),
         "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], ()),
         "empty batch": ((0, 3), (4, 3), (4,), [], ("sum",)),
         "empty batch, none": ((2, 0, 3), (4, 3), None, [[], []], ("none",)),

@@ -56,12 +56,6 @@ def vmap_grad(f, x, weight, target):
     return per_sample(x.detach()[:, None], weight.detach(), target[:, None])
 
 
-def compiled(f, x, weight, target):
-    run = torch.compile(f, fullgraph=True, backend="aot_eager")
-    torch.autograd.grad(run(x, weight, target), (x, weight))  # compiled
-    return lambda: torch.autograd.grad(run(x, weight, target), (x, weight))
-
-
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, and how many tensors of a chunk's logits)
 RUNS = {
@@ -93,10 +87,19 @@ def test_peak_memory(run):
     assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
 
 
-def test_peak_memory_compiled():
+def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
     torch.compiler.reset()
-    call = compiled(partial(linear_cross_entropy, chunk_size=CHUNK), *large())
-    assert peak_bytes(call, "cpu") <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
+
+    @partial(torch.compile, fullgraph=True, backend="aot_eager", dynamic=True)
+    def run(x, weight, target):
+        return linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
+
+    x, weight, target = large()
+    few = x[1:].detach().clone().requires_grad_()
+    backward(run(few, weight, target[1:].clone()), few, weight)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        peak = peak_bytes(lambda: backward(run(x, weight, target), x, weight), "cpu")
+    assert peak <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
 
 
 # Work
@@ -133,6 +136,11 @@ def test_logits_are_computed_once_or_again_when_asked_again():
         lambda: func_grad(partial(linear_cross_entropy, chunk_size=CHUNK), *large())
     )
     assert calls == all_of_them
+
+
+def test_without_gradients_none_are_computed():
+    with patch.object(torch.Tensor, "scatter_add_", side_effect=AssertionError):
+        without_grad(linear_cross_entropy, *large())
 
 
 def test_what_is_given_away_is_its_own():
@@ -277,6 +285,48 @@ def test_vmap_over_targets_alone_and_all():
     torch.testing.assert_close(per_sample(x, weight, target), right(x, weight, target))
 
 
+def test_forward_mode_twice_without_grad():
+    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
+
+    def along(f):
+        return lambda w: sum(torch.func.jvp(f, (w,), (2 * w,)))
+
+    def twice(loss):
+        return along(along(loss))(weight.detach()), along(along(torch.func.grad(loss)))(weight)
+
+    with torch.no_grad():
+        given = twice(lambda w: linear_cross_entropy(x, w, target, chunk_size=2))
+        right = twice(lambda w: F.cross_entropy(x @ w.t(), target))
+    torch.testing.assert_close(given, right)
+    assert not any(derivative.requires_grad for derivative in given)  # though x does
+
+
+def test_a_frozen_weight_in_bfloat16():
+    x, weight, target = (tensor.detach() for tensor in large())
+    x, weight = x.bfloat16().requires_grad_(), weight.bfloat16()
+    (given,) = backward(linear_cross_entropy(x, weight, target), x)
+    (right,) = backward(F.cross_entropy(x.float() @ weight.float().t(), target), x)
+    torch.testing.assert_close(given, right, rtol=0.02, atol=1e-4)
+
+
+def test_forward_over_reverse_in_bfloat16():
+    x, weight, target = (tensor.detach() for tensor in large())
+    theirs = lambda x, w, t: F.cross_entropy(x @ w.t(), t)  # noqa: E731
+    slopes = []
+    for loss, dtype in (linear_cross_entropy, torch.bfloat16), (theirs, torch.float32):
+        x, weight = (tensor.bfloat16().to(dtype) for tensor in (x, weight))
+        slope = torch.func.grad(lambda w, loss=loss, x=x: loss(x, w, target))
+        slopes.append(torch.func.jvp(slope, (weight,), (weight,))[1])
+    torch.testing.assert_close(slopes[0], slopes[1].bfloat16(), rtol=0.02, atol=1e-3)
+
+
+def test_a_device_without_autocast():
+    x, weight = (torch.empty(size, 3, device="meta", requires_grad=True) for size in (5, 4))
+    target = torch.zeros(5, dtype=torch.int64, device="meta")
+    loss = linear_cross_entropy(x, weight, target, reduction="none")
+    assert (loss.shape, loss.device.type) == ((5,), "meta")
+
+
 def test_a_batch_of_gradients():
     x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
     loss = linear_cross_entropy(x, weight, target, chunk_size=2)
@@ -305,9 +355,8 @@ def test_third_derivatives():
 def test_operators_keep_their_promises():
     ops = torch.ops.extending_pytorch
     layer = random(5, 3), random(4, 3, seed=1), random(4, seed=2), torch.tensor([3, 0, -100, 1, 2])
-    options = [True, True, True], 2, -100, 0.1
+    options = [True, False, True], 2, -100, 0.1
     torch.library.opcheck(ops.linear_cross_entropy.default, (*layer, True, *options))
-    grad = random(5, seed=3)
-    torch.library.opcheck(
-        ops.linear_cross_entropy_backward.default, (grad, *layer, None, None, None, *options)
-    )
+    _, ready_x, _, ready_b = (t.detach() for t in ops.linear_cross_entropy(*layer, True, *options))
+    arguments = random(seed=3), *layer, ready_x, None, ready_b, *options
+    torch.library.opcheck(ops.linear_cross_entropy_backward.default, arguments)

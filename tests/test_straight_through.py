@@ -63,6 +63,14 @@ def test_slopes_at_the_edges(dtype):
         torch.testing.assert_close(given, right, rtol=rtol, atol=2e-6)
 
 
+@each_dtype
+def test_the_flattest_and_the_steepest_spike(dtype):
+    x, info = random(10, dtype=dtype), torch.finfo(dtype)
+    for steepness in (info.tiny, info.max):
+        assert torch.equal(spike(x, steepness), (x > 0).to(dtype))
+        assert slope(lambda x, s=steepness: spike(x, s), x).isfinite().all()
+
+
 def test_rounds_as_the_quantisation_of_pytorch_does():
     """Which has the same gradient, but only in float32, and only for up to 256 numbers."""
     x = (100 * random(1000, dtype=torch.float32)).detach().requires_grad_()

@@ -238,7 +238,10 @@ def _misfit_of_function_class(attempt, reference):
                 continue
             return f"it has no method `{name}`. Look at its spelling and indentation."
         if not isinstance(method, staticmethod):
-            return f"`{name}` must be a static method: @staticmethod, and no self."
+            return (
+                f"`{name}` must be a static method: @staticmethod, above any other decorator, and "
+                "no self."
+            )
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
         names.remove("ctx")

@@ -63,14 +63,14 @@ def silently_wrong(attempt, like, inputs):
         return (
             "the gradient is right, but autograd does not see how backward computes it (under "
             "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative counts "
-            "it as a constant, without a word."
+            "it as a constant, without a word. once_differentiable would say so."
         )
     wrong = _wrong_second_derivative(attempt, like, inputs)
     return wrong and (
         f"the gradient is right; its own derivative is silently wrong: it {wrong} This exercise "
-        "asks for no second derivative, so it may raise an error, but not be wrong. Look at: what "
-        "is saved (an input or an output of forward itself, no copy, nothing computed from it), "
-        "and .detach() or .data in backward."
+        "asks for no second derivative, so it may raise an error (once_differentiable does), but "
+        "not be wrong. Look at: what is saved (an input or an output of forward itself, no copy, "
+        "nothing computed from it), and .detach() or .data in backward."
     )
 
 

@@ -87,17 +87,19 @@ def _nodes(output):
 
 
 def _brought_along(f, z, tensors):
-    """The leaves that f uses without being given them, such as a module's parameters."""
-    with torch.enable_grad():
-        (first,), (second,) = (f(*_variables((z, *tensors))) for _ in range(2))
-    if not (first.requires_grad and second.requires_grad):
-        return []
+    """The leaves that f uses without being given them, such as a module's parameters.
+
+    None if what f returns depends on nothing at all.
+    """
+    (first,), (second,) = (f(*_variables((z, *tensors))) for _ in range(2))
+    if not first.requires_grad:
+        return None
     shared = _nodes(first) & _nodes(second)  # the rest was made within one of the calls
-    if not all(hasattr(node, "variable") for node in shared):
-        (name, *_) = sorted(node.name() for node in shared if not hasattr(node, "variable"))
+    histories = [node.name() for node in shared if not hasattr(node, "variable")]
+    if histories:
         raise ValueError(
-            f"f uses a tensor with a history ({name}) that is not among its inputs, so its "
-            "gradient would be lost; hand it to fixed_point as an input"
+            f"f uses a tensor with a history ({min(histories)}) that is not among its inputs, so "
+            "its gradient would be lost; hand it to fixed_point as an input"
         )
     return [node.variable for node in shared]
 
@@ -246,12 +248,13 @@ def _solve(f, z0, inputs, iterate):
             raise ValueError("f must not change z or its other arguments in place")
         return (result,)
 
-    with torch.no_grad():
-        constants = [tensor.detach() for tensor in tensors]
-        z = iterate(lambda z: g(z, *constants)[0], z0.detach(), what="fixed point")
+    with torch.no_grad():  # and detached, because f may enable gradients to take one itself
+        z = iterate(lambda z: g(z, *tensors)[0].detach(), z0, what="fixed point")
     if not torch.is_grad_enabled():
         return z
     leaves = _brought_along(g, z, tensors)
+    if leaves is None:
+        return z
     return _Solution.apply(g, iterate, len(tensors), z, *tensors, *leaves)
 
 
@@ -287,6 +290,6 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     if torch.compiler.is_exporting():
         raise RuntimeError("fixed_point has no export: the number of steps depends on the numbers")
     solve = _solve
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # only then, because it imports the compiler
         solve = torch.compiler.disable(_solve, reason="the number of steps depends on the numbers")
     return solve(f, z0, inputs, partial(_iterate, tol=tol, max_steps=max_steps))

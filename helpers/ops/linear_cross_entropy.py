@@ -47,12 +47,13 @@ def _where(wanted, items):
     return [item if want else None for want, item in zip(wanted, items, strict=True)]
 
 
-# Kernels. `sweep` goes through the chunks; for fake tensors it does nothing.
+# Kernels. `sweep` goes through the chunks; for fake tensors it does nothing. No `len`: of a fake
+# tensor it would be a number, and a compiler would compile again for the next one.
 
 
 def _loss(sweep, input, weight, bias, target, reduce, wanted, *options):
     """The losses or their sum, and the gradients of the sum that are wanted; float32 at least."""
-    losses = input.new_zeros(len(input), dtype=_wide(input))
+    losses = input.new_zeros(input.shape[0], dtype=_wide(input))
     grads = _zeros(input, weight, wanted)
     share = torch.ones_like(losses)
     sweep(losses, share, input, weight, bias, target, _where(wanted, grads), *options)
@@ -66,7 +67,7 @@ def _loss_backward(
     grads = _where(wanted, (ready_x, ready_w, ready_b))
     if any(want and ready is None for want, ready in zip(wanted, grads, strict=True)):
         grads = _zeros(input, weight, wanted)
-        share = grad if grad.dim() else torch.ones_like(grad).expand(len(input))
+        share = grad if grad.dim() else torch.ones_like(grad).expand(input.shape[0])
         sweep(None, share, input, weight, bias, target, _where(wanted, grads), *options)
     if grad.dim() == 0:
         grads = [grad.new_empty(0) if g is None else g * grad for g in grads]

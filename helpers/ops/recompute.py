@@ -162,7 +162,7 @@ def _with_random_state(state):
     if state is None:
         yield
         return
-    with torch.random.fork_rng(range(len(state) - 1), device_type="cuda"):
+    with torch.random.fork_rng(range(len(state) - 1)):
         torch.set_rng_state(state[0])
         torch.cuda.set_rng_state_all(state[1:])
         yield
@@ -178,7 +178,7 @@ def _autocast_state():
             torch.is_autocast_enabled(kind),
             torch.is_autocast_cache_enabled(),
         )
-        for kind in sorted(types)
+        for kind in types
         if torch.amp.is_autocast_available(kind)
     ]
 

@@ -114,7 +114,7 @@ def _pull_back(again, x, parameters, grad_output):
         torch.autograd.grad(
             result,
             wanted,
-            grad_output.to(result.dtype),
+            grad_output,
             create_graph=recorded,
             allow_unused=True,
         )
@@ -161,7 +161,7 @@ def _with_random_state(state):
     if state is None:
         yield
         return
-    with torch.random.fork_rng(range(len(state) - 1), device_type="cuda"):
+    with torch.random.fork_rng(range(len(state) - 1)):
         torch.set_rng_state(state[0])
         torch.cuda.set_rng_state_all(state[1:])
         yield
@@ -177,7 +177,7 @@ def _autocast_state():
             torch.is_autocast_enabled(kind),
             torch.is_autocast_cache_enabled(),
         )
-        for kind in sorted(types)
+        for kind in types
         if torch.amp.is_autocast_available(kind)
     ]
 
@@ -204,9 +204,9 @@ class ReversibleSequential(torch.nn.Module):
     plain model. The second calls see the random state (CPU and CUDA), the autocast state and the
     buffers of the first, so a dropout repeats itself and a batch norm counts a batch once.
 
-    `torch.compile` leaves it as it is, in a graph of its own; `torch.func` raises.
-    Raises TypeError or ValueError for other arguments, and RuntimeError if f or g changes its input
-    in place.
+    `torch.compile` breaks the graph here and goes on behind; `fullgraph=True` and `torch.func`
+    raise. Raises TypeError or ValueError for other arguments, and RuntimeError if f or g changes
+    its input in place.
     """
 
     def __init__(self, blocks):
@@ -215,7 +215,7 @@ class ReversibleSequential(torch.nn.Module):
         if not isinstance(blocks, Iterable):
             raise TypeError(f"blocks must be pairs of modules in a list, got {blocks!r}")
         for number, block in enumerate(blocks):
-            pair = tuple(block) if isinstance(block, (tuple, list, torch.nn.ModuleList)) else ()
+            pair = block if isinstance(block, (tuple, list, torch.nn.ModuleList)) else ()
             if len(pair) != 2 or not all(isinstance(part, torch.nn.Module) for part in pair):
                 raise TypeError(f"block {number} must be a pair of modules, got {block!r}")
             pairs.append(torch.nn.ModuleList(pair))
@@ -223,11 +223,13 @@ class ReversibleSequential(torch.nn.Module):
             raise ValueError("blocks must hold at least one pair of modules, got none")
         self.blocks = torch.nn.ModuleList(pairs)
 
-    @torch.compiler.disable
     def forward(self, x1, x2):
         _check_pair(x1=x1, x2=x2)
         parameters = [p for block in self.blocks for part in block for p in part.parameters()]
-        return Reversible.apply(self.blocks, x1, x2, *parameters)
+        apply = Reversible.apply
+        if torch.compiler.is_compiling():  # only then, because it imports the compiler
+            apply = torch.compiler.disable(apply, reason="backward calls the parts again")
+        return apply(self.blocks, x1, x2, *parameters)
 
     def inverse(self, y1, y2):
         """(x1, x2) of (y1, y2), up to rounding. In eval mode, if there is dropout or batch norm."""

@@ -86,8 +86,8 @@ def sign_straight_through(input, clip=1.0):
     Raises TypeError or ValueError for other arguments.
     """
     _check(input, clip=clip)
-    one = torch.ones_like(input.detach())
-    return _with_slope_of(_clamped(input, clip), torch.where(input.detach() < 0, -one, one))
+    one = torch.ones_like(input)
+    return _with_slope_of(_clamped(input, clip), torch.where(input < 0, -one, one))
 
 
 def spike(input, slope=25.0):
@@ -95,8 +95,8 @@ def spike(input, slope=25.0):
 
     input: a floating-point tensor of any shape, the potential of neurons less their threshold.
     The result has its shape, dtype and device; nan stays nan.
-    slope: a Python number larger than 0: how fast the surrogate falls off. It and 1 / slope must
-    be finite in the dtype of `input`.
+    slope: a Python number larger than 0: how fast the surrogate falls off. In the dtype of `input`
+    it must be neither infinite nor smaller than its smallest normal number.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. Higher
     derivatives are those of the surrogate, with that from the right at 0. Works under
@@ -104,15 +104,14 @@ def spike(input, slope=25.0):
     Raises TypeError or ValueError for other arguments.
     """
     _check(input, slope=slope)
-    largest = torch.finfo(input.dtype).max
-    if not 1 / largest <= slope <= largest:
+    info = torch.finfo(input.dtype)
+    if not info.tiny <= slope <= info.max:
         raise ValueError(
-            f"slope must lie between {1 / largest:.2g} and {largest:.2g} for {input.dtype}, "
+            f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for {input.dtype}, "
             f"got {slope}"
         )
-    constant = input.detach()
-    side = torch.where(constant < 0, -1.0, 1.0).to(input.dtype)
+    side = torch.where(input < 0, -1.0, 1.0).to(input.dtype)
     # x / (1 + slope · |x|) but for a constant on each side, which a derivative does not see. So
     # spelled, its derivative is a product; that of the quotient is a difference of near equals.
     smooth = -side / slope / (1 + side * input * slope)
-    return _with_slope_of(smooth, (constant > 0).to(input.dtype))
+    return _with_slope_of(smooth, (input > 0).to(input.dtype))

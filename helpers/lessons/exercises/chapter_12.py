@@ -269,6 +269,11 @@ EXERCISE_2 = Exercise(
         ("to_x = to_x + slope @ part", "to_x = slope @ part", "The gradient of `x`"),
         ("torch.cat(to_weight)", "torch.cat(to_weight[::-1])", "The gradient of `weight`"),
         ("to_weight), None", "to_weight)", "returned 2 gradient(s)"),
+        ("    @staticmethod\n    def backward",
+         "    @torch.autograd.function.once_differentiable\n    @staticmethod\n    def backward",
+         "@staticmethod, above any other decorator"),
+        ("to_x = to_x + slope @ part", "to_x = to_x + (slope @ part).detach()",
+         "once_differentiable would say so"),
         ("        ctx.size = size",
          "        ctx.logits = [x @ part.t() for part in weight.split(size)]\n"
          "        ctx.size = size", "`ctx.logits[0]` holds a tensor"),

@@ -114,8 +114,7 @@ class Involution2d(nn.Module):
         device = kernels.device.type
         autocast = contextlib.nullcontext()
         if torch.amp.is_autocast_available(device):
-            state = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-            autocast = torch.autocast(device, *state)
+            autocast = torch.autocast(device, enabled=torch.is_autocast_enabled(device))
         parameters = dict(self.span.named_parameters())
         names = list(parameters)
         kept_input, kept_hidden = _keep(input), _keep(hidden, *parameters.values())
@@ -123,14 +122,15 @@ class Involution2d(nn.Module):
         def kernels_again():
             hidden, *values = kept_hidden()
             state = dict(zip(names, values, strict=True))  # torch.func.functional_call may swap it
-            with torch.no_grad(), autocast:
+            with autocast:
                 return self._by_group(torch.func.functional_call(self.span, state, (hidden,)))
 
-        instead = {_place(input): lambda: kept_input()[0], _place(kernels): kernels_again}
+        # By number, since autograd keeps `pack`, and that would keep the kernels.
+        instead = {id(input): lambda: kept_input()[0], id(kernels): kernels_again}
 
         def pack(tensor):
             as_it_is = tensor.detach()
-            return instead.get(_place(tensor)) or (lambda: as_it_is)
+            return instead.get(id(tensor)) or (lambda: as_it_is)
 
         return saved_tensors_hooks(pack, lambda get: get())
 
@@ -154,7 +154,3 @@ class _Keep(torch.autograd.Function):
 def _keep(*tensors):
     node = _Keep.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
     return lambda: node.saved_tensors
-
-
-def _place(tensor):
-    return tensor.data_ptr(), tensor.shape

@@ -1,0 +1,139 @@
+"""What `recompute` and `ReversibleSequential` share: a module is called again in backward."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+
+from helpers.lessons.memory import Alive
+from helpers.ops import recompute as recompute_py
+from helpers.ops import reversible as reversible_py
+from tests.common import random
+
+
+def recomputing(module, x):
+    return recompute_py.recompute(module, x)
+
+
+def reversible(module, x):
+    """As y1 = 0 + f(x2) and y2 = x2 + 0, so that all numbers are those of f to the last bit."""
+    model = reversible_py.ReversibleSequential([(module, Does(torch.zeros_like))])
+    return model(torch.zeros_like(x), x)[0]
+
+
+class Does(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
+each_way = pytest.mark.parametrize(
+    "again, file", [(recomputing, recompute_py), (reversible, reversible_py)]
+)
+
+
+@each_way
+def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch, again, file):
+    states = [torch.tensor([10]), torch.tensor([20])]  # stand for those of two devices
+    for name, function in {
+        "is_initialized": lambda: True,
+        "get_rng_state_all": lambda: list(states),
+        "set_rng_state_all": lambda given: states.__setitem__(slice(None), given),
+        "get_rng_state": lambda device: states[device],
+        "set_rng_state": lambda state, device: states.__setitem__(device, state),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+
+    def draws_from_the_second(x):
+        states[1] = states[1] + 1
+        return x.sin() * states[1]
+
+    x = random(3)
+    y = again(Does(draws_from_the_second), x)  # 21
+    states[1] = torch.tensor([30])
+    (given,) = grad(y.sum(), x)
+    assert [int(state) for state in states] == [10, 30]
+    torch.testing.assert_close(given, 21 * x.cos())
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mps"])  # the second as a name only
+@each_way
+def test_the_second_call_is_under_the_autocast_of_the_first(monkeypatch, again, file, kind):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    seen, x = [], random(3, dtype=torch.float32)
+
+    def notes(x):
+        state = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        seen.append((*state, torch.is_autocast_cache_enabled()))
+        return x.sin()
+
+    with torch.autocast(kind, torch.float16, cache_enabled=False):
+        y = again(Does(notes), x)
+    with torch.autocast(kind, torch.bfloat16):
+        y.sum().backward()
+    assert seen == [(True, torch.float16, False)] * 2
+
+
+@each_way
+def test_autocast_and_cuda_are_not_asked_for_where_they_are_not(monkeypatch, again, file):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.delattr(torch.cuda, "get_rng_state_all")  # which would start it
+    again(nn.Tanh(), random(3)).sum().backward()
+
+
+class Counts(nn.Module):
+    """Counts its calls in a buffer, in place or by a new one; and its results depend on that."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x):
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        return x.sin() * self.calls.sum()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@each_way
+def test_buffers_count_the_first_call_only(again, file, in_place):
+    module, x = Counts(in_place), random(3)
+    for calls in (1, 2):
+        y = again(module, x).sum()
+        for _ in range(2):
+            torch.testing.assert_close(grad(y, x, retain_graph=True)[0], 2 * calls * x.cos())
+        assert module.calls.tolist() == [calls, calls]
+
+
+@each_way
+def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatch, again, file):
+    states, made = [], file._random_state
+
+    def noted():
+        state = made()
+        states.append(weakref.ref(state[0]))
+        return state
+
+    monkeypatch.setattr(file, "_random_state", noted)
+    x, plain = random(4, 6), None
+    for module, random_states, buffers in (
+        (nn.Tanh(), 0, 0),
+        (nn.Dropout(), 1, 0),
+        (nn.BatchNorm1d(6).double().eval(), 0, 0),
+        (nn.BatchNorm1d(6).double(), 0, 6 + 6 + 1),
+    ):
+        with Alive() as alive:
+            y = again(module, x)
+        plain = plain or alive.now
+        assert alive.now == plain + 8 * buffers
+        assert sum(state() is not None for state in states) == random_states
+        del y
