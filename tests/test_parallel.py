@@ -27,10 +27,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.ops import collectives
-from helpers.ops.involution import Involution2d, involution2d
+from helpers.ops.involution import Involution2d, RedNet, involution2d
+from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
 from tests import collectives_table, common
 from tests.collectives_table import cubes
-from tests.common import random
+from tests.common import TOLERANCE, random
 
 # What is sent to the processes is sent as code, so that they do not import this file and pytest.
 for module in (sys.modules[__name__], collectives_table, common):
@@ -222,8 +223,7 @@ def small_net():
 def gradients_of(net, x, target):
     loss = F.cross_entropy(net(x), target)
     loss.backward()
-    whole = [p.grad.full_tensor() if isinstance(p, DTensor) else p.grad for p in net.parameters()]
-    return [g.clone() for g in whole]
+    return [full(p.grad).clone() for p in net.parameters()]
 
 
 def three_ways_here():
@@ -244,6 +244,97 @@ def test_a_network_across_processes(team):
     for found in team(three_ways_here):
         for gradients in found.values():
             torch.testing.assert_close(gradients, expected)
+
+
+class TwoStages(RedNet):
+    """The others have the same operators, on more channels."""
+
+    BLOCKS = {"small": (1, 1, 1, 1)}
+
+    def __init__(self):
+        super().__init__("small", 3)
+        self.layer3, self.layer4, self.fc = nn.Identity(), nn.Identity(), nn.Linear(512, 3)
+
+
+def trained(mesh=None):
+    """Losses of two steps, the state, and what the network then says of its images."""
+    torch.manual_seed(0)
+    net, x, target = TwoStages().double(), random(8, 3, 17, 16).detach(), torch.arange(8) % 3
+    if mesh:
+        net = distribute_module(net, mesh, by_samples)
+        x, target = (distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses.append(F.cross_entropy(net(x), target))
+        losses[-1].backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = {"first loss": losses[0], "second loss": losses[1], "answer": net.eval()(x)}
+    return {name: full(tensor).detach() for name, tensor in (found | net.state_dict()).items()}
+
+
+def full(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def trained_here(processes):
+    """The first so many of them, each beside the network that one process trains."""
+    groups = init_device_mesh(
+        "cpu", (dist.get_world_size() // processes, processes), mesh_dim_names=("", "samples")
+    )
+    if dist.get_rank() < processes:
+        torch.testing.assert_close(trained(groups["samples"]), trained())
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_rednet_trains(team, processes):
+    team(trained_here, processes)
+
+
+def normalized(mesh, way, samples, dtype, **options):
+    """Output, gradients and buffers of a batch norm, after it has seen three batches."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3, **options).to(dtype)
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, 1, 2)
+    if mesh:
+        distribute_module(norm, mesh, by_samples)
+    found = []
+    for seed in range(3):
+        x = random(samples, 3, 4, 2, seed=seed).detach().to(dtype)
+        x = (distribute_tensor(x, mesh, way) if mesh else x).requires_grad_()
+        output = norm.train(seed < 2)(x)
+        gradients = torch.autograd.grad(output, [x, *norm.parameters()], x.detach().flip(0, 2))
+        found += [output.detach(), *gradients]
+    return [full(tensor).double() for tensor in found + list(norm.buffers())]
+
+
+def normalized_here():
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2))
+    samples, both = [Shard(0), Replicate()], [Shard(0), Shard(0)]
+    for way, size, dtype, options in (
+        (samples, 5, torch.float64, {}),
+        (both, 3, torch.float64, {"momentum": None}),  # one has no samples
+        ([Shard(1), Shard(0)], 4, torch.float64, {"affine": False}),
+        (both, 8, torch.float64, {"track_running_stats": False}),
+        (both, 8, torch.bfloat16, {}),
+    ):
+        expected = normalized(None, None, size, dtype, **options)
+        given = normalized(mesh, way, size, dtype, **options)
+        torch.testing.assert_close(given, expected, **TOLERANCE[dtype])
+    norm, one = BatchNorm2d(3), torch.ones(1, 3, 1, 1)
+    try:
+        norm(distribute_tensor(one, mesh, samples))
+    except ValueError as error:
+        return str(error), type(norm(torch.ones(2, 3, 1, 1)))
+
+
+def test_batch_norm_over_all_samples(team):
+    for said, kind in team(normalized_here):
+        assert said == "input must have 2 or more values a channel, got torch.Size([1, 3, 1, 1])"
+        assert kind is torch.Tensor
 
 
 def filtered_strip(x, weight, whole_rows):

@@ -9,6 +9,7 @@ Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MAST
 import contextlib
 import copyreg
 import faulthandler
+import gc
 import io
 import os
 import sys
@@ -25,13 +26,13 @@ import torch.distributed as dist
 
 # Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
 # and on macOS a library that torch uses may not be forked: there each process imports it anew.
-PRELOADED = ["torch.fx.experimental.symbolic_shapes"]  # which the first backward imports
-PRELOADED_IF_IMPORTED = [  # by the one that starts them
-    "sklearn.model_selection",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-]
+PRELOADED = {  # where the one that starts them has imported this, they will want that
+    "torch": "torch.fx.experimental.symbolic_shapes",  # which the first backward imports
+    "torch._dynamo": "torch._dynamo",
+    "torch.distributed.fsdp": "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
+    "helpers.lessons.parallel_digits": "sklearn.model_selection",
+}
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 copyreg.pickle(
     type(torch.ops), lambda ops: (getattr, (torch, "ops"))
@@ -108,8 +109,8 @@ class Team:
 
     def _start(self):
         context = get_context(self.start_method)
-        imported = [name for name in PRELOADED_IF_IMPORTED if name in sys.modules]
-        context.set_forkserver_preload([*PRELOADED, *imported, __name__])
+        wanted = [wanted for imported, wanted in PRELOADED.items() if imported in sys.modules]
+        context.set_forkserver_preload([*wanted, __name__])
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         use_libuv = sys.platform != "win32"  # torch for Windows is built without it
         self.store = dist.TCPStore(
@@ -178,6 +179,7 @@ def bytes_sent():
 
 def _serve(pipe, settings, timeout, limit, stack):
     """What a process of a team does: it calls what it is sent, until nobody is there any more."""
+    gc.freeze()  # looking at what was forked would copy its memory
     os.environ.update(settings)
     torch.set_num_threads(1)
     silence = os.open(os.devnull, os.O_WRONLY)
