@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.lessons.checking import RIGHT
+from helpers.lessons.exercises import chapter_14
 from helpers.lessons.processes import Team, TeamError, bytes_sent
 from helpers.ops import collectives
 from tests import collectives_table, common
@@ -165,6 +167,18 @@ def test_bad_input_is_named(team):
             assert words in sentence
 
 
+def sum_of_other_shapes():
+    """What PyTorch's own says of them: nothing."""
+    shape = (2, 3) if dist.get_rank() == 1 else (3, 2)
+    x = torch.arange(6.0).view(shape)
+    dist.all_reduce(x)
+    return x.shape == shape and x.flatten().tolist()
+
+
+def test_gloo_adds_other_shapes_as_they_lie(team):
+    assert team(sum_of_other_shapes) == [[team.size * float(i) for i in range(6)]] * team.size
+
+
 def test_needs_a_group():
     with pytest.raises(ValueError, match="Default process group has not been initialized"):
         collectives.all_reduce(ones(2))
@@ -287,11 +301,25 @@ def test_a_team_is_not_sent_to_its_processes():
     team.stop()
 
 
-def prints():
-    print(f"one of {dist.get_world_size()}")
+def prints(times):
+    for i in range(times):
+        print(f"{i} of {times}")
 
 
 def test_what_is_printed_comes_rank_by_rank(capsys):
     with Team(2) as team:
-        team(prints)
-    assert capsys.readouterr().out == "rank 0: one of 2\nrank 1: one of 2\n"
+        team(prints, 1)
+        assert capsys.readouterr().out == "rank 0: 0 of 1\nrank 1: 0 of 1\n"
+        team(prints, 1000)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 42 and printed[20] == "rank 0: ... 980 more lines"
+
+
+def talkative(function, x):
+    print("once")
+    return chapter_14.wrong_rank(function, x)
+
+
+def test_an_attempt_at_an_exercise_prints_once(capsys):
+    assert chapter_14.EXERCISE_3.judge(talkative).mark == RIGHT
+    assert capsys.readouterr().out == "".join(f"rank {rank}: once\n" for rank in range(3))

@@ -54,6 +54,8 @@ def layers_here(features, hidden, outputs, bias):
         collectives.RowParallelLinear(hidden, outputs, **options),
         collectives.ColumnParallelLinear(outputs, hidden, gather_output=True, **options),
     )
+    for parameter in net.parameters():  # no part holds on to the memory of the whole
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
     x = random(2, 3, features)
     loss = cubes(net(x))
     loss.backward()
@@ -149,10 +151,14 @@ def involution_of_dtensors():
             for one, other in zip(given, expected, strict=True):
                 assert one.shape == other.shape
                 worst = max(worst, (one.full_tensor() - other).abs().max().item())
-    try:
-        involution2d(tensors[0], weight, padding=1)
-    except TypeError as error:
-        return worst, str(error)
+    elsewhere = distribute_tensor(weight.detach(), init_device_mesh("cpu", (size,)), [Shard(0)])
+    said = []
+    for other in (weight, elsewhere):
+        try:
+            involution2d(tensors[0], other, padding=1)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return worst, said
 
 
 def derivatives(x, weight, groups):
@@ -168,7 +174,8 @@ def derivatives(x, weight, groups):
 def test_involution_of_dtensors(team):
     for worst, said in team(involution_of_dtensors):
         assert worst < 1e-9
-        assert said == "input and weight must both be DTensors, or neither of them"
+        assert said[0] == "input and weight must both be DTensors, or neither of them"
+        assert said[1].startswith("input and weight must be on one mesh, got DeviceMesh(")
 
 
 def without_gathering():
@@ -333,8 +340,26 @@ def normalized_here():
 
 def test_batch_norm_over_all_samples(team):
     for said, kind in team(normalized_here):
-        assert said == "input must have 2 or more values a channel, got torch.Size([1, 3, 1, 1])"
+        assert said == "input must have 2 or more values a channel, got (1, 3, 1, 1)"
         assert kind is torch.Tensor
+
+
+def pytorchs_batch_norm():
+    """Why there is one of our own: how PyTorch's is cut, what it keeps, what a convolution says."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    norm = distribute_module(nn.BatchNorm2d(16), mesh)
+    convolution = distribute_module(nn.Conv2d(16, 2, 1), mesh)
+    output = norm(distribute_tensor(torch.ones(8, 16, 16, 16), mesh, [Shard(0)]))
+    try:
+        convolution(output)
+    except RuntimeError as error:
+        return str(output.placements), norm.running_mean.full_tensor().any().item(), str(error)
+
+
+def test_pytorchs_batch_norm_of_dtensors(team):
+    for placements, has_kept, said in team(pytorchs_batch_norm):
+        assert placements == "(Shard(dim=1),)" and not has_kept
+        assert "to have 16 channels, but got 4 channels instead" in said
 
 
 def filtered_strip(x, weight, whole_rows):

@@ -59,9 +59,10 @@ class Team:
     timeout: seconds that a collective waits for the others; `limit` unless given.
 
     They start at the first call, and anew at the first call after a TeamError. What they print is
-    printed, rank by rank, when all of them have answered.
+    printed, rank by rank, when all of them have answered: the first `most_lines` of each.
     """
 
+    most_lines = 20
     start_method = "forkserver" if sys.platform == "linux" else "spawn"
 
     def __init__(self, size, limit=20, timeout=None):
@@ -86,7 +87,10 @@ class Team:
                 pipe.send_bytes(message)
         answers = self._answers()
         for rank, (_, _, printed) in sorted(answers.items()):
-            for line in printed.splitlines():
+            lines = printed.splitlines()
+            if len(lines) > self.most_lines:
+                lines[self.most_lines :] = [f"... {len(lines) - self.most_lines} more lines"]
+            for line in lines:
                 print(f"rank {rank}: {line}")
         errors = {rank: said for rank, (said, _, _) in answers.items() if said}
         if errors:

@@ -103,16 +103,16 @@ def _ways_of_pooling(grad_output, input, *arguments):
     from torch.distributed.tensor import Replicate, Shard
 
     rest = [None] * len(arguments)
-    return [([way], [way, way, *rest]) for way in (Replicate(), Shard(0), Shard(1))]
+    return [([way], [way, way, *rest]) for way in (Replicate(), Shard(0))]
 
 
 def by_samples(name, module, mesh):
     """The `partition_fn` for `distribute_module` of a network, such as `RedNet`, of cut samples.
 
     It replaces each `nn.BatchNorm2d` by one whose mean and variance are sums over the processes,
-    and keeps the parameters, buffers and their names. What torch 2.13 makes of a batch norm of
-    `DTensor`s is cut along channels, for which its convolution has no rule; and the running mean
-    and variance stay as they were, without a warning.
+    and keeps the parameters, buffers and their names. Torch 2.13 gathers the samples of a small
+    batch norm on all processes. A larger one it cuts along channels, which its convolution takes
+    for whole, and leaves the running mean and variance as they were, without a warning.
     """
     register()
     if type(module) is nn.BatchNorm2d:
@@ -148,7 +148,9 @@ class BatchNorm2d(nn.BatchNorm2d):
         values = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.training or self.running_mean is None:
             if count < 2:
-                raise ValueError(f"input must have 2 or more values a channel, got {input.shape}")
+                raise ValueError(
+                    f"input must have 2 or more values a channel, got {tuple(input.shape)}"
+                )
             mean = mean_of(values)
             variance = mean_of((values - mean).square())
             if self.training and self.running_mean is not None:
