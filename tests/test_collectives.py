@@ -122,7 +122,9 @@ def unchecked_and_in_a_group():
         lambda x, **options: collectives.halo_exchange(x, 1, 0, **options),
     )
     for call in calls:
-        assert torch.equal(call(x, check=False), call(x))
+        assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
+    with torch.no_grad():  # where no gradient is sent, nobody need ask for one
+        collectives.copy(ones(2, requires_grad=rank == 1))
     total = collectives.all_reduce(x, group=halves[rank % 2])
     same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
     torch.testing.assert_close(total, sum(same).detach())
@@ -159,6 +161,15 @@ def test_what_differs_is_said_on_every_process(team):
     for rank, sentences in enumerate(said):
         for sentence, (_, words, *own) in zip(sentences, BAD.values(), strict=True):
             assert (own[0] if own and rank == 1 else words) in sentence
+
+
+def test_the_odd_one_is_named(team):
+    said = team(with_rank, [lambda rank: collectives.copy(ones(2 + (rank == 0)))])
+    odd, usual = ("rank 0", (3,)), ("rank 1", (2,))
+    if team.size == 2:  # of two, either
+        odd, usual = usual, odd
+    words = f"copy: {odd[0]} has an input of shape {odd[1]}, but {usual[0]} {usual[1]}"
+    assert said == [[words]] * team.size
 
 
 def test_bad_input_is_named(team):
