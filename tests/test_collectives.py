@@ -123,8 +123,11 @@ def unchecked_and_in_a_group():
     )
     for call in calls:
         assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
-    with torch.no_grad():  # where no gradient is sent, nobody need ask for one
-        collectives.copy(ones(2, requires_grad=rank == 1))
+    asked = ones(2, requires_grad=rank == 1)  # which is no matter where backward sends nothing
+    collectives.all_reduce(asked)
+    collectives.all_gather(asked)
+    with torch.no_grad():
+        collectives.copy(asked)
     total = collectives.all_reduce(x, group=halves[rank % 2])
     same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
     torch.testing.assert_close(total, sum(same).detach())

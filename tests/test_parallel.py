@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers.lessons.processes import Team
 from helpers.ops import collectives
 from helpers.ops.involution import Involution2d, RedNet, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
@@ -356,7 +357,19 @@ def pytorchs_batch_norm():
         return str(output.placements), norm.running_mean.full_tensor().any().item(), str(error)
 
 
-def test_pytorchs_batch_norm_of_dtensors(team):
+def pytorchs_pooling():
+    mesh = init_device_mesh("cpu", (1,))
+    image = distribute_tensor(torch.ones(2, 1, 4, 4), mesh, [Shard(0)]).requires_grad_()
+    try:
+        F.avg_pool2d(image, 2).sum().backward()
+    except NotImplementedError as error:
+        return str(error)
+
+
+def test_what_pytorch_lacks(team):
+    with Team(1) as other:  # which has not imported ours
+        (said,) = other(pytorchs_pooling)
+    assert "avg_pool2d_backward.default does not have a sharding strategy" in said
     for placements, has_kept, said in team(pytorchs_batch_norm):
         assert placements == "(Shard(dim=1),)" and not has_kept
         assert "to have 16 channels, but got 4 channels instead" in said
