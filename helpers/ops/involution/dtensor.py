@@ -90,11 +90,7 @@ def _ways(kernel, cut, groups, parts):
         return [Shard(1)] * 3, parts
     # With a single group the weight has no channels; its gradient is a sum over them.
     alone = {"grad_weight": Partial()}.get(kernel, Replicate())
-    if groups == 1 and any(
-        way == Shard(1)
-        for way, array in zip(cut, ARRAYS[kernel], strict=False)
-        if array != "weight"
-    ):
+    if groups == 1 and Shard(1) in cut:
         return [alone if part(array) == "weight" else Shard(1) for array in ARRAYS[kernel]], 1
     return [Replicate()] * 3, 1
 
@@ -153,7 +149,7 @@ class BatchNorm2d(nn.BatchNorm2d):
                 )
             mean = mean_of(values)
             variance = mean_of((values - mean).square())
-            if self.training and self.running_mean is not None:
+            if self.running_mean is not None:
                 self._keep(mean.detach().flatten(), variance.detach().flatten(), count)
         else:
             mean, variance = (on_all(t).view(shape) for t in (self.running_mean, self.running_var))
