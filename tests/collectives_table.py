@@ -232,6 +232,10 @@ BAD = {
         ),
         "copy: rank 1 has an input with requires_grad True, but rank 0 False",
     ),
+    "requires_grad, where backward sends": (
+        lambda rank: collectives.all_gather(ones(2, requires_grad=rank == 1), loss="summed"),
+        "all_gather: rank 1 has an input with requires_grad True, but rank 0 False",
+    ),
     "a low strip": (
         lambda rank: collectives.halo_exchange(ones(3 - 2 * (rank == 1), 2), (0, 2), 0),
         "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
@@ -282,6 +286,10 @@ EVERYWHERE = {
         "dim must be a dimension of an input with 1, got -2",
     ),
     "dim, a float": (lambda: collectives.all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
+    "dim, a bool": (
+        lambda: collectives.all_gather(ones(2), False),
+        "dim must be an int, got False",
+    ),
     "concat_dim": (
         lambda: collectives.all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",
@@ -317,6 +325,10 @@ EVERYWHERE = {
     "width": (
         lambda: collectives.halo_exchange(ones(6), 1.0, 0),
         "width must be an int or a pair of ints, got 1.0",
+    ),
+    "width, a bool": (
+        lambda: collectives.halo_exchange(ones(6), (1, True), 0),
+        "width must be an int or a pair of ints, got (1, True)",
     ),
     "three widths": (
         lambda: collectives.halo_exchange(ones(6), (1, 1, 1), 0),

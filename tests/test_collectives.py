@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.lessons.checking import RIGHT
+from helpers.lessons.exercises import chapter_14
 from helpers.lessons.processes import Team, TeamError, bytes_sent
 from helpers.ops import collectives
 from tests import collectives_table, common
@@ -120,7 +122,12 @@ def unchecked_and_in_a_group():
         lambda x, **options: collectives.halo_exchange(x, 1, 0, **options),
     )
     for call in calls:
-        assert torch.equal(call(x, check=False), call(x))
+        assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
+    asked = ones(2, requires_grad=rank == 1)  # which is no matter where backward sends nothing
+    collectives.all_reduce(asked)
+    collectives.all_gather(asked)
+    with torch.no_grad():
+        collectives.copy(asked)
     total = collectives.all_reduce(x, group=halves[rank % 2])
     same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
     torch.testing.assert_close(total, sum(same).detach())
@@ -159,10 +166,31 @@ def test_what_differs_is_said_on_every_process(team):
             assert (own[0] if own and rank == 1 else words) in sentence
 
 
+def test_the_odd_one_is_named(team):
+    said = team(with_rank, [lambda rank: collectives.copy(ones(2 + (rank == 0)))])
+    odd, usual = ("rank 0", (3,)), ("rank 1", (2,))
+    if team.size == 2:  # of two, either
+        odd, usual = usual, odd
+    words = f"copy: {odd[0]} has an input of shape {odd[1]}, but {usual[0]} {usual[1]}"
+    assert said == [[words]] * team.size
+
+
 def test_bad_input_is_named(team):
     for sentences in team(said_here, [call for call, _ in EVERYWHERE.values()]):
         for sentence, (_, words) in zip(sentences, EVERYWHERE.values(), strict=True):
             assert words in sentence
+
+
+def sum_of_other_shapes():
+    """What PyTorch's own says of them: nothing."""
+    shape = (2, 3) if dist.get_rank() == 1 else (3, 2)
+    x = torch.arange(6.0).view(shape)
+    dist.all_reduce(x)
+    return x.shape == shape and x.flatten().tolist()
+
+
+def test_gloo_adds_other_shapes_as_they_lie(team):
+    assert team(sum_of_other_shapes) == [[team.size * float(i) for i in range(6)]] * team.size
 
 
 def test_needs_a_group():
@@ -185,7 +213,8 @@ def compiled_in_one_process():
     x = random(4, 4, seed=dist.get_rank())
     call = all_of_them
     if dist.get_rank() == 0:
-        call = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
+        backend = "aot_eager_default_partitioner"  # as "aot_eager", without importing Inductor
+        call = torch.compile(all_of_them, backend=backend, fullgraph=True)
     results = []
     for function in (all_of_them, call):
         output = function(x)
@@ -286,11 +315,25 @@ def test_a_team_is_not_sent_to_its_processes():
     team.stop()
 
 
-def prints():
-    print(f"one of {dist.get_world_size()}")
+def prints(times):
+    for i in range(times):
+        print(f"{i} of {times}")
 
 
 def test_what_is_printed_comes_rank_by_rank(capsys):
     with Team(2) as team:
-        team(prints)
-    assert capsys.readouterr().out == "rank 0: one of 2\nrank 1: one of 2\n"
+        team(prints, 1)
+        assert capsys.readouterr().out == "rank 0: 0 of 1\nrank 1: 0 of 1\n"
+        team(prints, 1000)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 42 and printed[20] == "rank 0: ... 980 more lines"
+
+
+def talkative(function, x):
+    print("once")
+    return chapter_14.wrong_rank(function, x)
+
+
+def test_an_attempt_at_an_exercise_prints_once(capsys):
+    assert chapter_14.EXERCISE_3.judge(talkative).mark == RIGHT
+    assert capsys.readouterr().out == "".join(f"rank {rank}: once\n" for rank in range(3))

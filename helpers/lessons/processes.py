@@ -9,6 +9,7 @@ Each process finds the environment that `torchrun` makes: RANK, WORLD_SIZE, MAST
 import contextlib
 import copyreg
 import faulthandler
+import gc
 import io
 import os
 import sys
@@ -25,13 +26,13 @@ import torch.distributed as dist
 
 # Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
 # and on macOS a library that torch uses may not be forked: there each process imports it anew.
-PRELOADED = ["torch.fx.experimental.symbolic_shapes"]  # which the first backward imports
-PRELOADED_IF_IMPORTED = [  # by the one that starts them
-    "sklearn.model_selection",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-]
+PRELOADED = {  # where the one that starts them has imported this, they will want that
+    "torch": "torch.fx.experimental.symbolic_shapes",  # which the first backward imports
+    "torch._dynamo": "torch._dynamo",
+    "torch.distributed.fsdp": "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
+    "helpers.lessons.parallel_digits": "sklearn.model_selection",
+}
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 copyreg.pickle(
     type(torch.ops), lambda ops: (getattr, (torch, "ops"))
@@ -58,9 +59,10 @@ class Team:
     timeout: seconds that a collective waits for the others; `limit` unless given.
 
     They start at the first call, and anew at the first call after a TeamError. What they print is
-    printed, rank by rank, when all of them have answered.
+    printed, rank by rank, when all of them have answered: the first `most_lines` of each.
     """
 
+    most_lines = 20
     start_method = "forkserver" if sys.platform == "linux" else "spawn"
 
     def __init__(self, size, limit=20, timeout=None):
@@ -85,7 +87,10 @@ class Team:
                 pipe.send_bytes(message)
         answers = self._answers()
         for rank, (_, _, printed) in sorted(answers.items()):
-            for line in printed.splitlines():
+            lines = printed.splitlines()
+            if len(lines) > self.most_lines:
+                lines[self.most_lines :] = [f"... {len(lines) - self.most_lines} more lines"]
+            for line in lines:
                 print(f"rank {rank}: {line}")
         errors = {rank: said for rank, (said, _, _) in answers.items() if said}
         if errors:
@@ -108,8 +113,8 @@ class Team:
 
     def _start(self):
         context = get_context(self.start_method)
-        imported = [name for name in PRELOADED_IF_IMPORTED if name in sys.modules]
-        context.set_forkserver_preload([*PRELOADED, *imported, __name__])
+        wanted = [wanted for imported, wanted in PRELOADED.items() if imported in sys.modules]
+        context.set_forkserver_preload([*wanted, __name__])
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         use_libuv = sys.platform != "win32"  # torch for Windows is built without it
         self.store = dist.TCPStore(
@@ -178,6 +183,7 @@ def bytes_sent():
 
 def _serve(pipe, settings, timeout, limit, stack):
     """What a process of a team does: it calls what it is sent, until nobody is there any more."""
+    gc.freeze()  # looking at what was forked would copy its memory
     os.environ.update(settings)
     torch.set_num_threads(1)
     silence = os.open(os.devnull, os.O_WRONLY)

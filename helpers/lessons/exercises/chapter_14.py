@@ -1,5 +1,7 @@
 """Exercises of chapter 14: across processes."""
 
+import contextlib
+import re
 from functools import cache
 
 import torch
@@ -20,20 +22,26 @@ def _team():
     return Team(SIZE, limit=10, timeout=2)
 
 
-def _in_each(function, *arguments):
+def _aloud(first):
+    """What an attempt prints is shown once, however often it is called."""
+    return contextlib.nullcontext() if first else contextlib.redirect_stdout(None)
+
+
+def _in_each(function, *arguments, first=True):
     """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
     try:
-        return _team()(function, *arguments), None
+        with _aloud(first):
+            return _team()(function, *arguments), None
     except TeamError as error:
-        said = error.errors
-        own = {r: s for r, s in said.items() if not any(words in s for words in DEADLOCK)}
+        own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
         if not own:
             return None, (
                 "the processes wait for each other. Does each of them call the same collectives, "
                 "in the same order?"
             )
         rank = min(own)
-        return None, f"on rank {rank} your code raises {own[rank].splitlines()[0]}"
+        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
+        return None, f"on rank {rank} your code raises {said}"
 
 
 def _is(given, expected):
@@ -77,7 +85,7 @@ def _gathers(attempt):
 
 
 def _gathers_rows(attempt, rows):
-    answers, wrong = _in_each(_gather_and_back, attempt.apply, rows)
+    answers, wrong = _in_each(_gather_and_back, attempt.apply, rows, first=rows == 2)
     yield wrong
     whole = torch.cat([random(rows, 4, seed=rank) for rank in range(SIZE)])
     v = [random(rows * SIZE, 4, seed=10 + rank) for rank in range(SIZE)]
@@ -131,6 +139,9 @@ EXERCISE_1 = Exercise(
          "is not that of the sum of the losses"),
         ("return summed(grad_output)", "if dist.get_rank() == 0: return grad_output[:2]\n"
          "        return summed(grad_output)", "the processes wait for each other"),
+        ("return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]",
+         "part = torch.empty(2, 4)\n        dist.reduce_scatter_tensor(part, grad_output)\n"
+         "        return part", "raises RuntimeError: Check failed: outputTensors[i].dtype()"),
         ("[dist.get_rank()]", "[dist.get_rank() + 1]", "on rank 2 your code raises IndexError"),
         (".chunk(dist.get_world_size())", ".split(2)", "with 4 rows each: on rank"),
     ],
@@ -164,16 +175,24 @@ def _mean_and_slope(answer):
     kept, before = x * 1, x.detach().clone()
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
-        return mean, None
+        return mean, None, None
     if not torch.equal(kept, before):
-        return mean, "changed"
+        return mean, "changed", None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
-    return mean.detach(), grad(loss, x)[0]
+    (slope,) = grad(loss, x, create_graph=True)
+    try:
+        (second,) = grad(slope.square().sum(), x)
+    except RuntimeError as error:
+        if "once_differentiable" not in str(error):
+            raise
+        second = None  # refused, which is not wrong
+    return mean.detach(), slope.detach(), second
 
 
 def _slopes(inputs, mean):
     losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
-    return grad(sum(losses), inputs, retain_graph=True)
+    first = grad(sum(losses), inputs, create_graph=True)
+    return first, grad(sum(slope.square().sum() for slope in first), inputs, retain_graph=True)
 
 
 def _is_the_mean(attempt):
@@ -182,24 +201,24 @@ def _is_the_mean(attempt):
     inputs = [_rows_of(rank) for rank in range(SIZE)]
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
-    for given, _ in answers:
+    for given, *_ in answers:
         if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
             is_tensor = isinstance(given, torch.Tensor)
             what = tuple(given.shape) if is_tensor else type(given).__name__
             yield f"the result must have shape {tuple(mean.shape)}, one mean a column, got {what}."
-    if all(_is(given, means[rank].detach()) for rank, (given, _) in enumerate(answers)):
+    if all(_is(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
         yield "on each process, it is the mean of this process's rows only."
-    for rank, (given, _) in enumerate(answers):
+    for rank, (given, *_) in enumerate(answers):
         if _is(given, means.mean(0).detach()):
             yield "it is the mean of the means: a row counts more where there are few."
         if not _is(given, mean.detach()):
             yield f"on rank {rank}, it is not the mean over all rows. Are they counted on all?"
-    if any(isinstance(slope, str) for _, slope in answers):
+    if any(isinstance(slope, str) for _, slope, _ in answers):
         yield "it changes `x` in place, which others may still need."
-    if any(slope is None for _, slope in answers):
+    if any(slope is None for _, slope, _ in answers):
         yield "the mean is right, but it has no history: no gradient passes through it."
-    expected = _slopes(inputs, mean)
-    for rank, (_, slope) in enumerate(answers):
+    expected, seconds = _slopes(inputs, mean)
+    for rank, (_, slope, _) in enumerate(answers):
         if not _is(slope, expected[rank]):
             own = grad(((rank + 1) * ((inputs[rank] - mean) ** 3)).sum(), inputs[rank],
                        retain_graph=True)[0]  # fmt: skip
@@ -210,6 +229,13 @@ def _is_the_mean(attempt):
                     "`collectives.all_reduce`, and with which `loss`?"
                 )
             yield f"the mean is right; on rank {rank} the gradient of the sum of the losses is not."
+    for rank, (_, _, second) in enumerate(answers):
+        if second is not None and not _is(second, seconds[rank]):
+            yield (
+                f"mean and gradient are right. But on rank {rank} the second derivative is wrong, "
+                "and nothing says so: autograd does not see what backward sends. Does each sum go "
+                "through `collectives.all_reduce`?"
+            )
 
 
 EXERCISE_2 = Exercise(
@@ -233,6 +259,11 @@ EXERCISE_2 = Exercise(
         ('collectives.all_reduce(x.sum(0), loss="summed")',
          "x.sum(0); dist.all_reduce(total)", "the gradient knows of the loss of this process only"),
         ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
+        ("def mean_of_all", "class SumAgain(Function):\n    @staticmethod\n"
+         "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
+         "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
+         'collectives.all_reduce(x.sum(0), loss="summed")', "SumAgain.apply(x.sum(0))",
+         "the second derivative is wrong, and nothing says so"),
     ],
     properties=[_is_the_mean],
     success="all rows count once, and every process learns what the mean did to the others.",
@@ -297,13 +328,18 @@ def _asked(answer, where, how):
     for there, back in ((summed, summed), (gathered, AllGather.backward), (_right, _right)):
         first = back if back is not AllGather.backward else lambda g: AllGather.backward(None, g)
         spoil = how if dist.get_rank() == where else _right
-        found.append(answer(lambda u, t=there, b=first, s=spoil: _Spoilt.apply(u, t, b, s), x))
+
+        def collective(u, there=there, back=first, how=spoil):
+            return _Spoilt.apply(u, there, back, how)
+
+        with _aloud(there is summed):
+            found.append(answer(collective, x))
     return found
 
 
 def _finds(attempt):
     for where, how in ((0, _other_way), (1, _a_bit_small), (2, _other_way), (None, _right)):
-        answers, wrong = _in_each(_asked, attempt, where, how)
+        answers, wrong = _in_each(_asked, attempt, where, how, first=where == 0)
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
@@ -315,7 +351,7 @@ def _finds(attempt):
                 right = "all are right" if where is None else f"rank {where} is wrong"
                 why = HIDDEN[how] if given[0] is None else ""
                 if where is not None and type(given[0]) is int and 0 <= given[0] < SIZE:
-                    why = f" The backward of rank {given[0]} is right, but for rounding."
+                    why = f" The backward of rank {given[0]} is right, up to rounding."
                 yield f"where {right}, it answers {given[0]}.{why}"
 
 
@@ -330,7 +366,7 @@ EXERCISE_3 = Exercise(
         ("1e-9", "1e-1", "where rank 1 is wrong, it answers None. Its gradient is off by a"),
         ("gap.abs()", "gap", "it answers"),
         ("torch.randn_like", "torch.ones_like", "does not see that"),
-        ("gap.abs() > 1e-9", "gap != 0", "is right, but for rounding"),
+        ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
         ("return rank", "return dist.get_rank()", "the processes answer differently"),
         ("            return rank\n", "            return True\n", "it answers True"),
