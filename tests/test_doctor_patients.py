@@ -107,7 +107,7 @@ def test_the_same_findings_on_cuda():
 def slope_of(f, x, u=None):
     x = x.double()
     u = torch.ones_like(x) if u is None else u
-    (slope,) = slopes_along(lambda v: [f(v[0])], [x], 0, u, [f(x)], 2.2e-16)
+    (slope,) = slopes_along(lambda v: [f(v[0])], [x], {0: u}, [f(x)], 2.2e-16)
     return slope
 
 

@@ -303,3 +303,41 @@ def test_the_doctor_needs_nothing_but_torch():
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names.add(node.module.split(".")[0])
     assert names - {"torch"} <= set(sys.stdlib_module_names)
+
+
+class Deep(torch.nn.Sequential):
+    """Of many parameters; with `wrong`, that many of them, from the first on, are halved."""
+
+    def __init__(self, wrong=0, layers=12):
+        super().__init__(*[torch.nn.Linear(8, 8) for _ in range(layers)])
+        self.wrong = wrong
+
+    def forward(self, x):
+        for k, layer in enumerate(self):
+            weight = formulas.HalfSquare.apply(layer.weight) if k < self.wrong else layer.weight
+            x = torch.tanh(torch.nn.functional.linear(x, weight, layer.bias))
+        return x
+
+
+def test_many_inputs_are_judged_together():
+    def calls(module):
+        counted.clear()
+        report = examine(module.double(), *draw((3, 8)))
+        return len(counted), report
+
+    counted = []
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda module, _: counted.append(1) if isinstance(module, Deep) else None
+    )
+    try:
+        right, report = calls(Deep())
+        assert report.ok and right < 150
+        one, report = calls(Deep(wrong=1))
+        assert [f.input for f in report.findings if f.severity == "error"] == ["0.weight"]
+        assert one < 1000
+        several, report = calls(Deep(wrong=12))
+        assert report.findings[0].code == "scaled" and "weight" in report.findings[0].input
+        assert "24 more gradients are not examined" in str(report)
+        assert several < 1000
+    finally:
+        handle.remove()

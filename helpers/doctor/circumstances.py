@@ -3,9 +3,8 @@
 import re
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from .effort import Work
 from .examination import Trials
 from .exceptions import told
 from .report import error, warning
@@ -56,19 +55,6 @@ def has_own_nodes(exam):
     """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
     names = [node.name() for node in graph(exam.run.outputs)]
     return not all(re.search(r"Backward\d+$|AccumulateGrad$", name) for name in names)
-
-
-class Flops(TorchDispatchMode):
-    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
-
-    total = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
-        if formula:
-            self.total += formula(*args, **(kwargs or {}), out_val=result)
-        return result
 
 
 class Nothing(torch.autograd.Function):
@@ -126,11 +112,11 @@ def only_one_input(exam):
     def counted(needs):
         """Gradients, what backward returned for which inputs, and how many operations it took."""
         run = subject.run(subject.values, needs)
-        with Flops() as counter, exam.watched() as (_, returned):
+        with Work() as work, exam.watched() as (_, returned):
             grads = subject.backward(run, exam.vs)
         # Where no output requires a gradient, as of a reentrant checkpoint, PyTorch itself warns.
         severity = None if any(o.requires_grad for o in run.outputs) else "warning"
-        return grads, returned, counter.total, severity
+        return grads, returned, work.flops, severity
 
     total = counted(True)[2]
     for i, name in enumerate(subject.inputs):

@@ -1,16 +1,20 @@
 """The trial on which the others wait: is the gradient the derivative of forward?"""
 
 import contextlib
+import functools
 
 import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
+from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
-from .slopes import is_large, position, screen
+from .screen import is_large, screen
+from .slopes import position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -24,30 +28,41 @@ UNFAITHFUL = note(
 @trial(unless=("backward-not-deterministic", "state-between-calls", "backward-not-finite"))
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
-    points, wrong, suspects = points_of(exam), {}, {}
+    points, wrong, suspects, to_judge, others = points_of(exam), {}, {}, [], 0
     for p, values in enumerate(points):
         point = Point(subject, values, exam.dice, suspects)
-        verdicts, doubts, weights = screen(
+        verdicts, doubts, factors = screen(
             subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
         )
-        factors = weights
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
-            factors = [torch.full_like(w, exam.loud) for w in weights]
-        other = None
-        for (i, o), verdict in verdicts.items():
-            if verdict in ("right", "not finite") or not outputs[o].requires_grad:
-                continue
-            if len(wrong.get((i, o), ())) < 2:
-                case = Case(point, i, o, exam.tolerance)
-                if verdict == "wrong" and not (case.wrong.any() or case.sparse):
-                    other = other or Point(subject, values, exam.dice, suspects, factors)
-                    case = Case(other, i, o, exam.tolerance)
-                # If not all elements are examined, the wrong one may not be among them.
-                if case.wrong.any() or (verdict == "wrong" and case.sparse):
-                    wrong.setdefault((i, o), {})[p] = case
+            factors = [torch.full_like(w, exam.loud) for w in factors]
+        louder = functools.partial(Point, subject, values, exam.dice, suspects, factors)
+        graded = [(io, v) for io, v in verdicts.items() if outputs[io[1]].requires_grad]
+        to_judge += [(p, point, louder, *pair) for pair in graded if pair[1] in ("wrong", "unsure")]
         for i in doubts if p == 0 else ():
+            point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts))[1])
             yield kink(point, i)
+        others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
+        if others:
+            break
+    inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
+    if inputs:
+        at_once = 1 if is_large(points[0]) else min(2, len(points))
+        number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
+        others += len(inputs[number:])
+    for p, point, louder, (i, o), verdict in to_judge:
+        if len(wrong.get((i, o), ())) < at_once and i in inputs[:number]:
+            point.limit = min(point.limit, limit)
+            case = Case(point, i, o, exam.tolerance)
+            if verdict == "wrong" and not (case.wrong.any() or case.sparse):
+                case = Case(louder(), i, o, exam.tolerance)
+            # If not all elements are examined, the wrong one may not be among them.
+            if case.wrong.any() or (verdict == "wrong" and case.sparse):
+                wrong.setdefault((i, o), {})[p] = case
+    if others and wrong:
+        what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
+        yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
     found = {}
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())

@@ -26,16 +26,15 @@ def there_are_inputs(exam):
         return True
 
 
-NOT_EXAMINED = note(
-    "not-examined", "The gradient of {x} is not examined: it is {what}, not a dense tensor."
-)
+NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 
 @trial()
 def inputs_are_dense(exam):
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            yield NOT_EXAMINED(name, what="nested" if t.is_nested else "sparse")
+            why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
+            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=why)
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")

@@ -30,15 +30,17 @@ class Point:
             512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
         )
 
-    def vjp(self, o, v):
-        """All gradients of sum(v · output o); the other outputs receive zeros, not None."""
-        vs = [torch.zeros_like(t) for t in self.outputs]
-        vs[o] = v if v.shape == vs[o].shape and v.dtype == vs[o].dtype else shaped(v, vs[o])
-        return self.subject.gradients(self.values, vs)
+    def vjp(self, vs):
+        """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
+        full = [torch.zeros_like(t) for t in self.outputs]  # not None
+        for o, v in vs.items():
+            like = full[o]
+            full[o] = v if v.shape == like.shape and v.dtype == like.dtype else shaped(v, like)
+        return self.subject.gradients(self.values, full)
 
     def slopes(self, i, u):
-        args = (self.subject.forward, self.values, i, u.reshape(self.values[i].shape), self.y0)
-        return slopes_along(*args, self.subject.eps)
+        moves = {i: u.reshape(self.values[i].shape)}
+        return slopes_along(self.subject.forward, self.values, moves, self.y0, self.subject.eps)
 
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
@@ -92,7 +94,7 @@ class Point:
     def given(self, o):
         """The gradients of the three v of output o: three lists, one entry for each input."""
         if o not in self.returned:
-            self.returned[o] = [self.vjp(o, v) for v in self.vs[o]]
+            self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
         return self.returned[o]
 
     def suspect(self, i, o):
@@ -151,7 +153,7 @@ class Case:
         return grad.to(self.x.device, dtype).reshape(-1)
 
     def vjp(self, v):
-        return self.row(self.point.vjp(self.o, v)[self.i])
+        return self.row(self.point.vjp({self.o: v})[self.i])
 
     def fits(self, candidate, mask=True):
         """Is `candidate`, of shape (3, sample), what is expected?"""

@@ -255,7 +255,7 @@ class Subject:
                 module = copy.deepcopy(module)
             fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
             self.scope = Scope(module)
-        self.fn, self.split, self.state = fn, len(args), []
+        self.fn, self.split, self.state, self.calls = fn, len(args), [], 0
         self.records = False  # does it compute something else where nothing is recorded?
         self.recalls = True  # does backward ask for the state of a module?
         self.protects = False  # does backward change what it is handed?
@@ -301,6 +301,7 @@ class Subject:
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
     def call(self, tensors):
+        self.calls += 1
         supply = iter(tensors)
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
         args = tuple(values[: self.split])
