@@ -11,6 +11,7 @@ from .report import error, warning
 from .subject import CallError, graph
 
 trial = Trials()
+STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
 
 
 def gradients(exam, vs):
@@ -24,7 +25,7 @@ GRAD_OUTPUT_LAYOUT = error(
 )
 
 
-@trial()
+@trial(unless=STATE)
 def layouts_of_grad_output(exam):
     outputs = exam.run.outputs
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
@@ -69,7 +70,7 @@ class Nothing(torch.autograd.Function):
         return None
 
 
-@trial()
+@trial(unless=STATE)
 def unused_outputs(exam):
     subject, outputs, n = exam.subject, exam.run.outputs, len(exam.run.outputs)
     if not has_own_nodes(exam):
@@ -103,7 +104,7 @@ NEEDS_INPUT_GRAD_IGNORED = warning(
 )
 
 
-@trial()
+@trial(unless=STATE)
 def only_one_input(exam):
     subject, n = exam.subject, len(exam.subject.values)
     if n < 2 or not has_own_nodes(exam):

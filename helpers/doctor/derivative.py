@@ -10,11 +10,12 @@ from .causes import CAUSES
 from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
+from .factors import gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
-from .screen import is_large, screen
-from .slopes import position
+from .screen import agrees, is_large, screen
+from .slopes import as_vector, largest, position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -22,6 +23,13 @@ trial = Trials()
 UNFAITHFUL = note(
     "unfaithful",
     "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
+)
+
+
+ONE_TRIANGLE = note(
+    "one-triangle",
+    "Forward reads one triangle of {x}, which is symmetric; the gradient is right for symmetric "
+    "changes.",
 )
 
 
@@ -46,7 +54,7 @@ def derivative_of_forward(exam):
         others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
         if others:
             break
-    inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
+    inputs, symmetric = sorted({i for _, _, _, (i, _), _ in to_judge}), set()
     if inputs:
         at_once = 1 if is_large(points[0]) else min(2, len(points))
         number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
@@ -57,9 +65,14 @@ def derivative_of_forward(exam):
             case = Case(point, i, o, exam.tolerance)
             if verdict == "wrong" and not (case.wrong.any() or case.sparse):
                 case = Case(louder(), i, o, exam.tolerance)
+            if reads_one_triangle(exam, i) and right_if_symmetric(point, case):
+                symmetric.add(i)
+                continue
             # If not all elements are examined, the wrong one may not be among them.
             if case.wrong.any() or (verdict == "wrong" and case.sparse):
                 wrong.setdefault((i, o), {})[p] = case
+    for i in symmetric:
+        yield ONE_TRIANGLE(subject.inputs[i])
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
@@ -67,12 +80,36 @@ def derivative_of_forward(exam):
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
+        cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         found[io] = diagnosis(exam, cases)
     graded = sum(o.requires_grad for o in outputs)
     for (i, o), (text, x, seen, words) in found.items():
         same = [other[0] is text for (j, _), other in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
+
+
+def reads_one_triangle(exam, i):
+    """Does forward take for granted that this matrix, or each of a batch, is symmetric?"""
+    subject, a = exam.subject, exam.subject.values[i]
+    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or not torch.equal(a, a.mH):
+        return False
+    expected = subject.forward(subject.values)
+    for part in (a.tril(), a.triu()) if torch.tril(a, -1).any() else ():
+        values = [part if k == i else v for k, v in enumerate(subject.values)]
+        with contextlib.suppress(CallError):
+            if all(map(exam.same, subject.forward(values), expected)):
+                return True
+    return False
+
+
+def right_if_symmetric(point, case):
+    """Is v · J · u right for a symmetric u?"""
+    u = point.dice.direction(case.x)
+    u = (u + u.mH) / 2
+    slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
+    given = as_vector(point.given(case.o)[0][case.i])
+    return agrees(v, slope, given * as_vector(u), case.tolerance, point.y0[case.o])
 
 
 def points_of(exam):
@@ -90,6 +127,8 @@ def diagnosis(exam, cases):
     """(text, input, evidence, words) for a wrong gradient."""
     case = cases[0]
     if not exam.faithful:
+        if words := gradient_out_of_place(cases):
+            return TEXTS["out-of-place"], case.input, {}, words
         if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
             return TEXTS["gradient-none"], case.input, {}, {"severity": "warning"}
         return UNFAITHFUL, case.input, {}, {}
@@ -129,13 +168,24 @@ def kink(point, i):
     x = point.subject.inputs[i]
     for s in range(min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
-        for slope in point.slopes(i, u):
-            sides = torch.stack([slope.left, slope.right]) / step
-            apart = (sides[0] - sides[1]).abs() > 1e-3 * sides.abs().amax(0)
+        for o, slope in enumerate(point.slopes(i, u)):
+            sides = torch.stack([slope.left, slope.right])
+            gap = (sides[0] - sides[1]).abs()
+            apart = gap > 1e-3 * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
             apart &= ~slope.trusted[slope.moved]
-            if apart.any():
+            if apart.any() and stays(point, i, u, o, slope.moved[apart], sides[:, apart]):
                 k = int(apart.nonzero()[0])
-                sides = " and ".join(brief(side) for side in sorted(sides[:, k].tolist()))
+                sides = " and ".join(brief(side) for side in sorted((sides[:, k] / step).tolist()))
                 seen = {"at": position(s, point.values[i].shape), "slopes": sides}
                 return KINK(x, seen=seen)
     return NOT_JUDGED(x)
+
+
+def stays(point, i, u, o, elements, sides):
+    """Are the one-sided slopes the same for a smaller step, as they are at a kink and no pole?"""
+    slope = point.slopes(i, u / 100)[o]
+    for found, before in zip((slope.left, slope.right), sides, strict=True):
+        whole = torch.zeros_like(slope.value).index_put_((slope.moved,), found)[elements]
+        if ((100 * whole - before).abs() > 0.1 * sides.abs().amax(0)).any():
+            return False
+    return True

@@ -108,7 +108,8 @@ class Examination:
 
     @property
     def tolerance(self):
-        return 1e-5 if self.subject.eps < 1e-10 else 3e-2
+        eps = self.subject.eps
+        return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
     @functools.cached_property
     def run(self):

@@ -12,6 +12,13 @@ from .slopes import largest
 cause = Causes()
 
 
+def whose(cases):
+    """The name of another input whose gradient this is; or None."""
+    for j, name in enumerate(cases[0].subject.inputs):
+        if j != cases[0].i and all(c.is_that_of(j) for c in cases):
+            return name
+
+
 @cause(
     "right-here-only",
     "The gradient of {x} is right at the given point but wrong at others.",
@@ -20,6 +27,24 @@ cause = Causes()
 )
 def right_here_only(cases):
     return cases.elsewhere
+
+
+@cause(
+    "out-of-place",
+    "The gradient of {x} is None, and what backward returns for `{other}` {what}: in the wrong "
+    "place?",
+    look="the order in which backward returns its gradients, and each None in it",
+    before=("gradient-none",),  # which it is, with a reason
+)
+def gradient_out_of_place(cases):
+    for j in cases.wrong if all(c.none for c in cases) else ():
+        other = cases[0].subject.inputs[j]
+        if all(c.is_returned_for(j) for c in cases):
+            return {"other": other, "what": f"is that of `{cases[0].input}`"}
+        got = getattr(cases.returned.get(other), "shape", None)
+        if got == cases[0].shape != cases[0].point.values[j].shape:
+            return {"other": other, "what": f"is wrong and has the shape of `{cases[0].input}`"}
+    return False
 
 
 @cause(
@@ -51,6 +76,8 @@ def gradient_zero(cases):
 )
 def straight_through(cases):
     if not all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases):
+        return False
+    if whose(cases):
         return False
     passes = cases[0].passes
     return {"what": "passes grad_output straight through" if passes else "does not return zero"}

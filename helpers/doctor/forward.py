@@ -6,10 +6,10 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .examination import Trials
-from .exceptions import told
+from .exceptions import IN_PLACE, told
 from .report import brief, error, note, warning
 from .slopes import as_vector, grain, position
-from .subject import CallError, differentiable, graph, tensors
+from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
 
@@ -194,6 +194,37 @@ def inputs_are_untouched(exam):
         elif not exam.same(after, before):
             integers = "note" if after.is_floating_point() else "warning"
             yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
+
+
+INPUT_CHANGED = warning(
+    "input-changed",
+    "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
+    "gradient, autograd refuses that.",
+    look=IN_PLACE,
+)
+
+
+@trial()
+def leaves_are_untouched(exam):
+    """Where an input is changed in place, is it one for which autograd refuses that?"""
+    subject = exam.subject
+    for k, name in enumerate(subject.names):
+        t = exam.run.passed[k]
+        if t.grad_fn is None or not t._version or subject.is_module and name in subject.state:
+            continue
+        if name not in subject.leaves:
+            meant = isinstance(t.grad_fn, BackwardCFunction)  # with ctx.mark_dirty
+            yield INPUT_CHANGED(name, severity="note" if meant else None)
+        else:
+            given = [x.detach().clone() for x in subject.tensors]
+            given[k].requires_grad_()
+            try:
+                with phase("forward"):
+                    subject.call(given)
+            except CallError as raised:
+                yield told(subject, raised)
+            subject.forward(subject.values)  # so that the last call is that of exam.run
+            return
 
 
 INPUT_RETURNED = note(

@@ -312,6 +312,7 @@ def examined(call, faithful):
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             fn, args, kwargs = call.again()
             exam = Examination(fn, args, kwargs, faithful, as_given=low)
+            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
             return exam.report(TRIALS)

@@ -108,9 +108,9 @@ def slopes_along(f, values, moves, y0, eps):
 
     best, settled = [None] * len(y0), [None] * len(y0)
     moved = [y.isinf() for y in y0]
-    sizes = [largest(y) for y in y0]
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
     probe = at(1e-3)
+    sizes = [max(largest(y), largest(t)) for y, t in zip(y0, probe, strict=True)]
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
@@ -156,7 +156,7 @@ def grain(f, values, y0):
         return max((largest(y - 2 * a + b) / (largest(y) or 1.0) for y, a, b in rows), default=0.0)
 
     noise = bend(3e-7)
-    if noise < 1e-10:
+    if noise < 1e-10 or noise > 0.1:  # or a pole
         return 0.0
     finer = bend(1e-7)
     return max(noise, finer) if finer > noise / 5 else 0.0

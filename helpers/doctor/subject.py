@@ -271,6 +271,7 @@ class Subject:
             slots += state
             examined += [t.requires_grad for _, t in state]
         self.names = [name for name, _ in slots]
+        self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
         self.original = [t.detach() for _, t in slots]
         self.examined = [k for k, wanted in enumerate(examined) if wanted]
         self.inputs = [self.names[k] for k in self.examined]

@@ -150,6 +150,22 @@ def symmetric():
     return (a @ a.t() + torch.eye(4, dtype=torch.float64),)
 
 
+@healthy("reads the lower triangle of what is symmetric", symmetric, "one-triangle")
+def cholesky(a):
+    return torch.linalg.cholesky(a)
+
+
+@healthy("no kink: the one-sided slopes of a square at 0 shrink", lambda: (0 * matrix()[0],))
+def square_at_zero(x):
+    return x**2
+
+
+@healthy("no kink: a pole that is nearer than the step", lambda: (
+    torch.tensor([1e-30, 2, 3], dtype=torch.float64),), "not-judged")  # fmt: skip
+def reciprocal_near_its_pole(x):
+    return 1 / x
+
+
 @healthy("right for what is symmetric", symmetric)
 class InverseOfSymmetric(Function):
     @staticmethod
