@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import html
+import io
 import os
 import random
 import re
@@ -22,7 +23,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from helpers import doctor
-from helpers.doctor import WrongGradientError, examine
+from helpers.doctor import WrongGradientError, effort, examine
 from helpers.doctor.__main__ import main, tensor
 from helpers.doctor.report import SEVERITIES, marked_up
 from helpers.lessons.patients import formulas, numbers
@@ -341,3 +342,20 @@ def test_many_inputs_are_judged_together():
         assert several < 1000
     finally:
         handle.remove()
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [Screen, io.StringIO])
+def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
+    monkeypatch.setattr(effort, "SECONDS", -1.0)
+    monkeypatch.setattr(sys, "stderr", stream())
+    examine(formulas.HalfSquare, *vector())
+    written = sys.stderr.getvalue()
+    if stream is Screen:
+        assert "doctor: HalfSquare under examination" in written and written.endswith("\r")
+    else:
+        assert written == ""

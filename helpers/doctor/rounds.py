@@ -13,10 +13,10 @@
 Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
 flags. They are examined at the end of the block, and the copies are let go.
 
-It does not see Functions written in C++, calls inside the transforms of torch.func, code that
-torch.compile has compiled, other processes, nor a branch that the first call of a pattern does not
-take. In a program of several processes, skip the Functions that communicate: their examination
-would wait for the other processes.
+It does not see Functions written in C++, operators of torch.library that take lists of tensors,
+calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
+nor a branch that the first call of a pattern does not take. In a program of several processes, skip
+the Functions that communicate: their examination would wait for the other processes.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from .calls import LOCK, Call, autocasts, full_name, heard_by, is_a_users, kind, operator, pattern
+from .effort import progress
 from .examination import Examination
 from .report import SEVERITIES, Report, WrongGradientError
 from .subject import of_a_signal, tensors, undisturbed
@@ -306,7 +307,7 @@ def examined(call, faithful):
     """The report on one call."""
     EXAMINING.append(call)
     try:
-        with undisturbed(), unchanged(call):
+        with progress(), undisturbed(), unchanged(call):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)

@@ -16,6 +16,7 @@ import warnings
 import torch
 from torch.autograd.function import FunctionCtx
 
+from .effort import tell
 from .slopes import as_vector
 
 
@@ -303,6 +304,7 @@ class Subject:
 
     def call(self, tensors):
         self.calls += 1
+        tell(self)
         supply = iter(tensors)
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
         args = tuple(values[: self.split])
