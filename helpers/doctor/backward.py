@@ -84,7 +84,8 @@ def what_backward_returns(exam):
             words = {"got": tuple(grad.shape), "wanted": tuple(t.shape), "late": ""}
             if late:
                 words["late"] = f" But {late[0]}, which has that shape, gets None: one place late?"
-            yield ENGINE_SUMS(x, severity="warning" if late else None, **words)
+            severity = "warning" if x in exam.subject.inputs else "error"
+            yield ENGINE_SUMS(x, severity=severity if late else None, **words)
 
 
 BACKWARD_NOT_FINITE = error(

@@ -42,6 +42,7 @@ class Examination:
         self.given = fn, args, kwargs, faithful
         self.subject, self.faithful = Subject(fn, args, kwargs), faithful
         self.findings, self.dice, self.examined = [], Dice(), True
+        self.of_a_program = False  # are there calls that the program would not make?
         if as_given:
             self.subject.lower = None
 

@@ -12,6 +12,11 @@ from .slopes import largest
 cause = Causes()
 
 
+def is_flat(cases):
+    """Does the output not change at all?"""
+    return all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases)
+
+
 def whose(cases):
     """The name of another input whose gradient this is; or None."""
     for j, name in enumerate(cases[0].subject.inputs):
@@ -26,7 +31,7 @@ def whose(cases):
     before=("factor-missing",),  # a number written into backward is a wrong factor elsewhere
 )
 def right_here_only(cases):
-    return cases.elsewhere
+    return cases.elsewhere and not is_flat(cases)
 
 
 @cause(
@@ -75,9 +80,7 @@ def gradient_zero(cases):
     before=("inner-derivative-forgotten",),  # which is how it is mostly done
 )
 def straight_through(cases):
-    if not all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases):
-        return False
-    if whose(cases):
+    if not is_flat(cases) or whose(cases):
         return False
     passes = cases[0].passes
     return {"what": "passes grad_output straight through" if passes else "does not return zero"}

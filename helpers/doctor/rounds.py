@@ -34,6 +34,7 @@ from torch._subclasses import FakeTensor
 from .calls import LOCK, Call, autocasts, full_name, heard_by, is_a_users, kind, operator, pattern
 from .effort import progress
 from .examination import Examination
+from .forward import NOT_EXAMINED
 from .report import SEVERITIES, Report, WrongGradientError
 from .subject import of_a_signal, tensors, undisturbed
 from .trials import TRIALS
@@ -43,6 +44,7 @@ TOO_MANY = "more patterns than max_patterns"
 NO_GRADIENT = "no input required a gradient"
 NO_COPY = "the inputs could not be copied"
 NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
+RAISED = "it raised in the program, too"
 BROKE_OFF = "the program raised before the end of the block"
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 
@@ -211,7 +213,7 @@ class Rounds:
             record = self.known[cls]
             if record is not None:
                 record.calls += 1
-                self.note(record, cls, args, kwargs)
+                return self.note(record, cls, args, kwargs)
 
     def record(self, cls):
         name, op = full_name(cls), operator(cls)
@@ -232,6 +234,16 @@ class Rounds:
                 return
             record.patterns[key] = self.kept(cls, args, kwargs)
         record.patterns[key].calls += 1
+        return functools.partial(self.take_back, record, key)
+
+    def take_back(self, record, key):
+        """The call raised, so that it says nothing of the gradient."""
+        with LOCK:
+            record.left[RAISED] += 1
+            record.patterns[key].calls -= 1
+            if not record.patterns[key].calls:
+                gone = record.patterns.pop(key)
+                self.size -= gone.kept.size if gone.kept else 0
 
     def kept(self, cls, args, kwargs):
         found = [t for _, t in tensors((args, kwargs))]
@@ -272,6 +284,10 @@ class Rounds:
             if p.kept:
                 try:
                     report = examined(p.kept, not among(record.full_name, self.faithful))
+                    for k in p.kept.shared:
+                        what = f"The gradient of argument {k} is"
+                        why = "another argument holds the same tensor"
+                        report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
                     done.append((report, (p.kept.called, p.kept.given)))
                 except Exception as error:
                     if of_a_signal(error):
@@ -313,6 +329,7 @@ def examined(call, faithful):
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             fn, args, kwargs = call.again()
             exam = Examination(fn, args, kwargs, faithful, as_given=low)
+            exam.of_a_program = True
             exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise

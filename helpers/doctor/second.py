@@ -74,6 +74,8 @@ def second_derivative(exam):
                 run, lambda: torch.autograd.grad(outputs, leaves, ws, allow_unused=True)
             )
 
+    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
+        return  # in coarser numbers than those of the differences
     values = [*subject.values, *(exam.vs[k] for k in graded)]
     try:
         grads, *_ = gradients(values, create=True)

@@ -44,6 +44,9 @@ def of_a_signal(error):
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
+PYTHONS = random.seed.__self__
+
+
 def generators():
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     return [torch.default_generator, *cuda]
@@ -53,7 +56,8 @@ def reseed(seed):
     seed += 2718281828  # not the seed of a caller whose input was drawn from it
     for generator in generators():
         generator.manual_seed(seed)
-    random.seed(seed)
+    super(random.Random, PYTHONS).seed(seed)  # in half the time
+    PYTHONS.gauss_next = None
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed)
 

@@ -134,6 +134,19 @@ class KnowsOnlySingle(Square):
         return x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x)
 
 
+@healthy(
+    "rounds in steps too fine to be told from coarse numbers", lambda: draw((48,)), "coarse-inside"
+)
+class FineSteps(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x / 6.4e-6)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output / 6.4e-6
+
+
 SPARSE = torch.eye(3, dtype=torch.float64).to_sparse()
 
 # --- special points -------------------------------------------------------------------------------
@@ -210,3 +223,19 @@ def bernoulli(x):
 @healthy("a sparse matrix beside it", lambda: (SPARSE, *draw((3, 2))), "not-examined")
 def sparse_product(matrix, x):
     return torch.sparse.mm(matrix, x)
+
+
+@healthy(
+    "a surrogate's slope, in float32 whatever comes in",
+    lambda: draw((4,), dtype=torch.float32), "unfaithful", faithful=False,
+)  # fmt: skip
+class Spikes(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output / (25 * x.abs() + 1) ** 2
