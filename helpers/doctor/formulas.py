@@ -63,8 +63,8 @@ def term_missing(cases):
 
 @cause(
     "wrong-dimension",
-    "The error of the gradient of {x}{over} is the sum of two parts, the same all along dimension "
-    "{d} and all along dimension {e}, as when a sum runs over the one and belongs over the other.",
+    "The gradient of {x} is off by two parts{over}: one is the same all along dimension {d}, one "
+    "all along dimension {e}, as when a sum runs over the one and belongs over the other.",
     look="the dimensions of the reductions in backward",
 )
 def wrong_dimension(cases):
@@ -79,7 +79,7 @@ def wrong_dimension(cases):
                 neither = along[0] - along[0].mean(e + 1, keepdim=True)
                 limit = 1e-4 * largest(rest)
                 if largest(neither) < limit < min(map(largest, along)):
-                    return {"over": f", divided by {name}," if name else "", "d": d, "e": e}
+                    return {"over": f", times {name}" if name else "", "d": d, "e": e}
     return False
 
 
