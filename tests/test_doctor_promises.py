@@ -26,7 +26,7 @@ from helpers import doctor
 from helpers.doctor import WrongGradientError, effort, examine
 from helpers.doctor.__main__ import main, tensor
 from helpers.doctor.report import SEVERITIES, marked_up
-from helpers.lessons.patients import formulas, numbers
+from helpers.lessons.patients import PATIENTS, formulas, numbers, products
 from helpers.lessons.patients.patient import affine, draw, pair, vector
 
 
@@ -359,3 +359,39 @@ def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
         assert "doctor: HalfSquare under examination" in written and written.endswith("\r")
     else:
         assert written == ""
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (products.VarianceIsConstant, lambda: draw((40, 60), (60,))),
+        (products.SoftmaxCorrectedElsewhere, lambda: draw((20, 30, 40))),
+    ],
+)
+def test_a_name_does_not_coarsen_with_size(fn, inputs):
+    patient = PATIENTS[fn.__name__]
+    large, small = examine(fn, *inputs()).findings[0], patient.examine().findings[0]
+    assert (large.code, large.message) == (patient.code, small.message)
+    assert "in a corner of shape" in large.evidence and "in a corner" not in str(small.evidence)
+
+
+class Counts(torch.nn.Module):
+    """Another gradient at each call."""
+
+    calls = 0
+
+    def forward(self, x):
+        Counts.calls += 1
+        return CountedSquare.apply(x)
+
+
+class CountedSquare(formulas.HalfSquare):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x * Counts.calls
+
+
+def test_what_depends_on_other_calls_is_said_once():
+    codes = [f.code for f in examine(Counts(), *vector()).findings if f.severity == "error"]
+    assert codes == ["state-between-calls"]

@@ -348,8 +348,6 @@ def test_a_call_that_raises_in_the_program_is_left_out():
 
 
 class Edges(torch.Tensor):
-    """Around another tensor, as libraries of graphs and of quantized weights have them."""
-
     @staticmethod
     def __new__(cls, inner):
         made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype)
@@ -376,3 +374,25 @@ def test_what_loses_its_class_in_a_copy_is_left_out():
         Along.apply(Edges(torch.arange(3)), leaf(3)).sum().backward()
     (visit,) = found.visits
     assert found.ok and visit.left == {"the inputs could not be copied": 1}
+
+
+class Both(Function):
+    """Asks for both gradients, as one does whose only caller leaves out what needs none."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if not all(ctx.needs_input_grad):
+            raise RuntimeError("one of the tensors does not require grad")
+        x, y = ctx.saved_tensors
+        return grad_output * y, grad_output * x
+
+
+def test_a_call_that_no_program_has_made_is_no_error():
+    (visit,) = visits(lambda: Both.apply(leaf(3), leaf(3)).sum().backward()).values()
+    assert visit.ok and [f.code for f in visit.findings][:1] == ["needs-input-grad-wrong"]
+    assert not examine(Both, leaf(3), leaf(3)).ok

@@ -140,7 +140,6 @@ class Call:
         def copied(name, tensor):
             # One in a list is a constant: autograd looks at the arguments themselves only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
-            needs = needs and id(tensor) not in known
             made = tensor.detach().clone()
             if type(made) is not type(tensor) and not isinstance(tensor, torch.nn.Parameter):
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")

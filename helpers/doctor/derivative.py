@@ -1,6 +1,7 @@
 """The trial on which the others wait: is the gradient the derivative of forward?"""
 
 import contextlib
+import copy
 import functools
 
 import torch
@@ -15,7 +16,7 @@ from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
-from .slopes import as_vector, largest, position
+from .slopes import Dice, as_vector, largest, position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -88,10 +89,15 @@ def derivative_of_forward(exam):
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         found[io] = diagnosis(exam, cases)
     graded = sum(o.requires_grad for o in outputs)
-    for (i, o), (text, x, seen, words) in found.items():
+    # A gradient that is out of place is the cause of what is found in that place.
+    for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
         same = [other[0] is text for (j, _), other in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
+
+
+def of_its_place(item):
+    return item[1][0].code != "out-of-place"
 
 
 def reads_one_triangle(exam, i):
@@ -132,7 +138,7 @@ def diagnosis(exam, cases):
     """(text, input, evidence, words) for a wrong gradient."""
     case = cases[0]
     if not exam.faithful:
-        if words := gradient_out_of_place(cases):
+        if words := gradient_out_of_place(cases, faithful=False):
             return TEXTS["out-of-place"], case.input, {}, words
         if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
             return TEXTS["gradient-none"], case.input, {}, {"severity": "warning"}
@@ -142,11 +148,42 @@ def diagnosis(exam, cases):
     if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
+    text, words = named(cases)
+    corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
+    if corner:
+        (text, words), case = named(Cases([corner])), corner
+    seen = {"in a corner of shape": list(case.shape)} if corner else {}
+    meant = MEANT if case.identity else ""
+    return text, case.input, seen | case.evidence, {"meant": meant, **words}
+
+
+COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+
+
+def named(cases):
+    """The text and the words of the first cause that fits."""
     for cause in CAUSES:
         if words := cause.test(cases):
-            words = {} if words is True else words
-            meant = MEANT if case.identity else ""
-            return cause.text, case.input, case.evidence, {"meant": meant, **words}
+            return cause.text, {} if words is True else words
+
+
+def in_a_corner(exam, case):
+    """The same gradient for inputs of few elements, if it has a name there; otherwise None."""
+    subject, few = copy.copy(exam.subject), {}
+    for t in subject.original:
+        for n in t.shape:
+            if n > 6:
+                few.setdefault(n, min(n, 4 + len(few)))
+    corner = [tuple(slice(few.get(n, n)) for n in t.shape) for t in subject.original]
+    subject.original = [
+        t[part].contiguous() for t, part in zip(subject.original, corner, strict=True)
+    ]
+    subject.use(torch.float64 if exam.low else None)
+    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+        found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
+        if found.wrong.any() and named(Cases([found]))[0].code not in COARSE:
+            return found
+    return None
 
 
 def is_right_with_copies(exam, case):

@@ -239,3 +239,13 @@ class Spikes(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output / (25 * x.abs() + 1) ** 2
+
+
+@healthy("backward refuses what it was not given", lambda: (torch.linspace(0.2, 1, 5).double(),))
+class TakesOnlyWhatReachesOne(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        if x.max() < 0.985:
+            raise ValueError("x must reach 1")
+        return 2 * grad_output * x

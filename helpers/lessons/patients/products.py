@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from .patient import broken, draw
+from .patient import broken, draw, vector
 
 
 @broken(
@@ -29,6 +29,13 @@ class RoundedResidualLate(ResidualLate):
     @staticmethod
     def forward(ctx, x, identity, scale):
         return torch.round(2 * x) + torch.round(8 * identity) / 8
+
+
+@broken("out-of-place", "the same where all have one shape", lambda: draw((4,), (4,), (4,)))
+class ResidualLateAmongEquals(ResidualLate):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * grad_output, None, 1 * grad_output
 
 
 @broken("operand-turned", "a correlation in place of a convolution", lambda: draw((2, 9), (3,)))
@@ -161,3 +168,14 @@ class MaskBySign(Function):
     @staticmethod
     def backward(ctx, grad_output):
         return grad_output * MaskBySign.mask
+
+
+@broken("scaled", "two percent too much, in float32 inside", vector)
+class ScaledInSingle(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return (2 * x.float()).double()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2.04 * grad_output
