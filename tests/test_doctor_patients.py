@@ -54,6 +54,12 @@ def test_one_in_a_million_is_found():
     assert "right in part: at [700, 123] it is zero" in report.findings[0].message
 
 
+def test_where_there_is_no_kink_none_is_seen():
+    assert PATIENTS["square_at_zero"].examine().findings == []
+    codes = [f.code for f in PATIENTS["reciprocal_near_its_pole"].examine().findings]
+    assert codes == ["not-judged"]
+
+
 def test_causes_that_overlap_are_in_a_declared_order():
     """Every cause is tried on every wrong gradient, but for the last one, which always fits."""
     codes = [cause.text.code for cause in CAUSES[:-1]]
@@ -107,7 +113,7 @@ def test_the_same_findings_on_cuda():
 def slope_of(f, x, u=None):
     x = x.double()
     u = torch.ones_like(x) if u is None else u
-    (slope,) = slopes_along(lambda v: [f(v[0])], [x], 0, u, [f(x)], 2.2e-16)
+    (slope,) = slopes_along(lambda v: [f(v[0])], [x], {0: u}, [f(x)], 2.2e-16)
     return slope
 
 

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import html
+import io
 import os
 import random
 import re
@@ -22,10 +23,10 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from helpers import doctor
-from helpers.doctor import WrongGradientError, examine
+from helpers.doctor import WrongGradientError, effort, examine
 from helpers.doctor.__main__ import main, tensor
 from helpers.doctor.report import SEVERITIES, marked_up
-from helpers.lessons.patients import formulas, numbers
+from helpers.lessons.patients import PATIENTS, formulas, numbers, products
 from helpers.lessons.patients.patient import affine, draw, pair, vector
 
 
@@ -303,3 +304,94 @@ def test_the_doctor_needs_nothing_but_torch():
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 names.add(node.module.split(".")[0])
     assert names - {"torch"} <= set(sys.stdlib_module_names)
+
+
+class Deep(torch.nn.Sequential):
+    """Of many parameters; with `wrong`, that many of them, from the first on, are halved."""
+
+    def __init__(self, wrong=0, layers=12):
+        super().__init__(*[torch.nn.Linear(8, 8) for _ in range(layers)])
+        self.wrong = wrong
+
+    def forward(self, x):
+        for k, layer in enumerate(self):
+            weight = formulas.HalfSquare.apply(layer.weight) if k < self.wrong else layer.weight
+            x = torch.tanh(torch.nn.functional.linear(x, weight, layer.bias))
+        return x
+
+
+def test_many_inputs_are_judged_together():
+    def calls(module):
+        counted.clear()
+        report = examine(module.double(), *draw((3, 8)))
+        return len(counted), report
+
+    counted = []
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda module, _: counted.append(1) if isinstance(module, Deep) else None
+    )
+    try:
+        right, report = calls(Deep())
+        assert report.ok and right < 150
+        one, report = calls(Deep(wrong=1))
+        assert [f.input for f in report.findings if f.severity == "error"] == ["0.weight"]
+        assert one < 1000
+        several, report = calls(Deep(wrong=12))
+        assert report.findings[0].code == "scaled" and "weight" in report.findings[0].input
+        assert "24 more gradients are not examined" in str(report)
+        assert several < 1000
+    finally:
+        handle.remove()
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [Screen, io.StringIO])
+def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
+    monkeypatch.setattr(effort, "SECONDS", -1.0)
+    monkeypatch.setattr(sys, "stderr", stream())
+    examine(formulas.HalfSquare, *vector())
+    written = sys.stderr.getvalue()
+    if stream is Screen:
+        assert "doctor: HalfSquare under examination" in written and written.endswith("\r")
+    else:
+        assert written == ""
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [
+        (products.VarianceIsConstant, lambda: draw((40, 60), (60,))),
+        (products.SoftmaxCorrectedElsewhere, lambda: draw((20, 30, 40))),
+    ],
+)
+def test_a_name_does_not_coarsen_with_size(fn, inputs):
+    patient = PATIENTS[fn.__name__]
+    large, small = examine(fn, *inputs()).findings[0], patient.examine().findings[0]
+    assert (large.code, large.message) == (patient.code, small.message)
+    assert "in a corner of shape" in large.evidence and "in a corner" not in str(small.evidence)
+
+
+class Counts(torch.nn.Module):
+    """Another gradient at each call."""
+
+    calls = 0
+
+    def forward(self, x):
+        Counts.calls += 1
+        return CountedSquare.apply(x)
+
+
+class CountedSquare(formulas.HalfSquare):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x * Counts.calls
+
+
+def test_what_depends_on_other_calls_is_said_once():
+    codes = [f.code for f in examine(Counts(), *vector()).findings if f.severity == "error"]
+    assert codes == ["state-between-calls"]

@@ -293,3 +293,106 @@ def test_a_decorated_function_raises():
 def test_a_pattern_holds_nothing_of_the_program():
     held = [leaf(2), {"a": [leaf(2), 1.0]}, lambda: held]
     assert "tensor(" not in str(noticed.pattern(held))
+
+
+class Recompute(Function):
+    """Right; the weights are handed over, and are those of the module beside them."""
+
+    @staticmethod
+    def forward(ctx, net, x, *weights):
+        ctx.net, ctx.weights = net, weights
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return net(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.net(x)
+        return None, *torch.autograd.grad(y, (x, *ctx.weights), grad_output)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_module_holds_too_is_not_told_apart_from_it(wrapped):
+    net = torch.nn.Linear(4, 4)
+    with rounds() as found:
+        given = (lambda x: net(x)) if wrapped else net
+        Recompute.apply(given, leaf(3, 4), *net.parameters()).sum().backward()
+    (visit,) = found.visits
+    assert found.ok and visit.patterns == 1, visit
+    assert sum(f.code == "not-examined" for f in visit.findings) == 2
+
+
+class Checks(Square):
+    @staticmethod
+    def forward(ctx, x, allowed):
+        if not allowed:
+            raise ValueError("not allowed")
+        return Square.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return Square.backward(ctx, grad_output), None
+
+
+def test_a_call_that_raises_in_the_program_is_left_out():
+    with rounds() as found:
+        Checks.apply(leaf(3), True)
+        with pytest.raises(ValueError, match="not allowed"):
+            Checks.apply(leaf(3), False)
+    (visit,) = found.visits
+    assert found.ok and (visit.calls, visit.patterns) == (2, 1)
+    assert visit.left == {"it raised in the program, too": 1}
+
+
+class Edges(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*[a.inner if isinstance(a, Edges) else a for a in args], **(kwargs or {}))
+
+
+class Along(Function):
+    @staticmethod
+    def forward(ctx, edges, x):
+        return 2 * x if edges.inner is not None else x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None, 2 * grad_output
+
+
+def test_what_loses_its_class_in_a_copy_is_left_out():
+    with rounds() as found:
+        Along.apply(Edges(torch.arange(3)), leaf(3)).sum().backward()
+    (visit,) = found.visits
+    assert found.ok and visit.left == {"the inputs could not be copied": 1}
+
+
+class Both(Function):
+    """Asks for both gradients, as one does whose only caller leaves out what needs none."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if not all(ctx.needs_input_grad):
+            raise RuntimeError("one of the tensors does not require grad")
+        x, y = ctx.saved_tensors
+        return grad_output * y, grad_output * x
+
+
+def test_a_call_that_no_program_has_made_is_no_error():
+    (visit,) = visits(lambda: Both.apply(leaf(3), leaf(3)).sum().backward()).values()
+    assert visit.ok and [f.code for f in visit.findings][:1] == ["needs-input-grad-wrong"]
+    assert not examine(Both, leaf(3), leaf(3)).ok

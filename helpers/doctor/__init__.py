@@ -42,6 +42,7 @@ Sources of the ideas
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
+from .effort import progress
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
 from .rounds import Found, rounds
@@ -64,9 +65,10 @@ def examine(fn, *inputs, faithful=True, **kwargs):
 
     An exception of `fn` becomes a finding. The inputs, their `.grad`, the random state and the
     settings of PyTorch stay as they were. What `fn` prints is dropped, for it is called many times.
+    If standard error is a terminal, a line there shows what takes more than two seconds.
     Raises TypeError if `fn` cannot be called.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
-    with undisturbed():
+    with progress(), undisturbed():
         return Examination(fn, inputs, kwargs, faithful).report(TRIALS)

@@ -64,7 +64,7 @@ GRADIENT_DTYPE = warning(
 )
 ENGINE_SUMS = note(
     "engine-sums",
-    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.",
+    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.{late}",
     look="a sum over the broadcast dimensions",
 )
 
@@ -79,7 +79,13 @@ def what_backward_returns(exam):
         elif not differentiable(grad) or torch.finfo(grad.dtype).eps > precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
-            yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
+            others = zip(exam.subject.inputs, exam.subject.values, exam.first.grads, strict=True)
+            late = [f"`{n}`" for n, v, g in others if g is None and v.shape == grad.shape]
+            words = {"got": tuple(grad.shape), "wanted": tuple(t.shape), "late": ""}
+            if late:
+                words["late"] = f" But {late[0]}, which has that shape, gets None: one place late?"
+            severity = "warning" if x in exam.subject.inputs else "error"
+            yield ENGINE_SUMS(x, severity=severity if late else None, **words)
 
 
 BACKWARD_NOT_FINITE = error(
@@ -145,8 +151,10 @@ def backward_twice(exam):
 
     def after_another_call():
         run = subject.run(subject.values)
-        with contextlib.suppress(CallError):
-            subject.run([exam.dice.nearby(v) for v in subject.values], seed=3)
+        near = [exam.dice.nearby(v) for v in subject.values]
+        for values in (near, [-v.flip(tuple(range(v.dim()))) for v in near]):  # with other signs
+            with contextlib.suppress(CallError):
+                subject.run(values, seed=3)
         return subject.backward(run, vs)
 
     why = ", because it draws random numbers"

@@ -27,14 +27,21 @@ CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.r
 
 def apply(cls, *args, **kwargs):
     """Stands behind `Function.apply`, and so hears those, too, who have bound theirs before."""
-    for hear in tuple(LISTENERS):
-        hear(cls, args, kwargs)
-    return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
+    heard = [hear(cls, args, kwargs) for hear in tuple(LISTENERS)]
+    try:
+        return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
+    except BaseException:
+        for take_back in filter(None, heard):
+            take_back()
+        raise
 
 
 @contextlib.contextmanager
 def heard_by(hear):
-    """For a while, in all threads, hear(cls, args, kwargs) runs before a Function is applied."""
+    """For a while, in all threads, hear(cls, args, kwargs) runs before a Function is applied.
+
+    What it returns, if anything, is called if the Function raises.
+    """
     with LOCK:
         if not LISTENERS:
             _SingleLevelFunction.apply = classmethod(apply)
@@ -126,19 +133,28 @@ class Call:
     size: int  # bytes of the copies
     called: str  # where
     given: str  # shapes and dtypes
+    shared: dict  # by place: what is handed over, and held by a module, say, that is, too
 
     @classmethod
     def of(cls, function, args, kwargs, size):
         def copied(name, tensor):
             # One in a list is a constant: autograd looks at the arguments themselves only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
-            return tensor.detach().clone().requires_grad_(needs)
+            made = tensor.detach().clone()
+            if type(made) is not type(tensor) and not isinstance(tensor, torch.nn.Parameter):
+                raise TypeError(f"a copy of a {type(tensor).__name__} is none")
+            return made.requires_grad_(needs)
 
+        known = {id(t) for a in (*args, *kwargs.values()) for t in held(a)}
+        shared = {
+            k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
+        }
         given = ", ".join(brief(t) for _, t in tensors((args, kwargs)))
         with torch.no_grad(), _disable_current_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
             kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
-        return cls(function, args, kwargs, autocasts(), size, where(sys._getframe(1)), given)
+        called = where(sys._getframe(1))
+        return cls(function, args, kwargs, autocasts(), size, called, given, shared)
 
     def again(self):
         """(fn, args, kwargs), as `examine` takes them."""
@@ -163,7 +179,7 @@ class Again:
     def __init__(self, op, call):
         if op is None:
             self.__self__ = call.cls
-        self.target, self.autocasts = op or call.cls.apply, call.autocasts
+        self.target, self.autocasts, self.shared = op or call.cls.apply, call.autocasts, call.shared
         self.__name__ = op._name if op else call.cls.__name__
         if op:
             names = [argument.name for argument in op._schema.arguments]
@@ -175,7 +191,8 @@ class Again:
             for device, dtype in self.autocasts:
                 stack.enter_context(torch.autocast(device, dtype))
             kwargs = {key: fresh(a) for key, a in kwargs.items()}
-            return self.target(*map(fresh, args), **kwargs)
+            args = [self.shared.get(k, fresh(a)) for k, a in enumerate(args)]
+            return self.target(*args, **kwargs)
 
 
 def fresh(value):

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,9 +37,11 @@ class Cases(tuple):
     """One wrong gradient at those points, one or two, at which it is wrong.
 
     elsewhere: is it right at the given point?
+    returned: what backward returned for each argument, before the engine corrected it
+    wrong: the numbers of all inputs whose gradients are wrong
     """
 
-    elsewhere = False
+    elsewhere, returned, wrong = False, {}, ()
 
     @functools.cached_property
     def factor(self):
@@ -106,8 +109,11 @@ class Cases(tuple):
         sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
         sizes += [(c.y.numel(), c.output), (c.x.numel(), x)]
         for t, ns in both:
-            pairs = itertools.combinations(range(len(ns)), 2)
-            sizes += [(ns[d] * ns[e], f"dimensions {d} and {e} of {t}") for d, e in pairs]
+            for many in range(2, len(ns)):
+                for dims in itertools.combinations(range(len(ns)), many):
+                    *first, last = map(str, dims)
+                    named = f"dimensions {', '.join(first)} and {last} of {t}"
+                    sizes.append((math.prod(ns[d] for d in dims), named))
         for (n, what), sign in itertools.product(sizes, (1, -1)):
             if n > 2 and fits(sign * n):
                 return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
@@ -117,13 +123,8 @@ class Cases(tuple):
         """ratios / t**power, where t is the tensor called `name`; None without two of them."""
         found = []
         for c, (elements, ratio) in zip(self, self.ratios, strict=True):
-            subject, t = c.subject, c.y
-            if name != c.output:
-                k = subject.names.index(name)
-                at = subject.examined.index(k) if k in subject.examined else None
-                t = subject.tensors[k] if at is None else c.point.values[at]
             try:
-                found.append(ratio / c.row(t.expand(c.shape))[elements] ** power)
+                found.append(ratio / c.row(c.tensor(name).expand(c.shape))[elements] ** power)
             except RuntimeError:  # t has no value at each element
                 return None
         found = torch.cat(found)

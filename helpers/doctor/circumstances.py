@@ -3,15 +3,15 @@
 import re
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from .effort import Work
 from .examination import Trials
 from .exceptions import told
 from .report import error, warning
 from .subject import CallError, graph
 
 trial = Trials()
+STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
 
 
 def gradients(exam, vs):
@@ -25,7 +25,7 @@ GRAD_OUTPUT_LAYOUT = error(
 )
 
 
-@trial()
+@trial(unless=STATE)
 def layouts_of_grad_output(exam):
     outputs = exam.run.outputs
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
@@ -58,19 +58,6 @@ def has_own_nodes(exam):
     return not all(re.search(r"Backward\d+$|AccumulateGrad$", name) for name in names)
 
 
-class Flops(TorchDispatchMode):
-    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
-
-    total = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
-        if formula:
-            self.total += formula(*args, **(kwargs or {}), out_val=result)
-        return result
-
-
 class Nothing(torch.autograd.Function):
     """The identity, through which no gradient flows back: the node before it receives None."""
 
@@ -83,7 +70,7 @@ class Nothing(torch.autograd.Function):
         return None
 
 
-@trial()
+@trial(unless=STATE)
 def unused_outputs(exam):
     subject, outputs, n = exam.subject, exam.run.outputs, len(exam.run.outputs)
     if not has_own_nodes(exam):
@@ -117,7 +104,7 @@ NEEDS_INPUT_GRAD_IGNORED = warning(
 )
 
 
-@trial()
+@trial(unless=STATE)
 def only_one_input(exam):
     subject, n = exam.subject, len(exam.subject.values)
     if n < 2 or not has_own_nodes(exam):
@@ -126,11 +113,11 @@ def only_one_input(exam):
     def counted(needs):
         """Gradients, what backward returned for which inputs, and how many operations it took."""
         run = subject.run(subject.values, needs)
-        with Flops() as counter, exam.watched() as (_, returned):
+        with Work() as work, exam.watched() as (_, returned):
             grads = subject.backward(run, exam.vs)
         # Where no output requires a gradient, as of a reentrant checkpoint, PyTorch itself warns.
         severity = None if any(o.requires_grad for o in run.outputs) else "warning"
-        return grads, returned, counter.total, severity
+        return grads, returned, work.flops, severity
 
     total = counted(True)[2]
     for i, name in enumerate(subject.inputs):
@@ -138,7 +125,7 @@ def only_one_input(exam):
             grads, returned, spent, severity = counted([j == i for j in range(n)])
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
-                severity = None if subject.cls else "warning"
+                severity = None if subject.cls and not exam.of_a_program else "warning"
                 yield told(subject, raised, NEEDS_INPUT_GRAD_WRONG, name, severity=severity)
             return
         expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]

@@ -1,16 +1,22 @@
 """The trial on which the others wait: is the gradient the derivative of forward?"""
 
 import contextlib
+import copy
+import functools
 
 import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
+from .factors import gradient_out_of_place
+from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
-from .slopes import is_large, position, screen
+from .screen import agrees, is_large, screen
+from .slopes import Dice, as_vector, largest, position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -21,43 +27,100 @@ UNFAITHFUL = note(
 )
 
 
+ONE_TRIANGLE = note(
+    "one-triangle",
+    "Forward reads one triangle of {x}, which is symmetric; the gradient is right for symmetric "
+    "changes.",
+)
+
+
 @trial(unless=("backward-not-deterministic", "state-between-calls", "backward-not-finite"))
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
-    points, wrong, suspects = points_of(exam), {}, {}
+    points, wrong, suspects, to_judge, others = points_of(exam), {}, {}, [], 0
     for p, values in enumerate(points):
-        point = Point(subject, values, exam.dice, suspects)
-        verdicts, doubts, weights = screen(
-            subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
-        )
-        factors = weights
+        try:
+            point = Point(subject, values, exam.dice, suspects)
+            verdicts, doubts, factors = screen(
+                subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
+            )
+        except CallError:
+            if p == 0:
+                raise
+            continue  # it does not take what lies near the given point
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
-            factors = [torch.full_like(w, exam.loud) for w in weights]
-        other = None
-        for (i, o), verdict in verdicts.items():
-            if verdict in ("right", "not finite") or not outputs[o].requires_grad:
-                continue
-            if len(wrong.get((i, o), ())) < 2:
-                case = Case(point, i, o, exam.tolerance)
-                if verdict == "wrong" and not (case.wrong.any() or case.sparse):
-                    other = other or Point(subject, values, exam.dice, suspects, factors)
-                    case = Case(other, i, o, exam.tolerance)
-                # If not all elements are examined, the wrong one may not be among them.
-                if case.wrong.any() or (verdict == "wrong" and case.sparse):
-                    wrong.setdefault((i, o), {})[p] = case
+            factors = [torch.full_like(w, exam.loud) for w in factors]
+        louder = functools.partial(Point, subject, values, exam.dice, suspects, factors)
+        graded = [(io, v) for io, v in verdicts.items() if outputs[io[1]].requires_grad]
+        to_judge += [(p, point, louder, *pair) for pair in graded if pair[1] in ("wrong", "unsure")]
         for i in doubts if p == 0 else ():
+            point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts))[1])
             yield kink(point, i)
+        others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
+        if others:
+            break
+    inputs, symmetric = sorted({i for _, _, _, (i, _), _ in to_judge}), set()
+    if inputs:
+        at_once = 1 if is_large(points[0]) else min(2, len(points))
+        number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
+        others += len(inputs[number:])
+    for p, point, louder, (i, o), verdict in to_judge:
+        if len(wrong.get((i, o), ())) < at_once and i in inputs[:number]:
+            point.limit = min(point.limit, limit)
+            case = Case(point, i, o, exam.tolerance)
+            if verdict == "wrong" and not (case.wrong.any() or case.sparse):
+                case = Case(louder(), i, o, exam.tolerance)
+            if reads_one_triangle(exam, i) and right_if_symmetric(point, case):
+                symmetric.add(i)
+                continue
+            # If not all elements are examined, the wrong one may not be among them.
+            if case.wrong.any() or (verdict == "wrong" and case.sparse):
+                wrong.setdefault((i, o), {})[p] = case
+    for i in symmetric:
+        yield ONE_TRIANGLE(subject.inputs[i])
+    if others and wrong:
+        what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
+        yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
     found = {}
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
+        cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         found[io] = diagnosis(exam, cases)
     graded = sum(o.requires_grad for o in outputs)
-    for (i, o), (text, x, seen, words) in found.items():
+    # A gradient that is out of place is the cause of what is found in that place.
+    for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
         same = [other[0] is text for (j, _), other in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
+
+
+def of_its_place(item):
+    return item[1][0].code != "out-of-place"
+
+
+def reads_one_triangle(exam, i):
+    """Does forward take for granted that this matrix, or each of a batch, is symmetric?"""
+    subject, a = exam.subject, exam.subject.values[i]
+    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or not torch.equal(a, a.mH):
+        return False
+    expected = subject.forward(subject.values)
+    for part in (a.tril(), a.triu()) if torch.tril(a, -1).any() else ():
+        values = [part if k == i else v for k, v in enumerate(subject.values)]
+        with contextlib.suppress(CallError):
+            if all(map(exam.same, subject.forward(values), expected)):
+                return True
+    return False
+
+
+def right_if_symmetric(point, case):
+    """Is v · J · u right for a symmetric u?"""
+    u = point.dice.direction(case.x)
+    u = (u + u.mH) / 2
+    slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
+    given = as_vector(point.given(case.o)[0][case.i])
+    return agrees(v, slope, given * as_vector(u), case.tolerance, point.y0[case.o])
 
 
 def points_of(exam):
@@ -75,6 +138,8 @@ def diagnosis(exam, cases):
     """(text, input, evidence, words) for a wrong gradient."""
     case = cases[0]
     if not exam.faithful:
+        if words := gradient_out_of_place(cases, faithful=False):
+            return TEXTS["out-of-place"], case.input, {}, words
         if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
             return TEXTS["gradient-none"], case.input, {}, {"severity": "warning"}
         return UNFAITHFUL, case.input, {}, {}
@@ -83,11 +148,42 @@ def diagnosis(exam, cases):
     if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
+    text, words = named(cases)
+    corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
+    if corner:
+        (text, words), case = named(Cases([corner])), corner
+    seen = {"in a corner of shape": list(case.shape)} if corner else {}
+    meant = MEANT if case.identity else ""
+    return text, case.input, seen | case.evidence, {"meant": meant, **words}
+
+
+COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+
+
+def named(cases):
+    """The text and the words of the first cause that fits."""
     for cause in CAUSES:
         if words := cause.test(cases):
-            words = {} if words is True else words
-            meant = MEANT if case.identity else ""
-            return cause.text, case.input, case.evidence, {"meant": meant, **words}
+            return cause.text, {} if words is True else words
+
+
+def in_a_corner(exam, case):
+    """The same gradient for inputs of few elements, if it has a name there; otherwise None."""
+    subject, few = copy.copy(exam.subject), {}
+    for t in subject.original:
+        for n in t.shape:
+            if n > 6:
+                few.setdefault(n, min(n, 4 + len(few)))
+    corner = [tuple(slice(few.get(n, n)) for n in t.shape) for t in subject.original]
+    subject.original = [
+        t[part].contiguous() for t, part in zip(subject.original, corner, strict=True)
+    ]
+    subject.use(torch.float64 if exam.low else None)
+    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+        found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
+        if found.wrong.any() and named(Cases([found]))[0].code not in COARSE:
+            return found
+    return None
 
 
 def is_right_with_copies(exam, case):
@@ -114,13 +210,25 @@ def kink(point, i):
     x = point.subject.inputs[i]
     for s in range(min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
-        for slope in point.slopes(i, u):
-            sides = torch.stack([slope.left, slope.right]) / step
-            apart = (sides[0] - sides[1]).abs() > 1e-3 * sides.abs().amax(0)
+        for o, slope in enumerate(point.slopes(i, u)):
+            sides = torch.stack([slope.left, slope.right])
+            gap = (sides[0] - sides[1]).abs()
+            share = 1e-3 if point.subject.eps < 1e-10 else 5e-2
+            apart = gap > share * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
             apart &= ~slope.trusted[slope.moved]
-            if apart.any():
+            if apart.any() and stays(point, i, u, o, slope.moved[apart], sides[:, apart]):
                 k = int(apart.nonzero()[0])
-                sides = " and ".join(brief(side) for side in sorted(sides[:, k].tolist()))
+                sides = " and ".join(brief(side) for side in sorted((sides[:, k] / step).tolist()))
                 seen = {"at": position(s, point.values[i].shape), "slopes": sides}
                 return KINK(x, seen=seen)
     return NOT_JUDGED(x)
+
+
+def stays(point, i, u, o, elements, sides):
+    """Are the one-sided slopes the same for a smaller step, as they are at a kink and no pole?"""
+    slope = point.slopes(i, u / 100)[o]
+    for found, before in zip((slope.left, slope.right), sides, strict=True):
+        whole = torch.zeros_like(slope.value).index_put_((slope.moved,), found)[elements]
+        if ((100 * whole - before).abs() > 0.1 * sides.abs().amax(0)).any():
+            return False
+    return True

@@ -12,6 +12,18 @@ from .slopes import largest
 cause = Causes()
 
 
+def is_flat(cases):
+    """Does the output not change at all?"""
+    return all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases)
+
+
+def whose(cases):
+    """The name of another input whose gradient this is; or None."""
+    for j, name in enumerate(cases[0].subject.inputs):
+        if j != cases[0].i and all(c.is_that_of(j) for c in cases):
+            return name
+
+
 @cause(
     "right-here-only",
     "The gradient of {x} is right at the given point but wrong at others.",
@@ -19,7 +31,25 @@ cause = Causes()
     before=("factor-missing",),  # a number written into backward is a wrong factor elsewhere
 )
 def right_here_only(cases):
-    return cases.elsewhere
+    return cases.elsewhere and not is_flat(cases)
+
+
+@cause(
+    "out-of-place",
+    "The gradient of {x} is None, and what backward returns for `{other}` {what}: in the wrong "
+    "place?",
+    look="the order in which backward returns its gradients, and each None in it",
+    before=("gradient-none",),  # which it is, with a reason
+)
+def gradient_out_of_place(cases, faithful=True):
+    for j in cases.wrong if all(c.none for c in cases) else ():
+        other = cases[0].subject.inputs[j]
+        if faithful and all(c.is_returned_for(j) for c in cases):
+            return {"other": other, "what": f"is that of `{cases[0].input}`"}
+        got = getattr(cases.returned.get(other), "shape", None)
+        if got == cases[0].shape != cases[0].point.values[j].shape:
+            return {"other": other, "what": f"is wrong and has the shape of `{cases[0].input}`"}
+    return False
 
 
 @cause(
@@ -50,7 +80,7 @@ def gradient_zero(cases):
     before=("inner-derivative-forgotten",),  # which is how it is mostly done
 )
 def straight_through(cases):
-    if not all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases):
+    if not is_flat(cases) or whose(cases):
         return False
     passes = cases[0].passes
     return {"what": "passes grad_output straight through" if passes else "does not return zero"}

@@ -1,55 +1,124 @@
 """Causes that concern the formula: a term or a factor is missing, at each element another."""
 
+import itertools
+import math
+
 import torch
 
 from .cases import Causes
+from .gradient import relation
 from .report import MEANT, brief
-from .slopes import largest, scale
+from .slopes import largest
 
 cause = Causes()
 
 
 @cause(
-    "jacobian-transposed",
-    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
-    look="the transpose of the matrix that multiplies grad_output",
-    before=("right-only-for-ones",),  # rows and columns may have the same sums
+    "operand-turned",
+    "The gradient of {x} is right for `{other}` {how}, not for `{other}` itself.",
+    look="the transposes and flips of `{other}`, in forward and in backward",
+    before=("derivative-wrong",),  # where another factor is left of a product
 )
-def jacobian_transposed(cases):
-    for c in cases:
-        if c.x.shape != c.y.shape or c.x.numel() < 2 or c.x.is_complex() or c.y.is_complex():
-            return False
-        step = scale(c.x).min().item()
-        for v, given in zip(c.vs[:2], c.given, strict=False):
-            slope = c.point.slopes(c.i, v.to(c.x.dtype) * step)[c.o]
-            off = (slope.value / step - given).abs()[slope.trusted]
-            if not off.numel() or off.max() > c.tolerance * largest(given):
-                return False
-    return True
+def operand_turned(cases):
+    c = cases[0]
+    for j, name in enumerate(c.subject.inputs):
+        for how, turned in turns(c.point.values[j]) if j != c.i else ():
+            if c.fits_with(j, turned):
+                return {"other": name, "how": how}
+    return False
+
+
+def turns(t):
+    """(how, t flipped or transposed), as far as that keeps its shape and changes it."""
+    dims = range(t.dim())
+    found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
+    for d, e in itertools.combinations(dims, 2):
+        if t.shape[d] == t.shape[e] > 1:
+            named = "transposed" if t.dim() == 2 else f"with dimensions {d} and {e} exchanged"
+            found.append((named, t.transpose(d, e)))
+    return [(how, turned) for how, turned in found if not torch.equal(t, turned)]
 
 
 @cause(
     "term-missing",
-    "The error of the gradient of {x} is the same all along dimension {d}{times}, as when a sum "
-    "or a mean over it is missing, or has a wrong factor.",
+    "The error of the gradient of {x} is the same all along {along}{times}, as when a sum or a "
+    "mean over it is missing, or has a wrong factor.",
     look="reductions in backward",
     before=("inner-derivative-forgotten",),  # which is how a mean is forgotten
 )
 def term_missing(cases):
-    """Perhaps after division by an input or the output."""
+    """Perhaps after division by an input or the output, or but for a multiple of it."""
     c = cases[0]
     if not c.whole or c.x.is_complex():
         return False
-    inputs = [(f"`{n}`", t) for n, t in zip(c.subject.inputs, c.point.values, strict=True)]
-    for name, t in [("", torch.ones_like(c.x)), (c.output, c.y), *inputs]:
-        if t.shape != c.x.shape or not t.all() or t.is_complex():
-            continue
-        rest = ((c.given - c.expected) / c.row(t)).reshape(3, *c.shape)
-        for d, n in enumerate(c.shape):
-            spread = largest(rest - rest.select(d + 1, 0).unsqueeze(d + 1))
-            if n > 2 and spread < 1e-4 * largest(rest):
-                return {"d": d, "times": f", times {name}" if name else ""}
+    error, tensors = c.given - c.expected, same_shaped(c)
+    ones = torch.ones_like(c.expected[0])
+    bases = [("", [ones]), *((f", times {name}", [t]) for name, t in tensors)]
+    bases += [(f", but for a multiple of {name}", [ones, t]) for name, t in tensors]
+    for (times, basis), dims in itertools.product(bases, subsets(c.shape)):
+        if rests(error, basis, c.shape, dims) < 1e-4:
+            return {"along": named(dims), "times": times}
     return False
+
+
+@cause(
+    "wrong-dimension",
+    "The gradient of {x} is off by two parts{over}: one is the same all along dimension {d}, one "
+    "all along dimension {e}, as when a sum runs over the one and belongs over the other.",
+    look="the dimensions of the reductions in backward",
+)
+def wrong_dimension(cases):
+    c = cases[0]
+    if not c.whole or c.x.is_complex():
+        return False
+    for name, t in [("", torch.ones_like(c.expected[0])), *same_shaped(c)]:
+        rest = ((c.given - c.expected) / t).reshape(3, *c.shape)
+        for d, e in itertools.combinations(range(len(c.shape)), 2):
+            if min(c.shape[d], c.shape[e]) > 2 and rest.isfinite().all():
+                along = [rest - rest.mean(k + 1, keepdim=True) for k in (d, e)]
+                neither = along[0] - along[0].mean(e + 1, keepdim=True)
+                limit = 1e-4 * largest(rest)
+                if largest(neither) < limit < min(map(largest, along)):
+                    return {"over": f", times {name}" if name else "", "d": d, "e": e}
+    return False
+
+
+def same_shaped(c):
+    """(name, vector) of the tensors by which a term of the gradient may be multiplied."""
+    found = [(c.output, c.y), (f"exp of {c.output}", c.y.exp())] if c.y.shape == c.x.shape else []
+    pairs = zip(c.subject.inputs, c.point.values, strict=True)
+    found += [(f"`{name}`", t) for name, t in pairs if t.shape == c.x.shape]
+    return [(name, c.row(t)) for name, t in found if not t.is_complex() and t.isfinite().all()]
+
+
+def subsets(shape):
+    """Dimensions that are reduced together, the fewest first."""
+    for many in range(1, len(shape) + 1):
+        yield from itertools.combinations(range(len(shape)), many)
+
+
+def named(dims):
+    *first, last = map(str, dims)
+    return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
+
+
+def rests(error, basis, shape, dims):
+    """How much of the error no combination of the basis explains, another one for each slice."""
+    last = [-1 - k for k in range(len(dims))]
+    size = math.prod(shape[d] for d in dims)
+
+    def slices(t):
+        return t.reshape(-1, *shape).movedim([d + 1 for d in dims], last).reshape(len(t), -1, size)
+
+    if size < len(basis) + 2:
+        return math.inf
+    a = torch.stack([slices(t[None])[0] for t in basis], -1)
+    b = slices(error).movedim(0, -1)
+    try:
+        rest = b - a @ torch.linalg.lstsq(a, b).solution
+    except RuntimeError:  # zeros
+        return math.inf
+    return largest(rest) / (largest(error) or 1.0) if rest.isfinite().all() else math.inf
 
 
 @cause(
@@ -70,6 +139,51 @@ def inner_derivative_forgotten(cases):
 )
 def right_only_for_ones(cases):
     return all(c.y.numel() > 1 and c.for_ones for c in cases)
+
+
+@cause(
+    "others-term",
+    "The error of the gradient of {x} is {times}the gradient of `{other}`, as when their terms are "
+    "mixed up.",
+    look="the terms that {x} and `{other}` have in common",
+    before=("derivative-wrong",),  # where the output is a sum over the elements
+)
+def others_term(cases):
+    c = cases[0]
+    for j, name in enumerate(c.subject.inputs if c.whole else ()):
+        other = c.point.values[j]
+        if j == c.i or other.shape != c.x.shape or other.is_complex() != c.x.is_complex():
+            continue
+        expected, _, trusted, _ = c.point.expected(j)[1][c.o]
+        for sign, times in ((1, ""), (-1, "the negative of ")):
+            off = (c.given - c.expected - sign * expected).abs()
+            if trusted.all() and (off <= c.limit.max()).all():
+                return {"other": name, "times": times}
+    return False
+
+
+@cause(
+    "outputs-scaled",
+    "The gradient of {x} is right through some elements of {y}, but {where} it {how}.",
+    look="what forward computes at these elements of {y}, and what backward makes of their "
+    "grad_output",
+)
+def outputs_scaled(cases):
+    """Rows of the Jacobian, each of which several elements of the input share."""
+    c = cases[0]
+    pair = [c.evidence.get(f"{which}_jacobian") for which in ("given", "expected")]
+    if pair[0] is None or not c.whole:
+        return False
+    limit = c.tolerance * largest(pair[1])
+    several = (pair[1].abs() > limit).sum(1) > 1
+    right = ((pair[0] - pair[1]).abs() <= limit).all(1)
+    wrong = ~right
+    if not (several & right).any() or not several[wrong].all() or not wrong.any():
+        return False
+    how = relation(pair[0][wrong], pair[1][wrong], torch.tensor(limit))
+    if "is wrong" in how:
+        return False
+    return {"where": c.where_in(c.y, c.output, right, wrong), "how": how}
 
 
 @cause("factor-missing", before=("derivative-wrong",))  # by a factor that has a name

@@ -6,10 +6,10 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .examination import Trials
-from .exceptions import told
+from .exceptions import IN_PLACE, told
 from .report import brief, error, note, warning
 from .slopes import as_vector, grain, position
-from .subject import CallError, differentiable, graph, tensors
+from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
 
@@ -26,16 +26,15 @@ def there_are_inputs(exam):
         return True
 
 
-NOT_EXAMINED = note(
-    "not-examined", "The gradient of {x} is not examined: it is {what}, not a dense tensor."
-)
+NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 
 @trial()
 def inputs_are_dense(exam):
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            yield NOT_EXAMINED(name, what="nested" if t.is_nested else "sparse")
+            why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
+            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=why)
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
@@ -195,6 +194,37 @@ def inputs_are_untouched(exam):
         elif not exam.same(after, before):
             integers = "note" if after.is_floating_point() else "warning"
             yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
+
+
+INPUT_CHANGED = warning(
+    "input-changed",
+    "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
+    "gradient, autograd refuses that.",
+    look=IN_PLACE,
+)
+
+
+@trial()
+def leaves_are_untouched(exam):
+    """Where an input is changed in place, is it one for which autograd refuses that?"""
+    subject = exam.subject
+    for k, name in enumerate(subject.names):
+        t = exam.run.passed[k]
+        if t.grad_fn is None or not t._version or subject.is_module and name in subject.state:
+            continue
+        if name not in subject.leaves:
+            meant = isinstance(t.grad_fn, BackwardCFunction)  # with ctx.mark_dirty
+            yield INPUT_CHANGED(name, severity="note" if meant else None)
+        else:
+            given = [x.detach().clone() for x in subject.tensors]
+            given[k].requires_grad_()
+            try:
+                with phase("forward"):
+                    subject.call(given)
+            except CallError as raised:
+                yield told(subject, raised)
+            subject.forward(subject.values)  # so that the last call is that of exam.run
+            return
 
 
 INPUT_RETURNED = note(

@@ -7,6 +7,7 @@ import torch
 
 from .report import brief
 from .slopes import as_vector, largest, position, scale, shaped, slopes_along
+from .subject import CallError
 
 
 class Point:
@@ -30,15 +31,17 @@ class Point:
             512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
         )
 
-    def vjp(self, o, v):
-        """All gradients of sum(v · output o); the other outputs receive zeros, not None."""
-        vs = [torch.zeros_like(t) for t in self.outputs]
-        vs[o] = v if v.shape == vs[o].shape and v.dtype == vs[o].dtype else shaped(v, vs[o])
-        return self.subject.gradients(self.values, vs)
+    def vjp(self, vs):
+        """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
+        full = [torch.zeros_like(t) for t in self.outputs]  # not None
+        for o, v in vs.items():
+            like = full[o]
+            full[o] = v if v.shape == like.shape and v.dtype == like.dtype else shaped(v, like)
+        return self.subject.gradients(self.values, full)
 
     def slopes(self, i, u):
-        args = (self.subject.forward, self.values, i, u.reshape(self.values[i].shape), self.y0)
-        return slopes_along(*args, self.subject.eps)
+        moves = {i: u.reshape(self.values[i].shape)}
+        return slopes_along(self.subject.forward, self.values, moves, self.y0, self.subject.eps)
 
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
@@ -92,7 +95,7 @@ class Point:
     def given(self, o):
         """The gradients of the three v of output o: three lists, one entry for each input."""
         if o not in self.returned:
-            self.returned[o] = [self.vjp(o, v) for v in self.vs[o]]
+            self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
         return self.returned[o]
 
     def suspect(self, i, o):
@@ -151,7 +154,7 @@ class Case:
         return grad.to(self.x.device, dtype).reshape(-1)
 
     def vjp(self, v):
-        return self.row(self.point.vjp(self.o, v)[self.i])
+        return self.row(self.point.vjp({self.o: v})[self.i])
 
     def fits(self, candidate, mask=True):
         """Is `candidate`, of shape (3, sample), what is expected?"""
@@ -165,6 +168,83 @@ class Case:
         if (self.expected[2].abs() <= self.limit[2]).all():
             return False
         return self.fits(torch.stack([*self.expected[:2], self.sampled[2]]))
+
+    def tensor(self, name):
+        """The input of this name, differentiated or not, or the output."""
+        subject = self.subject
+        if name == self.output:
+            return self.y
+        k = subject.names.index(name)
+        return (
+            self.point.values[subject.examined.index(k)]
+            if k in subject.examined
+            else subject.tensors[k]
+        )
+
+    def fits_scaled(self, t, power):
+        """Is it right for a grad_output that is multiplied by t**power before?"""
+        try:
+            t = t.to(self.y.dtype).expand(self.y.shape) ** power
+        except RuntimeError:
+            return False
+        if not t.isfinite().all() or (t == t.reshape(-1)[0]).all():
+            return False
+        return self.fits_rows(self.vjp(v * t) for v in self.vs)
+
+    def fits_with(self, j, value):
+        """Is it right with another value of input j?"""
+        values = [value if k == j else v for k, v in enumerate(self.point.values)]
+
+        def row(v):
+            vs = [
+                v if o == self.o else torch.zeros_like(t) for o, t in enumerate(self.point.outputs)
+            ]
+            return self.row(self.subject.gradients(values, vs)[self.i])
+
+        try:
+            return self.fits_rows(row(v) for v in self.vs)
+        except (CallError, RuntimeError):
+            return False
+
+    def fits_rows(self, rows):
+        """fits, for the gradients of one v after the other, until one does not."""
+        mask, fine = self.trusted, bool(self.trusted.any())
+        for k, row in enumerate(rows):
+            fine = (
+                fine
+                and ((row[self.elements] - self.expected[k]).abs() <= self.limit[k])[mask].all()
+            )
+            if not fine:
+                return False
+        return True
+
+    def fit_of(self, j, given, at):
+        """Are the gradients `given` for input `at` those of input j, summed to its shape?"""
+        x, other = self.point.values[at], self.point.values[j]
+        if other.numel() > self.point.limit or x.is_complex() != other.is_complex():
+            return False
+        if x.dim() > other.dim() or any(
+            n not in (1, m) for n, m in zip(x.shape[::-1], other.shape[::-1], strict=False)
+        ):
+            return False
+        expected, _, trusted, _ = self.point.expected(j)[1][self.o]
+        sums = [row.reshape(other.shape).sum_to_size(x.shape).reshape(-1) for row in expected]
+        limit = self.tolerance * largest(expected) * other.numel() / x.numel()
+        near = ((given - torch.stack(sums)).abs() <= limit).all() and trusted.all()
+        return bool(near) and any(largest(t) > limit for t in sums)
+
+    def is_that_of(self, j):
+        """Is this gradient that of input j?"""
+        return not self.sparse and self.fit_of(j, self.given, self.i)
+
+    def is_returned_for(self, j):
+        """Is what is returned for input j what belongs here?"""
+        rows = [grads[j] for grads in self.point.given(self.o)]
+        if any(row is None for row in rows):
+            return False
+        dtype = torch.complex128 if self.x.is_complex() else torch.float64
+        given = torch.stack([row.detach().reshape(-1).to(dtype) for row in rows])
+        return self.fit_of(self.i, given, j)
 
     @functools.cached_property
     def passes(self):
@@ -197,6 +277,16 @@ class Case:
             seen |= {"given_jacobian": torch.stack(rows), "expected_jacobian": self.jacobian}
         return seen
 
+    def where_in(self, y, name, right, wrong):
+        """In words, at which elements of an output."""
+        if wrong.sum() == 1:
+            return f"at {position(int(wrong.nonzero()[0]), y.shape)}"
+        for d, place in enumerate(torch.unravel_index(torch.arange(y.numel()), y.shape)):
+            bad, good = set(place[wrong].tolist()), set(place[right].tolist())
+            if not good & bad:
+                return f"at index {', '.join(map(str, sorted(bad)[:6]))} of dimension {d}"
+        return f"at {int(wrong.sum())} of them"
+
     def where(self):
         """In words, at which elements the gradient is wrong."""
         if self.wrong.sum() == 1:
@@ -204,10 +294,14 @@ class Case:
         x, name = self.x.reshape(-1)[self.elements], f"`{self.input}`"
         if not x[self.wrong].any() and x[self.right].all():
             return f"where {name} is 0,"
-        for what, size in ((name, x.real), (f"the magnitude of {name}", x.abs())):
+        sizes = [(name, x.real), (f"the magnitude of {name}", x.abs())]
+        for k, (other, t) in enumerate(zip(self.subject.inputs, self.point.values, strict=True)):
+            if k != self.i and t.shape == self.x.shape:
+                sizes.append((f"`{other}`", t.reshape(-1)[self.elements].real))
+        for what, size in sizes:
             for word, sign in (("above", 1), ("below", -1)):
                 good, bad = (sign * size)[self.right].max(), (sign * size)[self.wrong].min()
-                if good < bad:
+                if good < bad and (self.wrong.sum() > 2 or good <= 0 <= bad):
                     edge = 0.0 if good < 0 < bad else (good + bad).item() / 2
                     span = sorted(((sign * good).item(), (sign * bad).item()))
                     named = self.named(*span) if edge else None

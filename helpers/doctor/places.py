@@ -5,7 +5,9 @@ import itertools
 import torch
 
 from .cases import Causes
+from .factors import whose
 from .report import MEANT
+from .slopes import largest, scale
 
 cause = Causes()
 
@@ -33,16 +35,8 @@ def transposed(cases):
     before=("inner-derivative-forgotten",),  # it may be grad_output that belongs to the other input
 )
 def swapped(cases):
-    def belongs_to(c, j):
-        if not c.whole or c.point.values[j].shape != c.x.shape:
-            return False
-        other = c.point.expected(j)[1][c.o][0]
-        return bool(((c.sampled - other).abs() <= c.limit.max()).all()) and bool(other.any())
-
-    for j, name in enumerate(cases[0].subject.inputs):
-        if j != cases[0].i and all(belongs_to(c, j) for c in cases):
-            return {"other": name}
-    return False
+    other = whose(cases)
+    return {"other": other} if other else False
 
 
 @cause(
@@ -81,6 +75,13 @@ def shifted(cases):
         for by in range(3, n - 2) if n < 100 else ():  # round the end
             if cases.moved(cases.places().roll(-by, d).reshape(-1)):
                 return {"by": by if 2 * by <= n else by - n, "d": d}
+    for d, e in itertools.combinations(range(len(c.shape)), 2):
+        for by in itertools.product((1, -1), repeat=2) if min(c.shape[d], c.shape[e]) > 3 else ():
+            index = torch.unravel_index(cases.places().reshape(-1), c.shape)
+            to = [index[k] + n for k, n in zip((d, e), by, strict=True)]
+            inner = (to[0] >= 0) & (to[0] < c.shape[d]) & (to[1] >= 0) & (to[1] < c.shape[e])
+            if cases.moved(cases.places().roll([-n for n in by], (d, e)).reshape(-1), inner):
+                return {"by": f"{by[0]} and {by[1]}", "d": f"{d} and {e}"}
     return False
 
 
@@ -88,7 +89,7 @@ def shifted(cases):
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places.",
     look="gather against scatter, a permutation against its inverse",
-    before=("partly-right",),  # some numbers may be at home
+    before=("partly-right", "jacobian-transposed"),  # as that of a permutation is its inverse
 )
 def misplaced(cases):
     for c in cases:
@@ -189,10 +190,47 @@ def contribution_lost(cases):
 
 
 @cause(
+    "jacobian-transposed",
+    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
+    look="the transpose of the matrix that multiplies grad_output",
+    before=("partly-right", "right-only-for-ones", "operand-turned"),  # a row may be right by
+    # chance, rows and columns may have the same sums, and the matrix may be an input
+)
+def jacobian_transposed(cases):
+    for c in cases:
+        if c.x.shape != c.y.shape or c.x.numel() < 2 or c.x.is_complex() or c.y.is_complex():
+            return False
+        step = scale(c.x).min().item()
+        for v, given in zip(c.vs[:2], c.given, strict=False):
+            slope = c.point.slopes(c.i, v.to(c.x.dtype) * step)[c.o]
+            off = (slope.value / step - given).abs()[slope.trusted]
+            if not off.numel() or off.max() > c.tolerance * largest(given):
+                return False
+    return True
+
+
+@cause(
+    "grad-output-scaled",
+    "The gradient of {x} would be right if grad_output were {how} {what} before.",
+    look="where grad_output enters the gradient of {x}",
+)
+def grad_output_scaled(cases):
+    """By a factor for each element of the output; where it is one of the input, that is simpler."""
+    if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
+        return False
+    c = cases[0]
+    for name in (*c.subject.names, c.output):
+        for power, how in ((1, "multiplied by"), (-1, "divided by")):
+            if all(c.fits_scaled(c.tensor(name), power) for c in cases):
+                return {"how": how, "what": name if name == c.output else f"`{name}`"}
+    return False
+
+
+@cause(
     "partly-right",
     "The gradient of {x} is right in part: {where} it {how}.{may}",
-    look="masks, branches and bounds",
-    before=("jacobian-transposed", "inner-derivative-forgotten"),  # both may hold here and there
+    look="masks, branches and bounds, and the formula there",
+    before=("inner-derivative-forgotten",),  # the derivative may be 1 here and there
 )
 def partly_right(cases):
     c = cases[0]

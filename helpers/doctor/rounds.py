@@ -13,10 +13,10 @@
 Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
 flags. They are examined at the end of the block, and the copies are let go.
 
-It does not see Functions written in C++, calls inside the transforms of torch.func, code that
-torch.compile has compiled, other processes, nor a branch that the first call of a pattern does not
-take. In a program of several processes, skip the Functions that communicate: their examination
-would wait for the other processes.
+It does not see Functions written in C++, operators of torch.library that take lists of tensors,
+calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
+nor a branch that the first call of a pattern does not take. In a program of several processes, skip
+the Functions that communicate: their examination would wait for the other processes.
 """
 
 import contextlib
@@ -32,7 +32,9 @@ import torch
 from torch._subclasses import FakeTensor
 
 from .calls import LOCK, Call, autocasts, full_name, heard_by, is_a_users, kind, operator, pattern
+from .effort import progress
 from .examination import Examination
+from .forward import NOT_EXAMINED
 from .report import SEVERITIES, Report, WrongGradientError
 from .subject import of_a_signal, tensors, undisturbed
 from .trials import TRIALS
@@ -42,6 +44,7 @@ TOO_MANY = "more patterns than max_patterns"
 NO_GRADIENT = "no input required a gradient"
 NO_COPY = "the inputs could not be copied"
 NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
+RAISED = "it raised in the program, too"
 BROKE_OFF = "the program raised before the end of the block"
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 
@@ -210,7 +213,7 @@ class Rounds:
             record = self.known[cls]
             if record is not None:
                 record.calls += 1
-                self.note(record, cls, args, kwargs)
+                return self.note(record, cls, args, kwargs)
 
     def record(self, cls):
         name, op = full_name(cls), operator(cls)
@@ -231,6 +234,16 @@ class Rounds:
                 return
             record.patterns[key] = self.kept(cls, args, kwargs)
         record.patterns[key].calls += 1
+        return functools.partial(self.take_back, record, key)
+
+    def take_back(self, record, key):
+        """The call raised, so that it says nothing of the gradient."""
+        with LOCK:
+            record.left[RAISED] += 1
+            record.patterns[key].calls -= 1
+            if not record.patterns[key].calls:
+                gone = record.patterns.pop(key)
+                self.size -= gone.kept.size if gone.kept else 0
 
     def kept(self, cls, args, kwargs):
         found = [t for _, t in tensors((args, kwargs))]
@@ -271,6 +284,10 @@ class Rounds:
             if p.kept:
                 try:
                     report = examined(p.kept, not among(record.full_name, self.faithful))
+                    for k in p.kept.shared:
+                        what = f"The gradient of argument {k} is"
+                        why = "another argument holds the same tensor"
+                        report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
                     done.append((report, (p.kept.called, p.kept.given)))
                 except Exception as error:
                     if of_a_signal(error):
@@ -306,12 +323,14 @@ def examined(call, faithful):
     """The report on one call."""
     EXAMINING.append(call)
     try:
-        with undisturbed(), unchanged(call):
+        with progress(), undisturbed(), unchanged(call):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             fn, args, kwargs = call.again()
             exam = Examination(fn, args, kwargs, faithful, as_given=low)
+            exam.of_a_program = True
+            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
             return exam.report(TRIALS)

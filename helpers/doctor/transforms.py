@@ -106,7 +106,7 @@ def moved(exam, us):
 def against_differences(exam, i, u, found, name):
     subject = exam.subject
     y0 = [as_vector(o) for o in exam.run.outputs]
-    slopes = slopes_along(subject.forward, subject.values, i, u, y0, subject.eps)
+    slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
     rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
     for o, (y, output, given, slope) in enumerate(rows):
         if given is None:

@@ -164,7 +164,7 @@ EXERCISE_3 = Exercise(
         ("return grad_x", "return grad_min + grad_max", "(4, 5) belongs there"),
         ("scatter_add_", "scatter_", "with an input of shape (3, 1)"),
         ("ctx.save_for_backward(", "MinMax.kept = (", "ctx.saved_tensors", "MinMax.kept",
-         "two calls with other inputs disturb each other"),
+         "if forward runs once more, with other inputs"),
         ("ctx.save_for_backward(", "ctx.low, ctx.high = (",
          "ctx.saved_tensors", "ctx.low, ctx.high",
          "the gradient is right. But `ctx.low` holds a tensor outside `save_for_backward`"),

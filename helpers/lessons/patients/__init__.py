@@ -5,7 +5,17 @@ names what is wrong with them; the doctor must not accuse those of `HEALTHY`, wh
 code of a note. Every code of the doctor has a patient.
 """
 
-from . import formulas, healthy, innocent, misleading, numbers, protocol, refused, transforms  # noqa: F401
+from . import (  # noqa: F401
+    formulas,
+    healthy,
+    innocent,
+    misleading,
+    numbers,
+    products,
+    protocol,
+    refused,
+    transforms,
+)  # fmt: skip
 from .patient import BROKEN, HEALTHY, Patient
 
 __all__ = ["BROKEN", "HEALTHY", "PATIENTS", "Patient"]

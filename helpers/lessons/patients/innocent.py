@@ -134,6 +134,19 @@ class KnowsOnlySingle(Square):
         return x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x)
 
 
+@healthy(
+    "rounds in steps too fine to be told from coarse numbers", lambda: draw((48,)), "coarse-inside"
+)
+class FineSteps(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x / 6.4e-6)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output / 6.4e-6
+
+
 SPARSE = torch.eye(3, dtype=torch.float64).to_sparse()
 
 # --- special points -------------------------------------------------------------------------------
@@ -148,6 +161,22 @@ def row_norm(x):
 def symmetric():
     (a,) = draw((4, 4))
     return (a @ a.t() + torch.eye(4, dtype=torch.float64),)
+
+
+@healthy("reads the lower triangle of what is symmetric", symmetric, "one-triangle")
+def cholesky(a):
+    return torch.linalg.cholesky(a)
+
+
+@healthy("no kink: the one-sided slopes of a square at 0 shrink", lambda: (0 * matrix()[0],))
+def square_at_zero(x):
+    return x**2
+
+
+@healthy("no kink: a pole that is nearer than the step", lambda: (
+    torch.tensor([1e-30, 2, 3], dtype=torch.float64),), "not-judged")  # fmt: skip
+def reciprocal_near_its_pole(x):
+    return 1 / x
 
 
 @healthy("right for what is symmetric", symmetric)
@@ -194,3 +223,29 @@ def bernoulli(x):
 @healthy("a sparse matrix beside it", lambda: (SPARSE, *draw((3, 2))), "not-examined")
 def sparse_product(matrix, x):
     return torch.sparse.mm(matrix, x)
+
+
+@healthy(
+    "a surrogate's slope, in float32 whatever comes in",
+    lambda: draw((4,), dtype=torch.float32), "unfaithful", faithful=False,
+)  # fmt: skip
+class Spikes(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output / (25 * x.abs() + 1) ** 2
+
+
+@healthy("backward refuses what it was not given", lambda: (torch.linspace(0.2, 1, 5).double(),))
+class TakesOnlyWhatReachesOne(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        if x.max() < 0.985:
+            raise ValueError("x must reach 1")
+        return 2 * grad_output * x

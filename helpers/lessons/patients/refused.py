@@ -189,3 +189,17 @@ def misspelt(x):
 @broken("output-detached", "forward goes through NumPy", vector)
 def through_numpy(x):
     return torch.from_numpy(x.detach().numpy() ** 2)
+
+
+@broken(
+    "in-place-leaf", "adds to its input, which is a leaf", lambda: (vector()[0].requires_grad_(),)
+)
+def adds_to_its_input(x):
+    x.add_(1)
+    return x * x
+
+
+@broken("input-changed", "adds to its input, which is the caller's", vector)
+def adds_to_what_it_is_given(x):
+    x.add_(1)
+    return x * x
