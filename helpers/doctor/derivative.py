@@ -41,8 +41,9 @@ def derivative_of_forward(exam):
     for p, values in enumerate(points):
         try:
             point = Point(subject, values, exam.dice, suspects)
-            verdicts, doubts, factors = screen(
-                subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance, point.y0
+            judge = functools.partial(screen, subject.forward, point.vjp, values, exam.dice)
+            verdicts, doubts, factors = judge(
+                subject.eps, exam.tolerance, point.y0, turns=1 if p else 2
             )
         except CallError:
             if p == 0:

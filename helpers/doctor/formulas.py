@@ -126,7 +126,8 @@ def rests(error, basis, shape, dims):
     "The gradient of {x} is grad_output itself; the derivative of {y} with respect to {x} is not "
     "multiplied in." + MEANT,
     look="the chain rule: grad_output times a derivative",
-    before=("right-only-for-ones", "derivative-wrong"),  # the derivative may be 1 somewhere
+    before=("right-only-for-ones", "derivative-wrong", "others-term"),  # the derivative may be 1
+    # somewhere, or for another input
 )
 def inner_derivative_forgotten(cases):
     return all(c.passes and not c.identity for c in cases)
@@ -136,6 +137,7 @@ def inner_derivative_forgotten(cases):
     "right-only-for-ones",
     "The gradient of {x} is right only when grad_output is all ones, as it is after `.sum()`.",
     look="what is done to grad_output: a sum, a mean or an index mixes its elements",
+    before=("derivative-wrong",),  # what is wrong may be too small to show among ones
 )
 def right_only_for_ones(cases):
     return all(c.y.numel() > 1 and c.for_ones for c in cases)

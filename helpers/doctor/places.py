@@ -32,7 +32,8 @@ def transposed(cases):
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
     look="the order in which backward returns its gradients",
-    before=("inner-derivative-forgotten",),  # it may be grad_output that belongs to the other input
+    before=("inner-derivative-forgotten", "others-term"),  # it may be grad_output that belongs to
+    # the other input; and where its own is zero, the error is the other's
 )
 def swapped(cases):
     other = whose(cases)

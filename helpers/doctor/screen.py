@@ -14,18 +14,19 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance, y0=None):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
-    y0: f(values), if it is known. The second v gives every element of an output the same weight,
-    however small it is. Returns
+    y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
+    second v gives every element of an output the same weight, however small it is. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
       some elements of a gradient are nan or inf though the slope is finite; "unknown" of many
       inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;
     - the weights of the second v, a vector for each output.
     """
-    screening = Screening(f, vjp, values, dice, eps, tolerance, f(values) if y0 is None else y0)
+    y0 = f(values) if y0 is None else y0
+    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns)
     everything = range(len(values))
     wrong = screening.together() if len(values) > 4 else None
     if wrong == []:
@@ -42,9 +43,10 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None):
 
 
 class Screening:
-    def __init__(self, f, vjp, values, dice, eps, tolerance, y0):
+    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns):
         self.f, self.vjp, self.values, self.dice, self.y0 = f, vjp, values, dice, y0
         self.eps, self.tolerance = eps, tolerance
+        self.turns = 1 if is_large(values) else turns
         pairs = [(i, o) for i in range(len(values)) for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in y0]
@@ -58,7 +60,7 @@ class Screening:
     def each(self, which, until=None):
         """Judge these inputs one by one, as far as to the first verdict that is `until`."""
         values, verdict = self.values, self.verdict
-        for turn in range(1 if is_large(values) else 2):
+        for turn in range(self.turns):
             moves = {i: self.dice.direction(values[i]) for i in which}
             slopes = {i: self.slopes({i: u}) for i, u in moves.items()}
             self.doubts |= {i for i, found in slopes.items() for s in found
