@@ -187,3 +187,11 @@ class LinearThroughData(Double):
     @staticmethod
     def backward(ctx, grad_output):
         return 2 * grad_output.data
+
+
+@broken("not-linear", "what is added is small, and no rounding", vector)
+class AddsALittle(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x + 1e-4
