@@ -189,8 +189,13 @@ class LinearThroughData(Double):
         return 2 * grad_output.data
 
 
-@broken("not-linear", "what is added is small, and no rounding", vector)
-class AddsALittle(Square):
+@broken("not-linear", "what is added is small, and no rounding", lambda: (1 + vector()[0].abs(),))
+class AddsALittle(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
     @staticmethod
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
