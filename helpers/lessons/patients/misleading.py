@@ -187,3 +187,16 @@ class LinearThroughData(Double):
     @staticmethod
     def backward(ctx, grad_output):
         return 2 * grad_output.data
+
+
+@broken("not-linear", "what is added is small, and no rounding", lambda: (1 + vector()[0].abs(),))
+class AddsALittle(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x + 1e-4
