@@ -8,7 +8,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from helpers.doctor import rounds
+from helpers.doctor import examine, rounds
 from tests.test_doctor_rounds import Square, half, leaf, visits
 
 
@@ -196,3 +196,23 @@ def test_tensors_in_a_list_are_constants_as_autograd_takes_them():
             return g * ctx.saved_tensors[0], None
 
     assert visits(lambda: Weighted.apply(leaf(2), [leaf(2)]))["Weighted"].ok
+
+
+@pytest.mark.parametrize("factor, codes", [(2, []), (3, ["scaled"])])
+def test_a_backward_that_frees_its_outputs_ends_nothing(factor, codes):
+    class Frees(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = 2 * x
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad_output):
+            ctx.saved_tensors[0].untyped_storage().resize_(0)
+            return factor * grad_output
+
+    for dtype in (torch.float64, torch.float32):
+        report = examine(Frees, torch.randn(3, 4, dtype=dtype))
+        assert [f.code for f in report.findings if f.severity == "error"] == codes

@@ -264,6 +264,7 @@ class Subject:
         self.records = False  # does it compute something else where nothing is recorded?
         self.recalls = True  # does backward ask for the state of a module?
         self.protects = False  # does backward change what it is handed?
+        self.restores = False  # does it free its outputs?
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
         chosen = any(t.requires_grad for _, t in slots)
@@ -381,10 +382,15 @@ class Subject:
             return [None] * len(run.leaves)
         outputs, vs = zip(*pairs, strict=True)
         vs = [v.clone() for v in vs] if self.protects else vs
+        kept = [o.detach().clone() for o in outputs] if self.restores else outputs
         reseed(seed)
         with phase("backward"):
             do = functools.partial(grads_of, outputs, leaves, vs, retain or create, create)
             grads = self.again(run, do)
+        for o, copy_of_o in zip(outputs, kept, strict=True):
+            if o.numel() and not o.untyped_storage().nbytes():
+                self.restores = True
+                o.data = torch.zeros_like(o) if copy_of_o is o else copy_of_o
         grads = iter(g.to_dense() if g is not None and g.is_sparse else g for g in grads)
         return [next(grads) if leaf.requires_grad else None for leaf in run.leaves]
 
