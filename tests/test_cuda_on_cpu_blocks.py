@@ -142,3 +142,18 @@ def test_threads_that_do_not_meet_are_named(old, new, sentence, order):
 def test_threads_may_meet_often_and_in_conditions_that_all_share():
     barriers = "for (int k = 0; k < 3; ++k) if (gridDim.x == 2) __syncthreads(); else return;"
     assert run_neighbours("__syncthreads();", barriers)[1].equal(DIFFERENCES)
+
+
+@needs_compiler
+def test_the_time_may_end_between_any_two_instructions():
+    """Also while one thread hands over to the next, of which a loop of barriers does little else."""
+    source = """
+    __global__ void waits(const float* x, float* y) {
+        __shared__ float tile[8];
+        while (x[0] == 0) __syncthreads();
+        y[threadIdx.x] = tile[threadIdx.x];
+    }"""
+    for _ in range(40):
+        with pytest.raises(emulator.KernelError, match="does not end"):
+            arrays = {"x": torch.zeros(8), "y": torch.zeros(8)}
+            emulator.run(source, "waits", 1, 8, arrays, seconds=0.01)

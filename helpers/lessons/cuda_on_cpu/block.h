@@ -20,7 +20,7 @@ struct Touched {  // one byte: who wrote it last, and up to two that read it, by
 
 static Waiting* threads = nullptr;   // no std::vector: its own accesses would be watched
 static Touched* touched = nullptr;
-static ucontext_t scheduler;
+static ucontext_t scheduler, outside;
 static int current = -1, phase = 0;
 static void (*enter)() = nullptr;  // runs the kernel as the current thread, and returns
 
@@ -76,8 +76,10 @@ UNCHECKED static void start() {
     setcontext(&scheduler);
 }
 
-UNCHECKED static void leave() {  // instead of siglongjmp, which must not change stacks
-    setcontext(&scheduler);
+// Instead of siglongjmp, which must not change stacks. Not to the scheduler: a signal may come while
+// swapcontext has written half of it.
+UNCHECKED static void leave() {
+    setcontext(&outside);
 }
 
 // A device would hang, or let some threads pass a barrier that others have not come to.
@@ -111,7 +113,8 @@ UNCHECKED static void run_block() {
         makecontext(&thread.place, start, 0);
     }
     phase = 0;
-    do {
+    getcontext(&outside);
+    if (!launch->fault) do {
         for (int turn = 0; turn < count && !launch->fault; ++turn) {
             current = launch->order < 0 ? count - 1 - turn : turn;
             threadIdx = threads[current].index;
