@@ -78,8 +78,8 @@ def progress():
     finally:
         line = SHOWN.pop()
         if line and line.width:
-            line.write("")
-            line.write("")
+            line.write("")  # blanks over what was there
+            line.write("")  # and back to the start
 
 
 def tell(subject):
