@@ -14,6 +14,7 @@ from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
+from .repair import repair
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
 from .slopes import Dice, as_vector, largest, position
@@ -154,8 +155,10 @@ def diagnosis(exam, cases):
     if corner:
         (text, words), case = named(Cases([corner])), corner
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
-    meant = MEANT if case.identity else ""
-    return text, case.input, seen | case.evidence, {"meant": meant, **words}
+    words = {"meant": MEANT if case.identity else "", **words}
+    if text.code in COARSE and (change := repair(Cases([corner]) if corner else cases)):
+        words |= {"nameless": "", **change}
+    return text, case.input, seen | case.evidence, words
 
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
