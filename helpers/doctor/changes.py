@@ -15,13 +15,13 @@ class Change(NamedTuple):
     words:     factor -> what is said
     direction: step -> a tensor that can be expanded to the shape of what the step makes
     keeps:     is it added?
-    exact:     must the factor be 1?
+    factors:   which the factor may be, if not any
     """
 
     words: Callable
     direction: Callable
     keeps: bool = False
-    exact: bool = False
+    factors: tuple | None = None
 
     def by(self, factor):
         return lambda step: (step.value if self.keeps else 0) + factor * self.direction(step)
@@ -55,16 +55,21 @@ def places(step):
     return [*range(len(step.args)), *step.kwargs]
 
 
+def left_out(step):
+    said = {-1: f"{step.text} were negated", 0: f"{step.text} were left out"}
+    yield Change(said.get, lambda s: s.value, factors=tuple(said))
+
+
 def scaled(step):
-    def how(factor):
+    def words(factor):
         for name, value in step.scope.items():
             if not torch.is_tensor(value) and value not in (0, 1):
-                for word, meant in (("multiplied", value), ("divided", 1 / value)):
+                for how, meant in (("multiplied", value), ("divided", 1 / value)):
                     if abs(factor - meant) < 1e-6 * abs(factor):
-                        return f"{word} by {name}"
-        return {-1: "negated", 0: "left out"}.get(factor, f"multiplied by {brief(factor)}")
+                        return f"{step.text} were {how} by {name}"
+        return f"{step.text} were multiplied by {brief(factor)}"
 
-    yield Change(lambda factor: f"{step.text} were {how(factor)}", lambda s: s.value)
+    yield Change(words, lambda s: s.value)
 
 
 # --- another argument, or another tensor in the place of what is made -------------------------
@@ -89,7 +94,7 @@ def with_another_number(step):
 
 
 def with_argument(where, new, words):
-    return Change(lambda f: words, lambda s: s.with_argument(where, new(s)), exact=True)
+    return Change(lambda f: words, lambda s: s.with_argument(where, new(s)), factors=(1,))
 
 
 def near(value):
@@ -127,7 +132,7 @@ def with_another_tensor(step):
                 yield Change(
                     lambda f: f"{step.text} ran from the other end",
                     lambda s, d=d: s.with_argument(0, s.args[0].flip(d)).flip(d),
-                    exact=True,
+                    factors=(1,),
                 )
 
 
@@ -300,7 +305,7 @@ def multiplies(left, right, first, second, shape):
 
 
 LEVELS = (
-    scaled, with_another_number, with_another_tensor, replaced, multiplied, with_a_tensor,
+    left_out, with_another_number, scaled, with_another_tensor, replaced, multiplied, with_a_tensor,
     with_a_sum, with_a_product,
 )  # fmt: skip
 BY_TRIAL = (replaced, with_another_tensor, with_another_number)

@@ -156,12 +156,13 @@ def diagnosis(exam, cases):
         (text, words), case = named(Cases([corner])), corner
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
     words = {"meant": MEANT if case.identity else "", **words}
-    if text.code in COARSE and (change := repair(Cases([corner]) if corner else cases)):
+    if text.code in VAGUE and (change := repair(Cases([corner]) if corner else cases)):
         words |= {"nameless": "", **change}
     return text, case.input, seen | case.evidence, words
 
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+VAGUE = (*COARSE, "right-only-for-ones", "term-missing")  # which do not say what to write
 
 
 def named(cases):

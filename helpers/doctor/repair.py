@@ -6,6 +6,7 @@ numbers show whether it may be the one. Those that may are made, and backward ru
 """
 
 import contextlib
+import functools
 import itertools
 import linecache
 import os
@@ -48,11 +49,15 @@ def frame_of_a_step():
 
 
 def source(frame):
-    """The expression that a frame is at; before Python 3.11, the line."""
-    code, line = frame.f_code, frame.f_lineno
+    return source_at(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+@functools.lru_cache(STEPS)
+def source_at(code, instruction, line):
+    """The expression that is computed there; before Python 3.11, the line."""
     text = linecache.getline(code.co_filename, line)
     if hasattr(code, "co_positions"):
-        places = itertools.islice(code.co_positions(), frame.f_lasti // 2, None)
+        places = itertools.islice(code.co_positions(), instruction // 2, None)
         first, last, start, end = next(places)
         if first == last == line and start is not None:
             text = text.encode()[start:end].decode()
@@ -81,8 +86,7 @@ class Step:
         self.site, self.text = (frame.f_code, frame.f_lasti), source(frame)
         self.line, self.name = frame.f_lineno, frame.f_code.co_name
         self.before = args[0].detach().clone() if args and is_real(args[0]) else None
-
-    edge = None
+        self.edge = None
 
     def made(self, value, edge=False):
         self.value, self.in_place = value.detach().clone(), value is next(iter(self.args), None)
@@ -120,7 +124,7 @@ class Return(Step):
     def __init__(self, last, texts, input, grad):
         self.func, self.args, self.kwargs, self.scope = None, (), {}, last.scope | texts
         self.site, self.text = "return", f"what is returned for `{input}`"
-        self.line, self.name = last.line, last.name
+        self.line, self.name, self.edge = last.line, last.name, None
         self.value = grad.detach().clone()
 
 
@@ -251,7 +255,7 @@ class Repair:
         self.weights = torch.zeros(PROBES, case.x.numel(), dtype=torch.float64)
         self.weights[:, case.elements[known]] = drawn
         self.target = drawn @ (case.expected[0] - case.sampled[0])[known]
-        allowed = drawn.abs() @ case.limit[0].expand(len(known))[known]
+        allowed = drawn.abs() @ case.limit[0][known]
         self.limit = 1e-4 * self.target.norm() + allowed.norm()
         edges = [s.edge for steps in self.sites.values() for s in steps if s.edge]
         of_edges = [[None] * PROBES] * len(edges)
@@ -299,9 +303,9 @@ class Repair:
         size = by_ways.norm()
         if not size.isfinite() or size == 0:
             return None
-        factor = (by_ways @ target / size**2).item()
-        off = (target - factor * by_ways).norm() > self.limit
-        return None if off or change.exact and abs(factor - 1) > 1e-3 else tidy(factor)
+        factor = tidy((by_ways @ target / size**2).item())
+        fits = change.factors is None or factor in change.factors
+        return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
 
     def holds(self, site, change):
         """Is the gradient right with this change, everywhere, and no other one touched?"""
@@ -327,7 +331,7 @@ class Repair:
             for level in BY_TRIAL
             for site, steps in sites
             for change in level(steps[0])
-            if change.exact or not change.keeps
+            if change.factors or not change.keeps
         )
         for site, step, change in itertools.islice(changes, RUNS):
             if self.holds(site, change.by(1.0)):
