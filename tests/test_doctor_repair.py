@@ -339,3 +339,10 @@ def test_the_report_says_it_in_the_place_of_where_to_look():
     assert "right if: `normal` stood in place of `x`" in text
     assert "look at" not in text
     assert "<code>normal</code> stood in place of <code>x</code>" in report._repr_html_()
+
+
+def test_one_change_for_all_the_gradients_that_it_makes_right():
+    report = examine(Attention, random(2, 3, 4), random(2, 5, 4), random(2, 5, 3))
+    found = [f for f in report.findings if f.severity == "error"]
+    assert [f.input for f in found] == ["q", "k"]
+    assert len({(f.change, f.place) for f in found}) == 1

@@ -10,6 +10,7 @@ import functools
 import itertools
 import linecache
 import os
+import re
 import sys
 
 import torch
@@ -24,17 +25,21 @@ LARGEST = 20000  # elements of all inputs and outputs
 STEPS, CHANGES, RUNS = 300, 30000, 100  # at most
 PROBES = 5
 TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
+STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
 LEFT_ALONE = ("detach", "grad", "backward", "requires_grad")  # autograd cannot see through them
 
 
-def repair(cases):
-    """The words for the one change that makes this gradient right, or None."""
+def repair(cases, known):
+    """The words for the one change that makes this gradient right, or None.
+
+    known: a list of those that made another one right, which come first; what is found is added
+    """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
     with contextlib.suppress(Exception):  # of code that does not bear to be watched
-        return Repair(cases).found()
+        return Repair(cases, known).found()
     return None
 
 
@@ -54,14 +59,14 @@ def source(frame):
 
 @functools.lru_cache(STEPS)
 def source_at(code, instruction, line):
-    """The expression that is computed there; before Python 3.11, the line."""
+    """The expression that is computed there; before Python 3.11, that of the whole line."""
     text = linecache.getline(code.co_filename, line)
     if hasattr(code, "co_positions"):
         places = itertools.islice(code.co_positions(), instruction // 2, None)
         first, last, start, end = next(places)
         if first == last == line and start is not None:
-            text = text.encode()[start:end].decode()
-    return f"`{text.strip()}`"
+            return f"`{text.encode()[start:end].decode()}`"
+    return f"`{re.sub(STATEMENT, '', text.strip()).rstrip(',')}`"
 
 
 def held(frame):
@@ -235,9 +240,9 @@ class Backward:
 
 
 class Repair:
-    def __init__(self, cases):
+    def __init__(self, cases, known):
         self.backwards, self.case, self.left = [Backward(c) for c in cases], cases[0], CHANGES
-        case, self.wrong = self.case, cases.wrong
+        case, self.wrong, self.known = self.case, cases.wrong, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
         self.grad, self.grads = grads[case.i], grads
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
@@ -275,12 +280,16 @@ class Repair:
 
     def found(self):
         """The first that makes it right: the simpler changes first, the later steps first."""
+        for site, *change in self.known:
+            if self.holds(site, change[0].by(change[1])):
+                return self.words(*change)
         for level in LEVELS:
             for site, steps in reversed(self.sites.items()):
                 if self.slopes[site].any():
                     for change in level(steps[0]):
                         factor = self.factor(site, steps, change)
                         if factor is not None and self.holds(site, change.by(factor)):
+                            self.known.append((site, change, factor, steps[0]))
                             return self.words(change, factor, steps[0])
         return self.tried()
 
@@ -310,6 +319,8 @@ class Repair:
     def holds(self, site, change):
         """Is the gradient right with this change, everywhere, and no other one touched?"""
         changes = {site: change}
+        if site not in self.sites:
+            return False
         try:
             grads, _ = self.backwards[0].gradients(self.case.vs[0], changes=changes)
             for j, (grad, before) in enumerate(zip(grads, self.grads, strict=True)):
@@ -335,6 +346,7 @@ class Repair:
         )
         for site, step, change in itertools.islice(changes, RUNS):
             if self.holds(site, change.by(1.0)):
+                self.known.append((site, change, 1.0, step))
                 return self.words(change, 1.0, step)
         return None
 
