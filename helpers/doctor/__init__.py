@@ -19,9 +19,11 @@ How it knows. The function runs in float64, at the given point and at two more. 
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
 elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
-transposed? that of another input? Other trials repeat the same backward under other circumstances:
-with an expanded grad_output, a second time, for one of the inputs only, and so on. A jvp is
-compared with differences, too, and a rule for vmap with a loop over the batch.
+transposed? that of another input? Where they say little, backward runs under watch, and changes of
+what its code computes are tried: which one makes the gradient right? Other trials repeat the same
+backward under other circumstances: with an expanded grad_output, a second time, for one of the
+inputs only, and so on. A jvp is compared with differences, too, and a rule for vmap with a loop
+over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
 

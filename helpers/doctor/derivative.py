@@ -14,6 +14,7 @@ from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
+from .repair import repair
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
 from .slopes import Dice, as_vector, largest, position
@@ -83,12 +84,12 @@ def derivative_of_forward(exam):
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
-    found = {}
+    found, changes = {}, []
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
-        found[io] = diagnosis(exam, cases)
+        found[io] = diagnosis(exam, cases, changes)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
@@ -135,8 +136,8 @@ def points_of(exam):
     return points
 
 
-def diagnosis(exam, cases):
-    """(text, input, evidence, words) for a wrong gradient."""
+def diagnosis(exam, cases, changes):
+    """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
     case = cases[0]
     if not exam.faithful:
         if words := gradient_out_of_place(cases, faithful=False):
@@ -153,12 +154,17 @@ def diagnosis(exam, cases):
     corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
     if corner:
         (text, words), case = named(Cases([corner])), corner
+        wrong, cases = cases.wrong, Cases([corner])
+        cases.wrong = wrong
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
-    meant = MEANT if case.identity else ""
-    return text, case.input, seen | case.evidence, {"meant": meant, **words}
+    words = {"meant": MEANT if case.identity else "", **words}
+    if text.code in VAGUE and (change := repair(cases, changes)):
+        words |= {"nameless": "", **change}
+    return text, case.input, seen | case.evidence, words
 
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+VAGUE = (*COARSE, "right-only-for-ones", "term-missing")  # which do not say what to write
 
 
 def named(cases):

@@ -214,7 +214,7 @@ def derivative_wrong(cases):
 
 @cause(
     "gradient-wrong",
-    "The gradient of {x} is wrong, in no way that has a name.",
+    "The gradient of {x} is wrong{nameless}.",
     look="the formula, term by term, at the element shown",
 )
 def gradient_wrong(cases):

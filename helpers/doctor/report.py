@@ -16,6 +16,7 @@ CODE = re.compile(
     r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
 MEANT = " If that is meant, `examine(..., faithful=False)` accepts it."
+NAMELESS = ", in no way that has a name"
 TEXTS = {}  # by code
 
 
@@ -35,6 +36,8 @@ class Finding:
     evidence: what was measured: numbers, lists of indices, strings; for a wrong gradient of few
               elements also "given_jacobian" and "expected_jacobian", of shape (outputs, inputs)
     through:  the output through which it is so, if it is not so through all of them
+    change:   the one of what backward computes that would make the gradient right, if one was found
+    place:    of this change: "line 12, in `backward`"
     """
 
     code: str
@@ -45,6 +48,8 @@ class Finding:
     output: str | None = None
     evidence: dict = field(default_factory=dict)
     through: str = ""
+    change: str = ""
+    place: str = ""
 
     def lines(self):
         """Message, remedy and evidence, as far as there are any."""
@@ -53,7 +58,9 @@ class Finding:
         ratio = distinct(self.evidence.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
         yield f"{self.severity} ({self.code}): {self.message}"
-        if self.remedy:
+        if self.change:
+            yield f"right if: {self.change} ({self.place})"
+        elif self.remedy:
             yield f"look at: {self.remedy}"
         if seen:
             yield "seen: " + ", ".join(
@@ -65,21 +72,24 @@ class Text:
     """What a finding says; called with the words that fill its gaps, it makes the `Finding`.
 
     {x} is the input, {y} the output, {meant} is MEANT where forward is the identity, for nobody
-    writes one for its forward.
+    writes one for its forward, {nameless} is NAMELESS unless a change makes it right.
     """
 
     def __init__(self, severity, code, message, look=""):
         self.severity, self.code, self.message, self.look = severity, code, message, look
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
 
-    def __call__(self, x=None, y=None, seen=None, severity=None, through="", groups=(), **words):
+    def __call__(
+        self, x=None, y=None, seen=None, severity=None, through="", groups=(), change="", place="",
+        **words,
+    ):  # fmt: skip
         named = f"gradient of {{x}} through {through}" if through else "gradient of {x}"
         message = self.message.replace("gradient of {x}", named, 1)
-        words = {"x": f"`{x}`", "y": y, "meant": "", **words}
+        words = {"x": f"`{x}`", "y": y, "meant": "", "nameless": NAMELESS, **words}
         message, look = message.format(*groups, **words), self.look.format(**words)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
         severity = severity or self.severity
-        return Finding(self.code, severity, message, look, x, y, seen or {}, through)
+        return Finding(self.code, severity, message, look, x, y, seen or {}, through, change, place)
 
 
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)

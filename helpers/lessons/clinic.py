@@ -36,7 +36,9 @@ def consult(name):
     print("gradcheck:", re.split(r",? i\.e\.,|,?\n", opinion)[0])
     report = patient.examine()
     finding = report.findings[0]
-    lines = [f"doctor ({finding.code}): {finding.message}", f"look at: {finding.remedy}"]
+    # Without the line's number, which is that of a file of the helpers.
+    advice = f"right if: {finding.change}" if finding.change else f"look at: {finding.remedy}"
+    lines = [f"doctor ({finding.code}): {finding.message}", advice]
     for line in lines:
         print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))
 
