@@ -1,6 +1,7 @@
 """The one change that the doctor names: made in the source by hand, it makes gradcheck pass."""
 
 import inspect
+import signal
 import sys
 import textwrap
 
@@ -346,3 +347,25 @@ def test_one_change_for_all_the_gradients_that_it_makes_right():
     found = [f for f in report.findings if f.severity == "error"]
     assert [f.input for f in found] == ["q", "k"]
     assert len({(f.change, f.place) for f in found}) == 1
+
+
+class OutOfTime(Attention):
+    """The caller's time limit strikes while backward is watched."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch._C._len_torch_function_stack():
+            signal.raise_signal(signal.SIGINT)
+        return Attention.backward(ctx, grad_output)
+
+
+def test_a_time_limit_of_the_caller_is_not_swallowed():
+    def handler(*_):
+        raise TimeoutError("of the caller")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TimeoutError, match="of the caller"):
+            examine(OutOfTime, random(2, 3, 4), random(2, 5, 4), random(2, 5, 3))
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from .changes import BY_TRIAL, LEVELS, is_real
-from .subject import CallError
+from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
 STEPS, CHANGES, RUNS = 300, 30000, 100  # at most
@@ -38,9 +38,19 @@ def repair(cases, known):
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
-    with contextlib.suppress(Exception):  # of code that does not bear to be watched
+    with forgiving():  # code that does not bear to be watched
         return Repair(cases, known).found()
     return None
+
+
+@contextlib.contextmanager
+def forgiving():
+    """What is raised inside does not matter, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
 
 
 def frame_of_a_step():
@@ -299,11 +309,11 @@ class Repair:
     def factor(self, site, steps, change):
         """By what the direction of this change must be multiplied; None if nothing makes it fit."""
         self.left -= 1
-        if self.left < 0:
-            return None
-        try:
-            ways = flat([change.direction(s).expand_as(s.value) for s in steps])
-        except Exception:  # of a call of PyTorch with what does not fit
+        ways = None
+        if self.left >= 0:
+            with forgiving():  # a call of PyTorch with what does not fit
+                ways = flat([change.direction(s).expand_as(s.value) for s in steps])
+        if ways is None:
             return None
         slopes = self.slopes[site]
         by_ways, target = slopes @ ways, self.target
@@ -319,19 +329,14 @@ class Repair:
     def holds(self, site, change):
         """Is the gradient right with this change, everywhere, and no other one touched?"""
         changes = {site: change}
-        if site not in self.sites:
-            return False
-        try:
+        with forgiving():
             grads, _ = self.backwards[0].gradients(self.case.vs[0], changes=changes)
             for j, (grad, before) in enumerate(zip(grads, self.grads, strict=True)):
-                if j not in self.wrong and (grad is None) != (before is None):
-                    return False
-                if j not in self.wrong and grad is not None:
+                if j not in self.wrong and before is not None:
                     if not torch.allclose(grad, before, rtol=1e-6, atol=1e-9):
                         return False
-            return all(b.is_right(changes) for b in self.backwards)
-        except (CallError, ValueError, RuntimeError, KeyError):
-            return False
+            return site in self.sites and all(b.is_right(changes) for b in self.backwards)
+        return False
 
     def tried(self):
         """The same by trial, where the gradient does not depend in a straight line on a step."""
@@ -354,7 +359,7 @@ class Repair:
         """Does the gradient change in a straight line with what is made here?"""
         if site == "return":
             return True
-        with contextlib.suppress(CallError, RuntimeError):
+        with forgiving():
             grads, _ = self.backwards[0].gradients(
                 self.case.vs[0], changes={site: lambda step: 2 * step.value}
             )
