@@ -251,7 +251,7 @@ class Shared(Function):
 INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
 CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
     (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
-     "`p` times its sum along dimension 2 were subtracted from `p * dp`",
+     "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
      ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
     (Gate, [(3, 4), (3, 4), (4, 4)], (),
      "`grad_output` times `1 - z` were added to `da @ w.mT`",
@@ -266,7 +266,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("1.0, 0.1)", "1.0, 0.3)")),
     (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
      ("+ y * inner,", "+ y * inner / ctx.tau,")),
-    (Segments, [(6,)], (INDEX,), "`p` times its sum over equal `segment` were subtracted from",
+    (Segments, [(6,)], (INDEX,), "`p` times the sum of `p * grad_output` over equal `segment` were subtracted from it",
      ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
     (Adapter, [(3, 4), (4, 5), (4, 2), (2, 5)], (),
      "`inner` @ `a`.mT were added to", ("return dx,", "return dx + inner @ a.mT,")),
