@@ -22,17 +22,26 @@ from .changes import BY_TRIAL, LEVELS, is_real
 from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-STEPS, CHANGES, RUNS = 300, 30000, 100  # at most
+STEPS, CHANGES, RUNS = 300, 20000, 100  # at most
 PROBES = 5
 TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
 STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
 LEFT_ALONE = ("detach", "grad", "backward", "requires_grad")  # autograd cannot see through them
 
 
+class Known(list):
+    """The changes that made a gradient right, as (site, change, factor, step).
+
+    left, runs: how many more may be looked at, and how many tried, for all gradients together
+    """
+
+    left, runs = CHANGES, RUNS
+
+
 def repair(cases, known):
     """The words for the one change that makes this gradient right, or None.
 
-    known: a list of those that made another one right, which come first; what is found is added
+    known: those that made another one right, which come first; what is found is added
     """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
@@ -251,7 +260,7 @@ class Backward:
 
 class Repair:
     def __init__(self, cases, known):
-        self.backwards, self.case, self.left = [Backward(c) for c in cases], cases[0], CHANGES
+        self.backwards, self.case = [Backward(c) for c in cases], cases[0]
         case, self.wrong, self.known = self.case, cases.wrong, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
         self.grad, self.grads = grads[case.i], grads
@@ -308,9 +317,9 @@ class Repair:
 
     def factor(self, site, steps, change):
         """By what the direction of this change must be multiplied; None if nothing makes it fit."""
-        self.left -= 1
+        self.known.left -= 1
         ways = None
-        if self.left >= 0:
+        if self.known.left >= 0:
             with forgiving():  # a call of PyTorch with what does not fit
                 ways = flat([change.direction(s).expand_as(s.value) for s in steps])
         if ways is None:
@@ -349,7 +358,8 @@ class Repair:
             for change in level(steps[0])
             if change.factors or not change.keeps
         )
-        for site, step, change in itertools.islice(changes, RUNS):
+        for site, step, change in itertools.islice(changes, self.known.runs):
+            self.known.runs -= 1
             if self.holds(site, change.by(1.0)):
                 self.known.append((site, change, 1.0, step))
                 return self.words(change, 1.0, step)
