@@ -1,6 +1,7 @@
 """The one change that the doctor names: made in the source by hand, it makes gradcheck pass."""
 
 import inspect
+import signal
 import sys
 import textwrap
 
@@ -250,7 +251,7 @@ class Shared(Function):
 INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
 CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
     (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
-     "`p` times its sum along dimension 2 were subtracted from `p * dp`",
+     "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
      ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
     (Gate, [(3, 4), (3, 4), (4, 4)], (),
      "`grad_output` times `1 - z` were added to `da @ w.mT`",
@@ -265,7 +266,8 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("1.0, 0.1)", "1.0, 0.3)")),
     (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
      ("+ y * inner,", "+ y * inner / ctx.tau,")),
-    (Segments, [(6,)], (INDEX,), "`p` times its sum over equal `segment` were subtracted from",
+    (Segments, [(6,)], (INDEX,),
+     "`p` times the sum of `p * grad_output` over equal `segment` were subtracted from it",
      ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
     (Adapter, [(3, 4), (4, 5), (4, 2), (2, 5)], (),
      "`inner` @ `a`.mT were added to", ("return dx,", "return dx + inner @ a.mT,")),
@@ -346,3 +348,25 @@ def test_one_change_for_all_the_gradients_that_it_makes_right():
     found = [f for f in report.findings if f.severity == "error"]
     assert [f.input for f in found] == ["q", "k"]
     assert len({(f.change, f.place) for f in found}) == 1
+
+
+class OutOfTime(Attention):
+    """The caller's time limit strikes while backward is watched."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch._C._len_torch_function_stack():
+            signal.raise_signal(signal.SIGINT)
+        return Attention.backward(ctx, grad_output)
+
+
+def test_a_time_limit_of_the_caller_is_not_swallowed():
+    def handler(*_):
+        raise TimeoutError("of the caller")
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TimeoutError, match="of the caller"):
+            examine(OutOfTime, random(2, 3, 4), random(2, 5, 4), random(2, 5, 3))
+    finally:
+        signal.signal(signal.SIGINT, before)

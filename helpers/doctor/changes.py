@@ -211,31 +211,32 @@ def multiplied(step):
 # --- a term -----------------------------------------------------------------------------------
 
 
-def added(step, what, direction):
+def added(what, to, direction):
     def words(factor):
         how = "subtracted from" if factor < 0 else "added to"
-        return f"{times(abs(factor), what)} were {how} {step.text}"
+        return f"{times(abs(factor), what)} were {how} {to}"
 
     return Change(words, direction, keeps=True)
 
 
 def with_a_tensor(step):
     for name, leading in expanding(step):
-        yield added(step, name, lambda s, name=name, leading=leading: s.named(name, leading))
+        yield added(name, step.text, lambda s, name=name, leading=leading: s.named(name, leading))
 
 
 def with_a_sum(step):
     for over, total in totals(step):
-        yield added(step, f"its sum {over}", lambda s, total=total: total(s, s.value))
+        what = f"the sum of {step.text} {over}"
+        yield added(what, "it", lambda s, total=total: total(s, s.value))
     for (name, leading), (over, total) in itertools.product(expanding(step), totals(step)):
         yield added(
-            step, f"{name} times its sum {over}",
+            f"{name} times the sum of {step.text} {over}", "it",
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.value)
             ),
         )  # fmt: skip
         yield added(
-            step, f"{name} times the sum {over} of its product with {name}",
+            f"{name} times the sum of {name} times {step.text} {over}", "it",
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.named(name, leading) * s.value)
             ),
@@ -266,7 +267,7 @@ def sum_of_equal(t, index, d):
 def with_a_product(step):
     for (a, i), (b, j) in itertools.combinations_with_replacement(expanding(step), 2):
         yield added(
-            step, f"{a} times {b}",
+            f"{a} times {b}", step.text,
             lambda s, a=a, i=i, b=b, j=j: s.named(a, i) * s.named(b, j),
         )  # fmt: skip
     for a, b in itertools.product(names(step, is_real), repeat=2):
@@ -274,7 +275,7 @@ def with_a_product(step):
         for first, second in itertools.product((False, True), (False, True)):
             if multiplies(*shapes, first, second, step.value.shape):
                 yield added(
-                    step, f"{a}{'.mT' * first} @ {b}{'.mT' * second}",
+                    f"{a}{'.mT' * first} @ {b}{'.mT' * second}", step.text,
                     lambda s, a=a, b=b, first=first, second=second: (
                         turned(s.scope[a], first) @ turned(s.scope[b], second)
                     ),
@@ -283,7 +284,7 @@ def with_a_product(step):
             if multiplies((*shapes[0][:-1], 1, *shapes[0][-1:]), shapes[1], False, turn,
                           (*step.value.shape[:-1], 1, *step.value.shape[-1:])):  # fmt: skip
                 yield added(
-                    step, f"{a} @ {b}{'.mT' * turn}, row by row,",
+                    f"{a} @ {b}{'.mT' * turn}, row by row,", step.text,
                     lambda s, a=a, b=b, turn=turn: (
                         s.scope[a].unsqueeze(-2) @ turned(s.scope[b], turn)
                     ).squeeze(-2),

@@ -14,7 +14,7 @@ from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
-from .repair import repair
+from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
 from .slopes import Dice, as_vector, largest, position
@@ -84,7 +84,7 @@ def derivative_of_forward(exam):
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
-    found, changes = {}, []
+    found, changes = {}, Known()
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1

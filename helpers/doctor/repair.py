@@ -19,28 +19,47 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from .changes import BY_TRIAL, LEVELS, is_real
-from .subject import CallError
+from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-STEPS, CHANGES, RUNS = 300, 30000, 100  # at most
+STEPS, CHANGES, RUNS = 300, 20000, 100  # at most
 PROBES = 5
 TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
 STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
 LEFT_ALONE = ("detach", "grad", "backward", "requires_grad")  # autograd cannot see through them
 
 
+class Known(list):
+    """The changes that made a gradient right, as (site, change, factor, step).
+
+    left, runs: how many more may be looked at, and how many tried, for all gradients together
+    """
+
+    left, runs = CHANGES, RUNS
+
+
 def repair(cases, known):
     """The words for the one change that makes this gradient right, or None.
 
-    known: a list of those that made another one right, which come first; what is found is added
+    known: those that made another one right, which come first; what is found is added
     """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
-    with contextlib.suppress(Exception):  # of code that does not bear to be watched
+    with forgiving():  # code that does not bear to be watched
         return Repair(cases, known).found()
     return None
+
+
+@contextlib.contextmanager
+def forgiving():
+    """What is raised inside does not matter, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
 
 
 def frame_of_a_step():
@@ -241,7 +260,7 @@ class Backward:
 
 class Repair:
     def __init__(self, cases, known):
-        self.backwards, self.case, self.left = [Backward(c) for c in cases], cases[0], CHANGES
+        self.backwards, self.case = [Backward(c) for c in cases], cases[0]
         case, self.wrong, self.known = self.case, cases.wrong, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
         self.grad, self.grads = grads[case.i], grads
@@ -298,12 +317,12 @@ class Repair:
 
     def factor(self, site, steps, change):
         """By what the direction of this change must be multiplied; None if nothing makes it fit."""
-        self.left -= 1
-        if self.left < 0:
-            return None
-        try:
-            ways = flat([change.direction(s).expand_as(s.value) for s in steps])
-        except Exception:  # of a call of PyTorch with what does not fit
+        self.known.left -= 1
+        ways = None
+        if self.known.left >= 0:
+            with forgiving():  # a call of PyTorch with what does not fit
+                ways = flat([change.direction(s).expand_as(s.value) for s in steps])
+        if ways is None:
             return None
         slopes = self.slopes[site]
         by_ways, target = slopes @ ways, self.target
@@ -319,19 +338,14 @@ class Repair:
     def holds(self, site, change):
         """Is the gradient right with this change, everywhere, and no other one touched?"""
         changes = {site: change}
-        if site not in self.sites:
-            return False
-        try:
+        with forgiving():
             grads, _ = self.backwards[0].gradients(self.case.vs[0], changes=changes)
             for j, (grad, before) in enumerate(zip(grads, self.grads, strict=True)):
-                if j not in self.wrong and (grad is None) != (before is None):
-                    return False
-                if j not in self.wrong and grad is not None:
+                if j not in self.wrong and before is not None:
                     if not torch.allclose(grad, before, rtol=1e-6, atol=1e-9):
                         return False
-            return all(b.is_right(changes) for b in self.backwards)
-        except (CallError, ValueError, RuntimeError, KeyError):
-            return False
+            return site in self.sites and all(b.is_right(changes) for b in self.backwards)
+        return False
 
     def tried(self):
         """The same by trial, where the gradient does not depend in a straight line on a step."""
@@ -344,7 +358,8 @@ class Repair:
             for change in level(steps[0])
             if change.factors or not change.keeps
         )
-        for site, step, change in itertools.islice(changes, RUNS):
+        for site, step, change in itertools.islice(changes, self.known.runs):
+            self.known.runs -= 1
             if self.holds(site, change.by(1.0)):
                 self.known.append((site, change, 1.0, step))
                 return self.words(change, 1.0, step)
@@ -354,7 +369,7 @@ class Repair:
         """Does the gradient change in a straight line with what is made here?"""
         if site == "return":
             return True
-        with contextlib.suppress(CallError, RuntimeError):
+        with forgiving():
             grads, _ = self.backwards[0].gradients(
                 self.case.vs[0], changes={site: lambda step: 2 * step.value}
             )
