@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.doctor.changes import LEVELS
-from helpers.doctor.repair import Step
+from helpers.doctor.steps import Step
 from tests.common import random
 
 A, B, C = (random(3, 4, seed=seed).detach() for seed in range(3))
