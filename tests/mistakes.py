@@ -1,4 +1,4 @@
-"""Functions with one mistake each; what is said of it, and the change of the source that mends it."""
+"""Functions with one mistake each, what is said of it, and the change of the source that mends."""
 
 import torch
 from torch.autograd import Function

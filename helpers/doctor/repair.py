@@ -11,7 +11,7 @@ import itertools
 import torch
 
 from .changes import BY_TRIAL, LEVELS
-from .saved import saved_otherwise
+from .saved import others_stay, saved_otherwise
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
 
@@ -67,10 +67,10 @@ class Backward:
         self.names |= {f"`{name}`": value for name, value in inputs}
         self.names |= dict(zip(case.point.names, case.point.outputs, strict=True))
 
-    def gradients(self, v, records=False, changes=None):
+    def gradients(self, v, records=False, changes=None, through=None):
         """(the gradients of all inputs, the watch); v is the grad_output of the one output."""
-        case = self.case
-        vs = [v if o == case.o else torch.zeros_like(t) for o, t in enumerate(case.point.outputs)]
+        case, one = self.case, self.case.o if through is None else through
+        vs = [v if o == one else torch.zeros_like(t) for o, t in enumerate(case.point.outputs)]
         returns = (changes or {}).get("return")
         with watching(Watch(self.names, records, None if returns else changes)) as watch:
             grads = case.subject.backward(self.run, vs, retain=True, create=records)
@@ -87,9 +87,9 @@ class Backward:
 class Repair:
     def __init__(self, cases, known):
         self.backwards, self.cases, self.case = [Backward(c) for c in cases], cases, cases[0]
-        case, self.wrong, self.known = self.case, cases.wrong, known
+        case, self.known = self.case, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
-        self.grad, self.grads = grads[case.i], grads
+        self.grad = grads[case.i]
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
             raise ValueError("backward does something else when it is watched")
         self.sites = {"return": [Return(watch.steps[-1], watch.texts, case.input, self.grad)]}
@@ -165,12 +165,13 @@ class Repair:
         """Is the gradient right with this change, everywhere, and no other one touched?"""
         changes = {site: change}
         with forgiving():
-            grads, _ = self.backwards[0].gradients(self.case.vs[0], changes=changes)
-            for j, (grad, before) in enumerate(zip(grads, self.grads, strict=True)):
-                if j not in self.wrong and before is not None:
-                    if not torch.allclose(grad, before, rtol=1e-6, atol=1e-9):
-                        return False
-            return site in self.sites and all(b.is_right(changes) for b in self.backwards)
+            if site not in self.sites or not all(b.is_right(changes) for b in self.backwards):
+                return False
+
+            def gradients(o, v):
+                return self.backwards[0].gradients(v, changes=changes, through=o)[0]
+
+            return others_stay(self.cases, gradients)
         return False
 
     def tried(self):
