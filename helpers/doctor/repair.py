@@ -1,32 +1,23 @@
 """The one change of what backward computes that would make a gradient right, and its line.
 
-Backward runs once, watched: each call of PyTorch that its code makes is a step. How the gradient
-changes with what a step makes, autograd says; so for each of thousands of changes a few products of
-numbers show whether it may be the one. Those that may are made, and backward runs again with them.
+Backward runs once, watched. How the gradient changes with what a step makes, autograd says; so for
+each of thousands of changes a few products of numbers show whether it may be the one. Those that
+may are made, and backward runs again with them.
 """
 
 import contextlib
-import functools
 import itertools
-import linecache
-import os
-import re
-import sys
 
 import torch
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import get_gradient_edge
-from torch.overrides import TorchFunctionMode
 
-from .changes import BY_TRIAL, LEVELS, is_real
+from .changes import BY_TRIAL, LEVELS
+from .saved import others_stay, saved_otherwise
+from .steps import Return, Watch, watching
 from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-STEPS, CHANGES, RUNS = 300, 20000, 100  # at most
+CHANGES, RUNS = 20000, 300  # at most
 PROBES = 5
-TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
-STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
-LEFT_ALONE = ("detach", "grad", "backward", "requires_grad")  # autograd cannot see through them
 
 
 class Known(list):
@@ -47,8 +38,10 @@ def repair(cases, known):
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
-    with forgiving():  # code that does not bear to be watched
+    with forgiving():
         return Repair(cases, known).found()
+    with forgiving():  # that backward does not bear to be watched
+        return saved_otherwise(cases)
     return None
 
 
@@ -60,173 +53,6 @@ def forgiving():
     except Exception as error:
         if of_a_signal(error):
             raise
-
-
-def frame_of_a_step():
-    """The frame that called PyTorch, unless it is a module's of PyTorch, or ours."""
-    frame = sys._getframe(2)
-    while frame and frame.f_code.co_filename.startswith(TORCH):
-        if frame.f_code.co_name == "_call_impl":
-            return None
-        frame = frame.f_back
-    return None if frame is None or frame.f_code.co_filename.startswith(HERE) else frame
-
-
-def source(frame):
-    return source_at(frame.f_code, frame.f_lasti, frame.f_lineno)
-
-
-@functools.lru_cache(STEPS)
-def source_at(code, instruction, line):
-    """The expression that is computed there; before Python 3.11, that of the whole line."""
-    text = linecache.getline(code.co_filename, line)
-    if hasattr(code, "co_positions"):
-        places = itertools.islice(code.co_positions(), instruction // 2, None)
-        first, last, start, end = next(places)
-        if first == last == line and start is not None:
-            return f"`{text.encode()[start:end].decode()}`"
-    return f"`{re.sub(STATEMENT, '', text.strip()).rstrip(',')}`"
-
-
-def held(frame):
-    """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
-    for name, value in list(frame.f_locals.items()):
-        if isinstance(value, (list, tuple)) and len(value) < 9:
-            yield from ((f"`{name}[{k}]`", item) for k, item in enumerate(value))
-        elif isinstance(value, BackwardCFunction):
-            yield from ((f"`{name}.{k}`", item) for k, item in list(vars(value).items()))
-        else:
-            yield f"`{name}`", value
-
-
-class Step:
-    """One call of PyTorch in backward.
-
-    scope: name -> value of what its code could have used; before: its first argument, as it was
-    """
-
-    def __init__(self, frame, scope, func, args, kwargs):
-        self.func, self.args, self.kwargs, self.scope = func, args, kwargs, scope
-        self.site, self.text = (frame.f_code, frame.f_lasti), source(frame)
-        self.line, self.name = frame.f_lineno, frame.f_code.co_name
-        self.before = args[0].detach().clone() if args and is_real(args[0]) else None
-        self.edge = None
-
-    def made(self, value, edge=False):
-        self.value, self.in_place = value.detach().clone(), value is next(iter(self.args), None)
-        if edge and value.requires_grad:
-            self.edge = get_gradient_edge(value)
-
-    def argument(self, where):
-        return self.kwargs[where] if isinstance(where, str) else self.args[where]
-
-    def with_argument(self, where, new):
-        """What the step makes of another argument in this place."""
-        args, kwargs = list(self.args), dict(self.kwargs)
-        if self.in_place:
-            args[0] = self.before.clone()
-        (kwargs if isinstance(where, str) else args)[where] = new
-        made = self.func(*args, **kwargs)
-        if not is_real(made) or made.shape != self.value.shape:
-            raise ValueError("what follows could not use it")
-        return made
-
-    def named(self, name, leading=False):
-        """What has this name, expanded to the shape of what is made, from its last dimension on.
-
-        leading: from its first dimension on.
-        """
-        t, like = self.scope[name], self.value
-        if leading:
-            t = t.reshape(*t.shape, *[1] * (like.dim() - t.dim()))
-        return t.to(like.dtype).expand(like.shape)
-
-
-class Return(Step):
-    """What backward returns for one input, as if it were made in a last step."""
-
-    def __init__(self, last, texts, input, grad):
-        self.func, self.args, self.kwargs, self.scope = None, (), {}, last.scope | texts
-        self.site, self.text = "return", f"what is returned for `{input}`"
-        self.line, self.name, self.edge = last.line, last.name, None
-        self.value = grad.detach().clone()
-
-
-class Watch(TorchFunctionMode):
-    """Notes the steps of backward, and before, the names of forward.
-
-    records: shall autograd record each step? changes: {site: change}, which are made
-    """
-
-    def __init__(self, names=None, records=False, changes=None):
-        super().__init__()
-        self.names = {} if names is None else names
-        self.records, self.changes, self.backward = records, changes, names is not None
-        self.steps, self.texts, self.copies = [], {}, {}
-
-    def copy(self, t):
-        """A copy of the tensor as it is now; the same one for as long as nothing changes it."""
-        key = id(t), t._version
-        if key not in self.copies:
-            self.copies[key] = t, t.detach().clone()
-        return self.copies[key][1]
-
-    def scope(self, frame):
-        found = {}
-        for name, value in itertools.chain(held(frame), self.texts.items(), self.names.items()):
-            if isinstance(value, torch.Tensor):
-                if 0 < value.numel() <= LARGEST and not value.is_complex():
-                    found.setdefault(name, self.copy(value))
-            elif isinstance(value, (int, float)):
-                found.setdefault(name, value)
-        return found
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, frame = kwargs or {}, frame_of_a_step()
-        if frame is None or len(self.steps) >= STEPS:
-            return func(*args, **kwargs)
-        site = frame.f_code, frame.f_lasti
-        if self.backward and (self.changes is None or site in self.changes):
-            return self.step(Step(frame, self.scope(frame), func, args, kwargs))
-        value = func(*args, **kwargs)
-        if is_real(value):
-            self.texts[source(frame)] = value
-        if not self.backward:
-            self.names.update((f"forward's {name}", t) for name, t in held(frame))
-        return value
-
-    def step(self, step):
-        left_alone = getattr(step.func, "__name__", "").strip("_") in LEFT_ALONE
-        with torch.enable_grad() if self.records else contextlib.nullcontext():
-            value = step.func(*step.args, **step.kwargs)
-            if not is_real(value) or not value.numel():
-                return value
-            if self.records and not (left_alone or value.requires_grad or value._is_view()):
-                value = value.detach().requires_grad_().clone()
-        step.made(value, self.records and not left_alone)
-        self.texts[step.text] = value
-        self.steps.append(step)
-        if self.changes is None:
-            return value
-        with torch.no_grad():
-            new = self.changes[step.site](step).to(value.dtype)
-            return value.copy_(new) if step.in_place else new
-
-
-@contextlib.contextmanager
-def watching(watch):
-    """The backward of every Function in Python is watched."""
-    method = BackwardCFunction.apply
-
-    def apply(node, *grads):
-        with watch:
-            return method(node, *grads)
-
-    BackwardCFunction.apply = apply
-    try:
-        yield watch
-    finally:
-        BackwardCFunction.apply = method
 
 
 class Backward:
@@ -241,10 +67,10 @@ class Backward:
         self.names |= {f"`{name}`": value for name, value in inputs}
         self.names |= dict(zip(case.point.names, case.point.outputs, strict=True))
 
-    def gradients(self, v, records=False, changes=None):
+    def gradients(self, v, records=False, changes=None, through=None):
         """(the gradients of all inputs, the watch); v is the grad_output of the one output."""
-        case = self.case
-        vs = [v if o == case.o else torch.zeros_like(t) for o, t in enumerate(case.point.outputs)]
+        case, one = self.case, self.case.o if through is None else through
+        vs = [v if o == one else torch.zeros_like(t) for o, t in enumerate(case.point.outputs)]
         returns = (changes or {}).get("return")
         with watching(Watch(self.names, records, None if returns else changes)) as watch:
             grads = case.subject.backward(self.run, vs, retain=True, create=records)
@@ -260,10 +86,10 @@ class Backward:
 
 class Repair:
     def __init__(self, cases, known):
-        self.backwards, self.case = [Backward(c) for c in cases], cases[0]
-        case, self.wrong, self.known = self.case, cases.wrong, known
+        self.backwards, self.cases, self.case = [Backward(c) for c in cases], cases, cases[0]
+        case, self.known = self.case, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
-        self.grad, self.grads = grads[case.i], grads
+        self.grad = grads[case.i]
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
             raise ValueError("backward does something else when it is watched")
         self.sites = {"return": [Return(watch.steps[-1], watch.texts, case.input, self.grad)]}
@@ -310,7 +136,7 @@ class Repair:
                         if factor is not None and self.holds(site, change.by(factor)):
                             self.known.append((site, change, factor, steps[0]))
                             return self.words(change, factor, steps[0])
-        return self.tried()
+        return saved_otherwise(self.cases) or self.tried()
 
     def words(self, change, factor, step):
         return {"change": change.words(factor), "place": f"line {step.line}, in `{step.name}`"}
@@ -339,12 +165,13 @@ class Repair:
         """Is the gradient right with this change, everywhere, and no other one touched?"""
         changes = {site: change}
         with forgiving():
-            grads, _ = self.backwards[0].gradients(self.case.vs[0], changes=changes)
-            for j, (grad, before) in enumerate(zip(grads, self.grads, strict=True)):
-                if j not in self.wrong and before is not None:
-                    if not torch.allclose(grad, before, rtol=1e-6, atol=1e-9):
-                        return False
-            return site in self.sites and all(b.is_right(changes) for b in self.backwards)
+            if site not in self.sites or not all(b.is_right(changes) for b in self.backwards):
+                return False
+
+            def gradients(o, v):
+                return self.backwards[0].gradients(v, changes=changes, through=o)[0]
+
+            return others_stay(self.cases, gradients)
         return False
 
     def tried(self):

@@ -1,0 +1,188 @@
+"""The steps of backward: each call of PyTorch that its code makes, watched, and changed."""
+
+import contextlib
+import functools
+import itertools
+import linecache
+import os
+import re
+import sys
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from .changes import is_real
+
+STEPS, LARGEST = 300, 20000  # at most; elements of a tensor that has a name
+TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
+STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
+NO_STEPS = ("grad", "backward", "requires_grad_")  # they make nothing new
+
+
+def frame_of_a_step():
+    """The frame that called PyTorch, unless it is a module's of PyTorch, or ours."""
+    frame = sys._getframe(2)
+    while frame and frame.f_code.co_filename.startswith(TORCH):
+        if frame.f_code.co_name == "_call_impl":
+            return None
+        frame = frame.f_back
+    return None if frame is None or frame.f_code.co_filename.startswith(HERE) else frame
+
+
+def source(frame):
+    return source_at(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+@functools.lru_cache(STEPS)
+def source_at(code, instruction, line):
+    """The expression that is computed there; before Python 3.11, that of the whole line."""
+    text = linecache.getline(code.co_filename, line)
+    if hasattr(code, "co_positions"):
+        places = itertools.islice(code.co_positions(), instruction // 2, None)
+        first, last, start, end = next(places)
+        if first == last == line and start is not None:
+            return f"`{text.encode()[start:end].decode()}`"
+    return f"`{re.sub(STATEMENT, '', text.strip()).rstrip(',')}`"
+
+
+def held(frame):
+    """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
+    for name, value in list(frame.f_locals.items()):
+        if isinstance(value, (list, tuple)) and len(value) < 9:
+            yield from ((f"`{name}[{k}]`", item) for k, item in enumerate(value))
+        elif isinstance(value, BackwardCFunction):
+            yield from ((f"`{name}.{k}`", item) for k, item in list(vars(value).items()))
+        else:
+            yield f"`{name}`", value
+
+
+class Step:
+    """One call of PyTorch in backward.
+
+    scope: name -> value of what its code could have used; before: its first argument, as it was
+    """
+
+    def __init__(self, frame, scope, func, args, kwargs):
+        self.func, self.args, self.kwargs, self.scope = func, args, kwargs, scope
+        self.site, self.text = (frame.f_code, frame.f_lasti), source(frame)
+        self.line, self.name = frame.f_lineno, frame.f_code.co_name
+        self.before = args[0].detach().clone() if args and is_real(args[0]) else None
+        self.edge = None
+
+    def made(self, value, edge=False):
+        self.value, self.in_place = value.detach().clone(), value is next(iter(self.args), None)
+        if edge and value.requires_grad:
+            self.edge = get_gradient_edge(value)
+
+    def argument(self, where):
+        return self.kwargs[where] if isinstance(where, str) else self.args[where]
+
+    def with_argument(self, where, new):
+        """What the step makes of another argument in this place."""
+        args, kwargs = list(self.args), dict(self.kwargs)
+        if self.in_place:
+            args[0] = self.before.clone()
+        (kwargs if isinstance(where, str) else args)[where] = new
+        made = self.func(*args, **kwargs)
+        if not is_real(made) or made.shape != self.value.shape:
+            raise ValueError("what follows could not use it")
+        return made
+
+    def named(self, name, leading=False):
+        """What has this name, expanded to the shape of what is made, from its last dimension on.
+
+        leading: from its first dimension on.
+        """
+        t, like = self.scope[name], self.value
+        if leading:
+            t = t.reshape(*t.shape, *[1] * (like.dim() - t.dim()))
+        return t.to(like.dtype).expand(like.shape)
+
+
+class Return(Step):
+    """What backward returns for one input, as if it were made in a last step."""
+
+    def __init__(self, last, texts, input, grad):
+        self.func, self.args, self.kwargs, self.scope = None, (), {}, last.scope | texts
+        self.site, self.text = "return", f"what is returned for `{input}`"
+        self.line, self.name, self.edge = last.line, last.name, None
+        self.value = grad.detach().clone()
+
+
+class Watch(TorchFunctionMode):
+    """Notes the steps of backward, and before, the names of forward.
+
+    records: shall autograd record each step? changes: {site: change}, which are made
+    """
+
+    def __init__(self, names=None, records=False, changes=None):
+        super().__init__()
+        self.names = {} if names is None else names
+        self.records, self.changes, self.backward = records, changes, names is not None
+        self.steps, self.texts, self.copies = [], {}, {}
+
+    def copy(self, t):
+        """A copy of the tensor as it is now; the same one for as long as nothing changes it."""
+        key = id(t), t._version
+        if key not in self.copies:
+            self.copies[key] = t, t.detach().clone()
+        return self.copies[key][1]
+
+    def scope(self, frame):
+        found = {}
+        for name, value in itertools.chain(held(frame), self.texts.items(), self.names.items()):
+            if isinstance(value, torch.Tensor):
+                if 0 < value.numel() <= LARGEST and not value.is_complex():
+                    found.setdefault(name, self.copy(value))
+            elif isinstance(value, (int, float)):
+                found.setdefault(name, value)
+        return found
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name, frame = kwargs or {}, getattr(func, "__name__", ""), frame_of_a_step()
+        if frame is None or name in NO_STEPS or len(self.steps) >= STEPS:
+            return func(*args, **kwargs)
+        site = frame.f_code, frame.f_lasti
+        if self.backward and (self.changes is None or site in self.changes):
+            return self.step(Step(frame, self.scope(frame), func, args, kwargs))
+        value = func(*args, **kwargs)
+        if is_real(value):
+            self.texts[source(frame)] = value
+        if not self.backward:
+            self.names.update((f"forward's {name}", t) for name, t in held(frame))
+        return value
+
+    def step(self, step):
+        cut = getattr(step.func, "__name__", "") == "detach"  # which autograd does not see through
+        with torch.enable_grad() if self.records else contextlib.nullcontext():
+            value = step.func(*step.args, **step.kwargs)
+            if not is_real(value) or not value.numel():
+                return value
+            if self.records and not (cut or value.requires_grad or value._is_view()):
+                value = value.detach().requires_grad_().clone()
+        step.made(value, self.records and not cut)
+        self.texts[step.text] = value
+        self.steps.append(step)
+        if self.changes is None:
+            return value
+        with torch.no_grad():
+            new = self.changes[step.site](step).to(value.dtype)
+            return value.copy_(new) if step.in_place else new
+
+
+@contextlib.contextmanager
+def watching(watch):
+    """The backward of every Function in Python is watched."""
+    method = BackwardCFunction.apply
+
+    def apply(node, *grads):
+        with watch:
+            return method(node, *grads)
+
+    BackwardCFunction.apply = apply
+    try:
+        yield watch
+    finally:
+        BackwardCFunction.apply = method
