@@ -1,6 +1,7 @@
 """Every exercise: its stub, its solution, and wrong attempts that learners really make."""
 
 import ctypes
+import gc
 import os
 import re
 import shutil
@@ -234,6 +235,15 @@ def test_a_line_of_ours_is_not_quoted():
     given = EXERCISES["1.1"]
     two = given.made_of(given.edited("return grad_output", "return grad_output, grad_output"))
     assert given.judge(two).message.endswith("(expected 1, but got 2).")
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        EXERCISES["3.3"].judge(EXERCISES["3.3"].reference)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_where_is_said_unless_it_is_the_same_everywhere():
