@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from torch.autograd import Function
 
 from helpers.doctor import derivative, examine
 from helpers.doctor.causes import CAUSES
@@ -13,6 +14,7 @@ from helpers.doctor.report import TEXTS
 from helpers.doctor.slopes import slopes_along
 from helpers.lessons import clinic
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
+from helpers.lessons.patients.patient import draw
 
 WRONG = defaultdict(list)  # by the name of a patient: the cases of each wrong gradient
 
@@ -105,6 +107,25 @@ def test_the_same_findings_on_cuda():
         report = examine(fn, *inputs, **patient.options)
         assert report.findings[0].code == patient.code, str(report)
         assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+# --- in which words -------------------------------------------------------------------------------
+
+
+def test_where_a_gradient_is_wrong_another_input_may_tell():
+    class Slopes(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(y)
+            return torch.where(y < 0, 3 * x, 2 * x)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (y,) = ctx.saved_tensors
+            return 2 * grad_output, torch.zeros_like(y)
+
+    (found,) = examine(Slopes, *draw((3, 4), (3, 4))).findings
+    assert "where `y` is below 0, it is multiplied by 0.667" in found.message
 
 
 # --- numerical derivatives ------------------------------------------------------------------------
