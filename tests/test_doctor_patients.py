@@ -14,7 +14,7 @@ from helpers.doctor.report import TEXTS
 from helpers.doctor.slopes import slopes_along
 from helpers.lessons import clinic
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
-from helpers.lessons.patients.patient import draw
+from helpers.lessons.patients.patient import Square, draw
 
 WRONG = defaultdict(list)  # by the name of a patient: the cases of each wrong gradient
 
@@ -126,6 +126,31 @@ def test_where_a_gradient_is_wrong_another_input_may_tell():
 
     (found,) = examine(Slopes, *draw((3, 4), (3, 4))).findings
     assert "where `y` is below 0, it is multiplied by 0.667" in found.message
+
+
+def test_indices_that_are_no_run_are_listed():
+    class LosesTwoColumns(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * 2 * x * torch.tensor([0, 1, 0, 1])
+
+    (found,) = examine(LosesTwoColumns, *draw((3, 4))).findings
+    assert "right in part: at index 0, 2 of dimension 1 it is zero." in found.message
+
+
+def test_a_forgotten_derivative_is_named_where_an_input_was_expanded():
+    class SquareInEachRow(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return (x**2).repeat(3, 1)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output.sum(0)
+
+    (found,) = examine(SquareInEachRow, *draw((4,))).findings
+    assert found.code == "inner-derivative-forgotten"
 
 
 # --- numerical derivatives ------------------------------------------------------------------------

@@ -219,11 +219,11 @@ def test_meta_tensors_give_shapes():
 
 def test_operations_are_counted():
     """Two for each tap of each output, in each of the three operators."""
-    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 3, 3))
+    input, weight = tensors((3, 4, 5, 6), (3, 2, 3, 3, 3, 3))
     with FlopCounterMode(display=False) as counter:
         involution2d(input, weight, stride=2, padding=1).sum().backward()
     counted = counter.get_flop_counts()["Global"]
-    assert list(counted.values()) == [2 * (2 * 4 * 3 * 3) * 9] * 3
+    assert list(counted.values()) == [2 * (3 * 4 * 3 * 3) * 9] * 3
 
 
 @pytest.mark.parametrize("keep_filters", [True, False])
