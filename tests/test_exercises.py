@@ -257,6 +257,12 @@ def test_where_is_said_unless_it_is_the_same_everywhere():
         assert verdict.message.startswith(said), verdict.message
 
 
+def test_a_result_of_another_dtype_is_said():
+    given = EXERCISES["9.3"]
+    verdict = given.judge(given.made_of(given.edited("return x", "return x.double()")))
+    assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
+
+
 def test_a_wrapped_stub_is_an_attempt():
     given, names = EXERCISES["9.3"], {}
     exec(given.stub, names)
