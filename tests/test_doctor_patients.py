@@ -10,8 +10,10 @@ from torch.autograd import Function
 
 from helpers.doctor import derivative, examine
 from helpers.doctor.causes import CAUSES
+from helpers.doctor.effort import calls_allowed
 from helpers.doctor.report import TEXTS
 from helpers.doctor.slopes import slopes_along
+from helpers.doctor.subject import Subject
 from helpers.lessons import clinic
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 from helpers.lessons.patients.patient import Square, draw
@@ -107,6 +109,12 @@ def test_the_same_findings_on_cuda():
         report = examine(fn, *inputs, **patient.options)
         assert report.findings[0].code == patient.code, str(report)
         assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_the_larger_the_fewer_calls_a_diagnosis_may_take():
+    """A second's worth: some 3e8 elements."""
+    few, many = (calls_allowed(Subject(torch.sin, (torch.ones(n),), {})) for n in (10**6, 10**2))
+    assert 10 < few < 300 and 10_000 < many < 150_000
 
 
 # --- in which words -------------------------------------------------------------------------------

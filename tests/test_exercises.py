@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.doctor import examine
 from helpers.lessons import exercise, native
 from helpers.lessons.checking import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.lessons.exercises import chapter_04
 from helpers.ops.involution import compiler
 from tests.needs import needs_compiler, needs_triton
 
@@ -255,6 +257,12 @@ def test_where_is_said_unless_it_is_the_same_everywhere():
     ]:
         verdict = given.judge(given.made_of(given.edited(*edits)))
         assert verdict.message.startswith(said), verdict.message
+
+
+def test_one_suspect_only_is_wrong():
+    x = torch.linspace(-2, 2, 6, dtype=torch.float64)
+    wrong = [name for name, suspect in chapter_04.suspects.items() if not examine(suspect, x).ok]
+    assert wrong == [EXERCISES["4.3"].reference]
 
 
 def test_a_result_of_another_dtype_is_said():
