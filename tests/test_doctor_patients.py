@@ -12,6 +12,7 @@ from helpers.doctor import derivative, examine
 from helpers.doctor.causes import CAUSES
 from helpers.doctor.effort import calls_allowed
 from helpers.doctor.report import TEXTS
+from helpers.doctor.screen import leveled
 from helpers.doctor.slopes import slopes_along
 from helpers.doctor.subject import Subject
 from helpers.lessons import clinic
@@ -198,3 +199,11 @@ def test_kinks_jumps_and_singularities_are_not_believed(f):
 def test_a_slope_that_is_lost_in_rounding_is_not_called_zero():
     slope = slope_of(lambda x: 1 + 1e-17 * x + torch.log(torch.cosh(x)), torch.tensor([1e-8]))
     assert not slope.trusted.any() or slope.error.item() > 0
+
+
+def test_levels_make_all_elements_of_an_output_change_alike():
+    slopes = [slope_of(f, torch.linspace(1, 2, 7)) for f in (torch.exp, torch.sin)]
+    change = torch.stack([slope.value.abs() for slope in slopes]).amax(0)
+    slopes[0].error[0] = 1.0  # lost in rounding
+    lost, *weights = leveled(slopes).tolist()
+    assert lost == 0 and weights == pytest.approx((change.max() / change)[1:].tolist())

@@ -11,6 +11,7 @@ from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.ops.involution import Involution2d, benchmark, cpu, involution2d, plain
+from helpers.ops.involution.geometry import KERNELS
 from tests.common import assert_agree
 from tests.involution_reference import (
     TOLERANCE,
@@ -310,3 +311,9 @@ def test_benchmark_prints_a_table(monkeypatch, capsys):
 
 def test_the_benchmark_has_a_row_for_each_design():
     assert list(benchmark.paths("cuda")) == ["plain", "constants", "readable", "cuda"]
+
+
+def test_the_benchmark_times_forward_and_all_three():
+    kernels = [lambda *_, name=name: name for name in KERNELS]
+    forward, both = benchmark.with_kernels(kernels, None, "input", "weight", "grad_output")
+    assert forward() == "forward" and both() == ("forward", "grad_input", "grad_weight")
