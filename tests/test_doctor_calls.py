@@ -1,6 +1,7 @@
-"""The calls that the doctor hears on its rounds: where they come from, and in what state."""
+"""The calls that the doctor hears on its rounds and makes: where from, and in what state."""
 
 import threading
+import types
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import examine, rounds
+from helpers.doctor.calls import held
 from tests.test_doctor_rounds import Square, half, leaf, visits
 
 
@@ -216,3 +218,17 @@ def test_a_backward_that_frees_its_outputs_ends_nothing(factor, codes):
     for dtype in (torch.float64, torch.float32):
         report = examine(Frees, torch.randn(3, 4, dtype=dtype))
         assert [f.code for f in report.findings if f.severity == "error"] == codes
+
+
+def test_what_refuses_autograd_grad_may_have_several_inputs():
+    def product(x, y):
+        return checkpoint(torch.mul, x, y, use_reentrant=True)
+
+    x = torch.randn(2, 3, dtype=torch.float64)
+    assert [f.code for f in examine(product, x, x + 1).findings] == ["double-backward-missing"]
+
+
+def test_a_closure_and_an_object_hold_tensors_and_a_list_does_not():
+    x = torch.ones(2)
+    assert held(lambda: x) == held(types.SimpleNamespace(x=x)) == [x]
+    assert held([x]) == held({"x": x}) == []

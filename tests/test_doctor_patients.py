@@ -6,13 +6,18 @@ from collections import defaultdict
 
 import pytest
 import torch
+from torch.autograd import Function
 
 from helpers.doctor import derivative, examine
 from helpers.doctor.causes import CAUSES
+from helpers.doctor.effort import calls_allowed
 from helpers.doctor.report import TEXTS
+from helpers.doctor.screen import leveled
 from helpers.doctor.slopes import slopes_along
+from helpers.doctor.subject import Subject
 from helpers.lessons import clinic
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
+from helpers.lessons.patients.patient import Square, draw
 
 WRONG = defaultdict(list)  # by the name of a patient: the cases of each wrong gradient
 
@@ -107,6 +112,56 @@ def test_the_same_findings_on_cuda():
         assert torch.equal(torch.cuda.get_rng_state(), state)
 
 
+def test_the_larger_the_fewer_calls_a_diagnosis_may_take():
+    """A second's worth: some 3e8 elements."""
+    few, many = (calls_allowed(Subject(torch.sin, (torch.ones(n),), {})) for n in (10**6, 10**2))
+    assert 10 < few < 300 and 10_000 < many < 150_000
+
+
+# --- in which words -------------------------------------------------------------------------------
+
+
+def test_where_a_gradient_is_wrong_another_input_may_tell():
+    class Slopes(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(y)
+            return torch.where(y < 0, 3 * x, 2 * x)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (y,) = ctx.saved_tensors
+            return 2 * grad_output, torch.zeros_like(y)
+
+    (found,) = examine(Slopes, *draw((3, 4), (3, 4))).findings
+    assert "where `y` is below 0, it is multiplied by 0.667" in found.message
+
+
+def test_indices_that_are_no_run_are_listed():
+    class LosesTwoColumns(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * 2 * x * torch.tensor([0, 1, 0, 1])
+
+    (found,) = examine(LosesTwoColumns, *draw((3, 4))).findings
+    assert "right in part: at index 0, 2 of dimension 1 it is zero." in found.message
+
+
+def test_a_forgotten_derivative_is_named_where_an_input_was_expanded():
+    class SquareInEachRow(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return (x**2).repeat(3, 1)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return grad_output.sum(0)
+
+    (found,) = examine(SquareInEachRow, *draw((4,))).findings
+    assert found.code == "inner-derivative-forgotten"
+
+
 # --- numerical derivatives ------------------------------------------------------------------------
 
 
@@ -144,3 +199,11 @@ def test_kinks_jumps_and_singularities_are_not_believed(f):
 def test_a_slope_that_is_lost_in_rounding_is_not_called_zero():
     slope = slope_of(lambda x: 1 + 1e-17 * x + torch.log(torch.cosh(x)), torch.tensor([1e-8]))
     assert not slope.trusted.any() or slope.error.item() > 0
+
+
+def test_levels_make_all_elements_of_an_output_change_alike():
+    slopes = [slope_of(f, torch.linspace(1, 2, 7)) for f in (torch.exp, torch.sin)]
+    change = torch.stack([slope.value.abs() for slope in slopes]).amax(0)
+    slopes[0].error[0] = 1.0  # lost in rounding
+    lost, *weights = leveled(slopes).tolist()
+    assert lost == 0 and weights == pytest.approx((change.max() / change)[1:].tolist())

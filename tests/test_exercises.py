@@ -1,6 +1,7 @@
 """Every exercise: its stub, its solution, and wrong attempts that learners really make."""
 
 import ctypes
+import gc
 import os
 import re
 import shutil
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.doctor import examine
 from helpers.lessons import exercise, native
 from helpers.lessons.checking import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.lessons.exercises import chapter_04
 from helpers.ops.involution import compiler
 from tests.needs import needs_compiler, needs_triton
 
@@ -236,6 +239,15 @@ def test_a_line_of_ours_is_not_quoted():
     assert given.judge(two).message.endswith("(expected 1, but got 2).")
 
 
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        EXERCISES["3.3"].judge(EXERCISES["3.3"].reference)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_where_is_said_unless_it_is_the_same_everywhere():
     given = EXERCISES["3.1"]
     for edits, said in [
@@ -245,6 +257,18 @@ def test_where_is_said_unless_it_is_the_same_everywhere():
     ]:
         verdict = given.judge(given.made_of(given.edited(*edits)))
         assert verdict.message.startswith(said), verdict.message
+
+
+def test_one_suspect_only_is_wrong():
+    x = torch.linspace(-2, 2, 6, dtype=torch.float64)
+    wrong = [name for name, suspect in chapter_04.suspects.items() if not examine(suspect, x).ok]
+    assert wrong == [EXERCISES["4.3"].reference]
+
+
+def test_a_result_of_another_dtype_is_said():
+    given = EXERCISES["9.3"]
+    verdict = given.judge(given.made_of(given.edited("return x", "return x.double()")))
+    assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():

@@ -11,6 +11,7 @@ from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.ops.involution import Involution2d, benchmark, cpu, involution2d, plain
+from helpers.ops.involution.geometry import KERNELS
 from tests.common import assert_agree
 from tests.involution_reference import (
     TOLERANCE,
@@ -219,11 +220,11 @@ def test_meta_tensors_give_shapes():
 
 def test_operations_are_counted():
     """Two for each tap of each output, in each of the three operators."""
-    input, weight = tensors((2, 4, 5, 6), (2, 2, 3, 3, 3, 3))
+    input, weight = tensors((3, 4, 5, 6), (3, 2, 3, 3, 3, 3))
     with FlopCounterMode(display=False) as counter:
         involution2d(input, weight, stride=2, padding=1).sum().backward()
     counted = counter.get_flop_counts()["Global"]
-    assert list(counted.values()) == [2 * (2 * 4 * 3 * 3) * 9] * 3
+    assert list(counted.values()) == [2 * (3 * 4 * 3 * 3) * 9] * 3
 
 
 @pytest.mark.parametrize("keep_filters", [True, False])
@@ -310,3 +311,9 @@ def test_benchmark_prints_a_table(monkeypatch, capsys):
 
 def test_the_benchmark_has_a_row_for_each_design():
     assert list(benchmark.paths("cuda")) == ["plain", "constants", "readable", "cuda"]
+
+
+def test_the_benchmark_times_forward_and_all_three():
+    kernels = [lambda *_, name=name: name for name in KERNELS]
+    forward, both = benchmark.with_kernels(kernels, None, "input", "weight", "grad_output")
+    assert forward() == "forward" and both() == ("forward", "grad_input", "grad_weight")

@@ -135,6 +135,20 @@ def test_one_builds_and_the_others_wait(unbuilt):
     assert set(unbuilt.iterdir()) == {paths[0], compiler._beside(paths[0])}
 
 
+def test_one_thread_builds_and_the_others_wait(unbuilt, monkeypatch):
+    builds = []
+
+    def build():
+        builds.append(1)
+        time.sleep(0.2)
+        return len, "built"
+
+    monkeypatch.setattr(cpu, "build", build)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda _: cpu.available(), range(3))) == [True] * 3
+    assert len(builds) == 1 and cpu.reason() == "built"
+
+
 @needs_fork
 def test_a_builder_that_is_killed_leaves_no_lock(unbuilt):
     reader, writer = os.pipe()

@@ -149,11 +149,12 @@ def test_32_bit_indices_are_chosen_up_to_their_limit():
         input = torch.empty(geometry.input_size, device="meta")
         weight = torch.empty(geometry.weight_size, device="meta")
         launch.launch("forward", input, weight, geometry, run)
-    # few elements, but a padding that no int holds
-    wide = make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 2**33), (0, 2**31), (1, 1))
-    one = torch.empty(1, 1, 1, 1, device="meta")
-    launch.launch("forward", one, one[None, None], wide, run)
-    assert chosen == ["int", "int", "long long", "long long"]
+    # few elements, but a padding that no int holds, or the input's far side does not
+    for width, padding, stride in ((1, 2**31, 2**33), (2**20, 2**30 - 2**20, 2**30)):
+        wide = make_geometry(1, 1, 1, (1, width), (1, 1), (1, stride), (0, padding), (1, 1))
+        input = torch.empty(wide.input_size, device="meta")
+        launch.launch("forward", input, torch.empty(wide.weight_size, device="meta"), wide, run)
+    assert chosen == ["int", "int", "long long", "long long", "long long"]
 
 
 # Mutated by hand: each of these texts is wrong, and each has to be found out. The last column is

@@ -129,6 +129,9 @@ def test_gradients_that_are_no_derivatives_are_compared_with_the_reference():
     assert difference(reversal, reference, [X], faithful=False) is None
     identity = attempt(lambda ctx, x: x.clone(), lambda ctx, g: g)
     assert "the gradient is" in difference(identity, reference, [X], faithful=False)
+    none_for_zero = attempt(lambda ctx, x, y: x.clone(), lambda ctx, g: (-g, None))
+    of_two = lambda x, y: reference(x) + 0 * y  # noqa: E731
+    assert difference(none_for_zero, of_two, [X, X], faithful=False) is None
 
 
 def test_second_derivatives_count_only_where_they_are_asked_for():

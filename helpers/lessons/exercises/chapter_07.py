@@ -126,6 +126,7 @@ EXERCISE_2 = Exercise(
         ("F.pad(x, [K // 2] * 4)", "x", "is right"),
         ("channels = x", "x *= 2\n    channels = x", "in place"),
         (".sum(0)", ".sum()", "must be a tensor of shape (3, 3), got shape ()"),
+        (".sum(0)", ".sum(0).tolist()", "must be a tensor of shape (3, 3), got a list"),
     ],
     properties=[_as_autograd_says],
     success="the channels of a group share the filter, so its gradient sums over them.",
