@@ -44,6 +44,27 @@ def test_the_healthy_are_not_accused(k):
     assert code is None or code in [f.code for f in report.findings], str(report)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ScansForwards", "gathers what comes before it along dimension 1"),
+        ("ScansExclusively", "lacks what each index of dimension 1 gets from the same index"),
+        ("MeanOfSome", "another factor at each index of dimension 0: 0.75, 0.5, 1."),
+        ("MeanOfBags", "multiplied by another factor at each index of dimension 0 (0.5, 0.333)"),
+        ("OuterProducts", "right if grad_output were transposed before"),
+        ("ExpMinusItself", "The error of the gradient of `x` is grad_output times 1."),
+        ("SoftmaxOfSegments", "along the elements of one number in `segment`, times"),
+        ("ScalesRows", "it is summed over dimension 0 of the output, not 1"),
+        ("LeakyEdges", "grad_output: those where the output is below 0"),
+        ("SumsTokens", "at index 0 of dimension 0, which `tokens` holds more than once,"),
+        ("CubeOfTheMagnitude", "right only where grad_output is real"),
+        ("AveragesGradOutput", "right only where grad_output is all ones"),
+    ],
+)
+def test_the_sentence_is_sharp(name, words):
+    assert words in report_on(BROKEN.index(PATIENTS[name])).findings[0].message
+
+
 def test_every_code_has_a_patient():
     assert {p.code for p in BROKEN + HEALTHY} - {None} == set(TEXTS)
     assert len({p.name for p in BROKEN}) == len(BROKEN)
