@@ -1,7 +1,6 @@
 """How a cause is declared, and what several causes ask of a wrong gradient."""
 
 import contextlib
-import copy
 import functools
 import itertools
 import math
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from .gradient import Case
+from .gradient import Case, Point
 from .report import TEXTS, Text, error
-from .slopes import largest, of_the_same_kind
+from .slopes import Dice, largest, of_the_same_kind
 from .subject import CallError
 from .where import Spots, rule, sizes_of
 
@@ -115,15 +114,16 @@ class Cases(tuple):
         turned = [v.flip(tuple(range(v.dim()))) for v in c.point.values]
         turned = [of_the_same_kind(v, t) for v, t in zip(c.point.values, turned, strict=True)]
         with contextlib.suppress(CallError, RuntimeError):
-            point = copy.copy(c.point)
-            point.__init__(c.subject, turned, c.point.dice)
-            return Case(point, c.i, c.o, c.tolerance)
+            return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
         return None
 
     def both(self):
         """The first case, and again where the values stand in another order, if they can."""
-        return [self] if self.again is None else [self, Cases([self.again])]
+        yield self
+        if self.again is not None:
+            yield Cases([self.again])
 
+    @functools.cached_property
     def through(self):
         """(rows, where, look): elements of the output that are passed wrongly, beside right ones.
 

@@ -20,7 +20,7 @@ cause = Causes()
     before=("contribution-lost", "outputs-scaled"),  # all contributions of some elements
 )
 def grad_output_partly_ignored(cases):
-    found = cases.missing and cases.through()
+    found = cases.missing and cases.through
     if not found:
         return False
     rows, where, _ = found
@@ -121,7 +121,7 @@ def jacobian_transposed(cases):
 )
 def outputs_scaled(cases):
     """Rows of the Jacobian; of the elements of the input, some get from right and wrong ones."""
-    found = cases.through()
+    found = cases.through
     if not found:
         return False
     wrong, where, _ = found
@@ -285,7 +285,7 @@ def partly_right(cases):
 
 @cause("outputs-scaled")  # for no number that could be told
 def outputs_wrong(cases):
-    found = cases.through()
+    found = cases.through
     return found and found[1] and {"where": found[1], "how": "is wrong"}
 
 
