@@ -249,6 +249,23 @@ def scaled_along(cases):
 
 
 @cause(
+    "term-transposed",
+    "The error of the gradient of {x} changes its sign when it is transposed, as when one of its "
+    "terms is transposed.",
+    look="the order of the factors, and every transpose, in each term",
+    before=("partly-right",),  # on the diagonal
+)
+def term_transposed(cases):
+    for c in cases:
+        if not c.whole or c.x.dim() < 2 or c.shape[-1] != c.shape[-2] or c.shape[-1] < 3:
+            return False
+        error = (c.given - c.expected).reshape(3, *c.shape)
+        if ((error + error.mT).abs() > c.limit.max()).any():
+            return False
+    return True
+
+
+@cause(
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
     "{extra} where it should be.",
@@ -275,10 +292,11 @@ def partly_right(cases):
     if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
         return False
     points = [of_elements(cases[0]) for cases in cases.both()]
-    found = rule(c.shape, points, c.named, list(repeated(c.subject)))
+    how = c.how()
+    twice = () if how == "should be zero" else list(repeated(c.subject))
+    found = rule(c.shape, points, c.named, twice)
     if not found:
         return False
-    how = c.how()
     may = MEANT if how == "should be zero" else ""
     return {"where": found[0], "how": how, "look": found[1], "may": may}
 
@@ -292,6 +310,6 @@ def outputs_wrong(cases):
 def repeated(subject):
     """(name, numbers that it holds more than once) of each input of integers."""
     for name, t in subject.arguments.items():
-        if isinstance(t, torch.Tensor) and not (t.is_floating_point() or t.is_complex()):
+        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
             numbers, counts = t.unique(return_counts=True)
             yield name, set(numbers[counts > 1].tolist())

@@ -9,7 +9,7 @@ from .cases import Causes
 from .factors import is_flat
 from .report import MEANT, brief
 from .slopes import largest
-from .where import FORMULA, of_elements
+from .where import BRANCH, FORMULA, of_elements
 
 cause = Causes()
 
@@ -231,7 +231,9 @@ def partly_right_somewhere(cases):
     if not c.wrong.any() or 10 * right.sum() < c.trusted.sum():
         return False
     where = f"at {int(c.wrong.sum())} of {int(c.trusted.sum())} elements examined"
-    return {"where": where, "how": c.how(), "look": FORMULA, "may": ""}
+    how = c.how()
+    may = MEANT if how == "should be zero" else ""
+    return {"where": where, "how": how, "look": BRANCH if "zero" in how else FORMULA, "may": may}
 
 
 @cause(

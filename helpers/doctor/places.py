@@ -96,8 +96,8 @@ def shifted(cases):
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places{which}.",
     look="gather against scatter, a permutation against its inverse",
-    before=("partly-right", "jacobian-transposed", "grad-output-scaled"),  # as that of a
-    # permutation is its inverse, and its places are those of grad_output
+    before=("partly-right", "jacobian-transposed", "grad-output-scaled", "term-transposed"),
+    # as that of a permutation is its inverse; its places are those of grad_output; all its terms
 )
 def misplaced(cases):
     for c in cases:

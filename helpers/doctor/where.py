@@ -49,6 +49,12 @@ def sizes_of(case, like):
     found = [(own, like.real), (f"the magnitude of {own}", like.abs())]
     pairs = [(f"`{n}`", t) for n, t in zip(case.subject.inputs, case.point.values, strict=True)]
     found += [(n, t.real) for n, t in [*pairs, (case.output, case.y)] if t.shape == like.shape]
+    for name, t in case.subject.arguments.items():  # masks and signs, of whole rows perhaps
+        if not isinstance(t, torch.Tensor) or t.numel() < 6 or t.is_complex():
+            continue
+        if t.shape == like.shape[: t.dim()] and len(t.unique()) == 2:
+            wide = t.reshape(*t.shape, *[1] * (like.dim() - t.dim())).expand(like.shape)
+            found += [(f"`{name}`", wide.real)] if f"`{name}`" not in dict(found) else []
     return [(what, t.detach().reshape(-1)) for what, t in dict(found).items()]
 
 
@@ -62,13 +68,16 @@ def rule(shape, points, argument=lambda low, high: None, repeated=()):
         return found, BRANCH
     wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
     right = torch.cat([p.elements[p.right] for p in points]).unique()
-    right = right[~torch.isin(right, wrong)]
+    if torch.isin(right, wrong).any():  # then it is the values that matter, not the places
+        first = points[0]
+        found = by_place(shape, first.elements[first.right], first.elements[first.wrong], 1)
+        return (found, BRANCH) if found else None
     if not len(right) or not len(wrong):
         return None
     index = [torch.stack(torch.unravel_index(t, shape), -1) for t in (wrong, right)]
     for (name, many), d in itertools.product(repeated, range(len(shape))):
         bad, good = (set(t[:, d].tolist()) for t in index)
-        if bad == many & (bad | good) and not good & many:
+        if bad and bad == many & (bad | good):
             where = f"at {indices(sorted(bad), shape[d])} of dimension {d}"
             return f"{where}, which `{name}` holds more than once,", REPEATED
     found = by_place(shape, right, wrong)
@@ -81,6 +90,8 @@ def by_value(points, argument):
     for what in first:
         pairs = [(p.sizes[what][p.right], p.sizes[what][p.wrong]) for p in points]
         right, wrong = (torch.cat(t) for t in zip(*pairs, strict=True))
+        which = right.dtype == torch.bool
+        right, wrong = right.double(), wrong.double()
         if not len(right) or not len(wrong):
             return None
         if what == next(iter(first)) and not wrong.any() and right.all():
@@ -91,13 +102,17 @@ def by_value(points, argument):
             few = min(len(right), len(wrong)) < 3
             if good < bad and not (few and (edge or len(points) < 2)):
                 span = sorted(((sign * good).item(), (sign * bad).item()))
+                if which:
+                    return f"where {what} is {sign > 0},"
                 named = argument(*span) if edge else None
                 return f"where {what} is {word} {named or brief(sign * edge)},"
     return None
 
 
-def by_place(shape, right, wrong):
-    """Indices at which the one is found and not the other."""
+def by_place(shape, right, wrong, most=None):
+    """Indices at which the one is found and not the other, of so many dimensions at most."""
+    if not len(right) or not len(wrong):
+        return None
     if len(wrong) == 1:
         return f"at {position(wrong.item(), shape)}"
     index = [torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong)]
@@ -105,6 +120,8 @@ def by_place(shape, right, wrong):
         good, bad = (sorted(set(t[:, d].tolist())) for t in index)
         if not set(good).intersection(bad):
             return f"at {indices(bad, shape[d])} of dimension {d}"
+    if most == 1:
+        return None
     for d, e in itertools.combinations(range(len(shape)), 2):
         good, bad = (set((t[:, e] - t[:, d]).tolist()) for t in index)
         if shape[d] == shape[e] > 2 and not good & bad:

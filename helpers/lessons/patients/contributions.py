@@ -111,6 +111,24 @@ class SoftmaxOfSegments(Function):
         return grad_output * scale * y, grad_output * y, None
 
 
+def masked():
+    mask = torch.tensor([[1, 0, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
+    return *matrix(), mask.bool()
+
+
+@broken("partly-right", "the mask is forgotten", masked)
+class LeaksThroughTheMask(Function):
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(x)
+        return (x * x * mask).sum(1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output[:, None] * 2 * x, None
+
+
 @broken("other-mask", "the mask is that of the neighbours", matrix)
 class NeighboursMask(Function):
     @staticmethod
@@ -183,3 +201,21 @@ class CubeOfTheMagnitude(Function):
     def backward(ctx, grad_output):
         (z,) = ctx.saved_tensors
         return 2 * z * z.conj() * grad_output + z * z * grad_output
+
+
+def form():
+    x, *vectors = draw((4, 4), (4,), (4,))
+    return x.requires_grad_(), *vectors
+
+
+@broken("term-transposed", "one of two terms, and the matrix is square", form)
+class TransposesATerm(Function):
+    @staticmethod
+    def forward(ctx, x, u, v):
+        ctx.save_for_backward(x, u, v)
+        return (u @ x @ v) * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, u, v = ctx.saved_tensors
+        return grad_output * (u @ x @ v) + (grad_output * x).sum() * torch.outer(v, u), None, None
