@@ -15,6 +15,7 @@ from helpers.doctor.report import TEXTS
 from helpers.doctor.screen import leveled
 from helpers.doctor.slopes import slopes_along
 from helpers.doctor.subject import Subject
+from helpers.doctor.where import BRANCH, Spots, rule
 from helpers.lessons import clinic
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 from helpers.lessons.patients.patient import Square, draw
@@ -47,6 +48,86 @@ def test_the_healthy_are_not_accused(k):
     report, code = report_on(len(BROKEN) + k), HEALTHY[k].code
     assert all(f.severity == "note" for f in report.findings), str(report)
     assert code is None or code in [f.code for f in report.findings], str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ScansForwards", "gathers what comes before it along dimension 1"),
+        ("ScansExclusively", "lacks what each index of dimension 1 gets from the same index"),
+        ("MeanOfSome", "another factor at each index of dimension 0: 0.75, 0.5, 1."),
+        ("MeanOfBags", "multiplied by another factor at each index of dimension 0 (0.5, 0.333)"),
+        ("OuterProducts", "right if grad_output were transposed before"),
+        ("ExpMinusItself", "The error of the gradient of `x` is grad_output times 1."),
+        ("SoftmaxOfSegments", "along the elements of one number in `segment`, times"),
+        ("ScalesRows", "it is summed over dimension 0 of the output, not 1"),
+        ("LeakyEdges", "grad_output: those where the output is below 0"),
+        ("SumsTokens", "at index 0 of dimension 0, which `tokens` holds more than once,"),
+        ("CubeOfTheMagnitude", "right only where grad_output is real"),
+        ("LeaksThroughTheMask", "where `mask` is False, it should be zero"),
+        ("TransposesATerm", "changes its sign when it is transposed"),
+        ("AveragesGradOutput", "right only where grad_output is all ones"),
+    ],
+)
+def test_the_sentence_is_sharp(name, words):
+    assert words in report_on(BROKEN.index(PATIENTS[name])).findings[0].message
+
+
+def wrong_by(factor, forward):
+    """A Function of one input whose gradient is that of forward, times factor(x)."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return torch.func.vjp(forward, x)[1](grad_output)[0] * factor(x)
+
+    return Wrong
+
+
+def test_what_holds_of_every_wrong_gradient_is_not_said():
+    (x,) = draw((3, 4))
+    elementwise = wrong_by(torch.sigmoid, torch.sin)
+    of_a_sum = wrong_by(torch.sigmoid, lambda x: x.sin().sum())
+    codes = [examine(fn, x).findings[0].code for fn in (elementwise, of_a_sum)]
+    assert codes == ["derivative-wrong", "gradient-wrong"]
+
+
+def test_a_size_counts_only_where_something_is_summed():
+    (x,) = draw((2, 3, 4))
+    finding = examine(wrong_by(lambda x: 1 / 8, torch.sin), x).findings[0]
+    assert finding.code == "scaled", finding.message
+
+
+def test_a_bound_that_fits_a_handful_is_no_rule():
+    numbers = torch.tensor([0.1, 0.2, 0.9, 1.3, 2.0])
+    few = Spots(torch.arange(5), numbers > 0.5, numbers < 0.5, {"x": numbers})
+    assert "index 0, 1" in rule((5,), [few])[0]
+    moved = Spots(few.elements, few.right.flip(0), few.wrong.flip(0), {"x": numbers.flip(0)})
+    assert rule((5,), [few, moved])[0] == "where x is below 0.55,"
+    other = Spots(few.elements, few.right.roll(1), few.wrong.roll(1), {"x": numbers})
+    assert rule((5,), [few, other]) == ("at index 0, 1 of dimension 0", BRANCH)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda i, j: j % 2 == 1, "at every odd index of dimension 1"),
+        (lambda i, j: i == j, "on the diagonal"),
+        (lambda i, j: i < j, "above the diagonal"),
+        (lambda i, j: (i > 0) & (j > 2), "at index 1 to 5 of dimension 0 and index 3 to 5"),
+        (lambda i, j: (i < 1) | (j < 2), "everywhere but at index 1 to 5 of dimension 0 and"),
+    ],
+)
+def test_places_have_names(wrong, words):
+    i, j = torch.unravel_index(torch.arange(36), (6, 6))
+    spots = Spots(torch.arange(36), ~wrong(i, j), wrong(i, j), {"x": 0 * i})
+    assert words in rule((6, 6), [spots])[0]
 
 
 def test_every_code_has_a_patient():

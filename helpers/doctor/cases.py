@@ -1,5 +1,6 @@
 """How a cause is declared, and what several causes ask of a wrong gradient."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -8,8 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
+from .gradient import Case, Point
 from .report import TEXTS, Text, error
-from .slopes import largest
+from .slopes import Dice, largest, of_the_same_kind
+from .subject import CallError
+from .where import Spots, rule, sizes_of
 
 
 @dataclass
@@ -64,9 +68,16 @@ class Cases(tuple):
         found = []
         for c in self:
             zero = (c.expected.abs() <= c.limit).all(0)
-            keep = c.trusted & (c.expected.abs() > 1e-3 * largest(c.expected)).all(0)
-            ratio = c.sampled[:, keep] / c.expected[:, keep]
-            if not keep.any() or ((ratio - ratio[0]).abs() > 1e-3 * largest(ratio)).any():
+            rows = (c.expected.abs() > c.limit)[:, c.trusted].any(1)  # ones may give zeros
+            if not rows.any():
+                return None
+            expected = c.expected[rows]
+            keep = c.trusted & (expected.abs() > 1e-3 * largest(expected)).all(0)
+            ratio = c.sampled[rows][:, keep] / expected[:, keep]
+            if (
+                not (c.wrong & keep).any()
+                or ((ratio - ratio[0]).abs() > 1e-3 * largest(ratio)).any()
+            ):
                 return None
             if not ratio.any() or (c.sampled.abs() > c.limit)[:, c.trusted & zero].any():
                 return None
@@ -74,19 +85,66 @@ class Cases(tuple):
         return found
 
     @functools.cached_property
-    def missing(self):
-        """(missing, there): the entries of the Jacobian, if only some that are there are lost."""
+    def jacobians(self):
+        """(given, expected, limit) of the first case, of shape (outputs, inputs); or None."""
         seen = self[0].evidence
         if "given_jacobian" not in seen or not self[0].whole:
             return None
         given, expected = seen["given_jacobian"], seen["expected_jacobian"]
-        limit = self[0].tolerance * largest(expected)
+        return given, expected, self[0].tolerance * largest(expected)
+
+    @functools.cached_property
+    def missing(self):
+        """(missing, there): the entries of the Jacobian, if only some that are there are lost."""
+        if not self.jacobians:
+            return None
+        given, expected, limit = self.jacobians
         there = expected.abs() > limit
         missing = there & (given.abs() <= limit)
         if not missing.any() or ((given - expected).abs() > limit)[~missing].any():
             return None
-        # Where nothing is left of some gradients, that is simpler to say.
-        return (missing, there) if (there & ~missing).any(0)[missing.any(0)].all() else None
+        return missing, there
+
+    @functools.cached_property
+    def again(self):
+        """The first case where the values of each input stand in the opposite order; or None."""
+        c = self[0]
+        if c.sparse:  # what fits so many elements is no chance
+            return None
+        turned = [v.flip(tuple(range(v.dim()))) for v in c.point.values]
+        turned = [of_the_same_kind(v, t) for v, t in zip(c.point.values, turned, strict=True)]
+        with contextlib.suppress(CallError, RuntimeError):
+            return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
+        return None
+
+    def both(self):
+        """The first case, and again where the values stand in another order, if they can."""
+        yield self
+        if self.again is not None:
+            yield Cases([self.again])
+
+    @functools.cached_property
+    def through(self):
+        """(rows, where, look): elements of the output that are passed wrongly, beside right ones.
+
+        where and look are None where they follow no rule. False, if that is not what is wrong.
+        """
+        points = []
+        for cases in self.both():
+            if not cases.jacobians:
+                break
+            given, expected, limit = cases.jacobians
+            there, off = expected.abs() > limit, (given - expected).abs() > limit
+            right, wrong = there.any(1) & ~off.any(1), off.any(1)
+            if (off != there)[wrong].any() or not (there[right].any(0) & there[wrong].any(0)).any():
+                break
+            c = cases[0]
+            numbers = torch.arange(len(off), device=off.device)
+            points.append(Spots(numbers, right, wrong, dict(sizes_of(c, c.y))))
+        if not points:
+            return False
+        where, look = rule(self[0].y.shape, points) or (None, None)
+        return points[0].wrong, where, look
 
     def moved(self, order, inner=None):
         """Is what belongs at each element found where `order` says? inner: where that is asked."""
@@ -108,9 +166,14 @@ class Cases(tuple):
         both = ((c.output, c.y.shape), (x, c.shape))
         sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
         sizes += [(c.y.numel(), c.output), (c.x.numel(), x)]
-        for t, ns in both:
+        for k, (t, ns) in enumerate(both):
+            varied = self.varied(k)
+
+            def may_be_reduced(dims, varied=varied):
+                return varied is None or varied.issuperset(dims)
+
             for many in range(2, len(ns)):
-                for dims in itertools.combinations(range(len(ns)), many):
+                for dims in filter(may_be_reduced, itertools.combinations(range(len(ns)), many)):
                     *first, last = map(str, dims)
                     named = f"dimensions {', '.join(first)} and {last} of {t}"
                     sizes.append((math.prod(ns[d] for d in dims), named))
@@ -119,13 +182,26 @@ class Cases(tuple):
                 return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
         return False
 
-    def rest(self, name, power):
-        """ratios / t**power, where t is the tensor called `name`; None without two of them."""
+    def varied(self, k):
+        """Dimensions of the output (k = 0) in which what one element of the input acts on differs.
+
+        Of the input (k = 1) those in which what acts on one element of the output differs.
+        """
+        if not self.jacobians:
+            return None
+        _, expected, limit = self.jacobians
+        there = expected.abs() > limit
+        shape, there = ((self[0].y.shape, there.T), (self[0].shape, there))[k]
+        index = torch.unravel_index(torch.arange(there.shape[1], device=there.device), shape)
+        return {d for d, i in enumerate(index) if any(len(i[row].unique()) > 1 for row in there)}
+
+    def rest(self, of, power):
+        """ratios / t**power, where t = of(case); None without two of them."""
         found = []
         for c, (elements, ratio) in zip(self, self.ratios, strict=True):
             try:
-                found.append(ratio / c.row(c.tensor(name).expand(c.shape))[elements] ** power)
+                found.append(ratio / c.row(of(c).expand(c.shape))[elements] ** power)
             except RuntimeError:  # t has no value at each element
                 return None
         found = torch.cat(found)
-        return found if len(found) > 1 and found.isfinite().all() else None
+        return found if len(found) > 1 and found.isfinite().all() and found.all() else None

@@ -7,6 +7,6 @@ down that fit the same gradients now and then, or are themselves before such, an
 why. To add a cause: one block in one of the files, and one patient.
 """
 
-from . import factors, formulas, places
+from . import contributions, factors, formulas, places
 
-CAUSES = [cause for group in (factors, places, formulas) for cause in group.cause]
+CAUSES = [cause for group in (factors, places, contributions, formulas) for cause in group.cause]

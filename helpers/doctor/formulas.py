@@ -6,37 +6,46 @@ import math
 import torch
 
 from .cases import Causes
-from .gradient import relation
+from .factors import is_flat
 from .report import MEANT, brief
 from .slopes import largest
+from .where import BRANCH, FORMULA, of_elements
 
 cause = Causes()
 
 
 @cause(
-    "operand-turned",
-    "The gradient of {x} is right for `{other}` {how}, not for `{other}` itself.",
-    look="the transposes and flips of `{other}`, in forward and in backward",
-    before=("derivative-wrong",),  # where another factor is left of a product
+    "term-off",
+    "The error of the gradient of {x} is grad_output times {what}.",
+    look="a term of the derivative that is missing, or has the wrong factor",
+    before=("term-missing", "derivative-wrong"),  # it is the same along a dimension; and a factor
 )
-def operand_turned(cases):
-    c = cases[0]
-    for j, name in enumerate(c.subject.inputs):
-        for how, turned in turns(c.point.values[j]) if j != c.i else ():
-            if c.fits_with(j, turned):
-                return {"other": name, "how": how}
+def term_off(cases):
+    """The same number, or an input or the output times the same number, at each element."""
+    if (
+        cases.factor is not None
+        or is_flat(cases)
+        or any(c.passes or not c.given.any() for c in cases)
+    ):
+        return False
+    for name in ("", cases[0].input, *cases[0].subject.names, cases[0].output):
+        found = []
+        for c in cases:
+            if c.passed is None:
+                return False
+            try:
+                t = c.row(c.tensor(name).expand(c.shape)) if name else torch.ones_like(c.given[0])
+            except RuntimeError:
+                break
+            off, term = c.sampled - c.expected, (c.passed * t)[:, c.elements]
+            times = (term.conj() * off).sum() / term.abs().square().sum()
+            if not times.isfinite() or not c.fits(c.sampled - times * term):
+                break
+            found.append(times.item())
+        if len(found) == len(cases) and abs(found[0] - found[-1]) <= 1e-4 * abs(found[0]):
+            also = f", times {name if name == cases[0].output else f'`{name}`'}" if name else ""
+            return {"what": brief(found[0]) + also}
     return False
-
-
-def turns(t):
-    """(how, t flipped or transposed), as far as that keeps its shape and changes it."""
-    dims = range(t.dim())
-    found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
-    for d, e in itertools.combinations(dims, 2):
-        if t.shape[d] == t.shape[e] > 1:
-            named = "transposed" if t.dim() == 2 else f"with dimensions {d} and {e} exchanged"
-            found.append((named, t.transpose(d, e)))
-    return [(how, turned) for how, turned in found if not torch.equal(t, turned)]
 
 
 @cause(
@@ -58,6 +67,9 @@ def term_missing(cases):
     for (times, basis), dims in itertools.product(bases, subsets(c.shape)):
         if rests(error, basis, c.shape, dims) < 1e-4:
             return {"along": named(dims), "times": times}
+    for (times, basis), (name, groups) in itertools.product(bases, segments(c)):
+        if rests(error, [t * g for t in basis for g in groups], c.shape) < 1e-4:
+            return {"along": f"the elements of one number in `{name}`", "times": times}
     return False
 
 
@@ -88,6 +100,7 @@ def same_shaped(c):
     found = [(c.output, c.y), (f"exp of {c.output}", c.y.exp())] if c.y.shape == c.x.shape else []
     pairs = zip(c.subject.inputs, c.point.values, strict=True)
     found += [(f"`{name}`", t) for name, t in pairs if t.shape == c.x.shape]
+    found += [(f"exp of `{c.input}`", c.x.exp())]
     return [(name, c.row(t)) for name, t in found if not t.is_complex() and t.isfinite().all()]
 
 
@@ -102,8 +115,16 @@ def named(dims):
     return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
 
 
-def rests(error, basis, shape, dims):
+def segments(c):
+    """(name, a mask for each number) of integers that say which elements go together."""
+    for name, t in c.subject.arguments.items():
+        if isinstance(t, torch.Tensor) and t.shape == c.x.shape and t.dtype == torch.int64:
+            yield name, [c.row(t == n) for n in t.unique()]
+
+
+def rests(error, basis, shape, dims=None):
     """How much of the error no combination of the basis explains, another one for each slice."""
+    dims = range(len(shape)) if dims is None else dims
     last = [-1 - k for k in range(len(dims))]
     size = math.prod(shape[d] for d in dims)
 
@@ -123,24 +144,38 @@ def rests(error, basis, shape, dims):
 
 @cause(
     "inner-derivative-forgotten",
-    "The gradient of {x} is grad_output itself; the derivative of {y} with respect to {x} is not "
-    "multiplied in." + MEANT,
+    "The gradient of {x} is grad_output itself{summed}; the derivative of {y} with respect to {x} "
+    "is not multiplied in." + MEANT,
     look="the chain rule: grad_output times a derivative",
     before=("right-only-for-ones", "derivative-wrong", "others-term"),  # the derivative may be 1
     # somewhere, or for another input
 )
 def inner_derivative_forgotten(cases):
-    return all(c.passes and not c.identity for c in cases)
+    if not all(c.passes and not c.identity for c in cases):
+        return False
+    return {"summed": "" if cases[0].y.numel() <= cases[0].x.numel() else ", summed"}
 
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right only when grad_output is all ones, as it is after `.sum()`.",
-    look="what is done to grad_output: a sum, a mean or an index mixes its elements",
-    before=("derivative-wrong",),  # what is wrong may be too small to show among ones
+    "The gradient of {x} is right only where grad_output is {when}.",
+    look="{look}",
 )
 def right_only_for_ones(cases):
-    return all(c.y.numel() > 1 and c.for_ones for c in cases)
+    """Or for others of a kind, of which ones are."""
+    if not all(c.y.numel() > 1 and c.for_ones for c in cases):
+        return False
+    mixes = "what mixes the elements of grad_output: a sum, a mean, an index or a transform"
+    kinds = [(f"the same all along dimension {d}", lambda v, d=d: v.mean(d, True).expand_as(v))
+             for d in range(cases[0].y.dim()) if cases[0].y.dim() > 1]  # fmt: skip
+    if cases[0].y.is_complex():
+        conjugate = "a conjugate that is missing, or one too many, in a term"
+        kinds = [("real", lambda v: v.real.to(v.dtype))]
+        mixes = conjugate if all(c.with_vs(kinds[0][1]).is_right for c in cases) else mixes
+    for when, made in kinds:
+        if all(c.with_vs(made).is_right for c in cases):
+            return {"when": when, "look": mixes}
+    return {"when": "all ones, as it is after `.sum()`", "look": mixes}
 
 
 @cause(
@@ -148,7 +183,6 @@ def right_only_for_ones(cases):
     "The error of the gradient of {x} is {times}the gradient of `{other}`, as when their terms are "
     "mixed up.",
     look="the terms that {x} and `{other}` have in common",
-    before=("derivative-wrong",),  # where the output is a sum over the elements
 )
 def others_term(cases):
     c = cases[0]
@@ -164,43 +198,42 @@ def others_term(cases):
     return False
 
 
-@cause(
-    "outputs-scaled",
-    "The gradient of {x} is right through some elements of {y}, but {where} it {how}.",
-    look="what forward computes at these elements of {y}, and what backward makes of their "
-    "grad_output",
-)
-def outputs_scaled(cases):
-    """Rows of the Jacobian, each of which several elements of the input share."""
-    c = cases[0]
-    pair = [c.evidence.get(f"{which}_jacobian") for which in ("given", "expected")]
-    if pair[0] is None or not c.whole:
-        return False
-    limit = c.tolerance * largest(pair[1])
-    several = (pair[1].abs() > limit).sum(1) > 1
-    right = ((pair[0] - pair[1]).abs() <= limit).all(1)
-    wrong = ~right
-    if not (several & right).any() or not several[wrong].all() or not wrong.any():
-        return False
-    how = relation(pair[0][wrong], pair[1][wrong], torch.tensor(limit))
-    if "is wrong" in how:
-        return False
-    return {"where": c.where_in(c.y, c.output, right, wrong), "how": how}
-
-
 @cause("factor-missing", before=("derivative-wrong",))  # by a factor that has a name
 def tensor_missing(cases):
     """Off by a factor that is an input or the output, perhaps times a number."""
-    c = cases[0]
-    for name in (c.input, *c.subject.names, c.output) if cases.ratios else ():
+    for name, of in factors(cases[0]) if cases.ratios else ():
         for power, lacks in ((-1, "lacks"), (1, "has once too often"), (-2, "lacks twice")):
-            rest = cases.rest(name, power)
+            rest = cases.rest(of, power)
             if rest is None or ((rest - rest[0]).abs() > 1e-4 * rest[0].abs()).any():
                 continue
             also = f", and is multiplied by {brief(rest[0].item())}"
-            what = name if name == c.output else f"`{name}`"
-            return {"lacks": lacks, "what": what, "rest": "" if abs(rest[0] - 1) < 1e-4 else also}
+            return {"lacks": lacks, "what": name, "rest": "" if abs(rest[0] - 1) < 1e-4 else also}
     return False
+
+
+def factors(c):
+    """(in words, the tensor of a case) of what each element may be multiplied by."""
+    for name in dict.fromkeys((c.input, *c.subject.names, c.output)):
+        of, what = (lambda c, n=name: c.tensor(n)), name if name == c.output else f"`{name}`"
+        yield what, of
+        if of(c).dim() == len(c.shape) + 1:
+            yield f"`{name}[0]`", lambda c, of=of: of(c)[0]
+            yield f"`{name}[-1]`", lambda c, of=of: of(c)[-1]
+        if name != c.output:
+            yield f"exp of {what}", lambda c, of=of: of(c).exp()
+
+
+@cause("partly-right", before=("derivative-wrong",))  # off at each element, it would be
+def partly_right_somewhere(cases):
+    """Without a rule that says where."""
+    c = cases[0]
+    right = of_elements(c).right & (c.expected.abs() > c.limit).any(0)
+    if not c.wrong.any() or 10 * right.sum() < c.trusted.sum():
+        return False
+    where = f"at {int(c.wrong.sum())} of {int(c.trusted.sum())} elements examined"
+    how = c.how()
+    may = MEANT if how == "should be zero" else ""
+    return {"where": where, "how": how, "look": BRANCH if "zero" in how else FORMULA, "may": may}
 
 
 @cause(
@@ -209,7 +242,8 @@ def tensor_missing(cases):
     look="the formula of the derivative",
 )
 def derivative_wrong(cases):
-    return cases.ratios is not None
+    """Of fewer numbers than there are elements, it would be so whatever is wrong."""
+    return cases.ratios is not None and cases[0].y.numel() >= cases[0].x.numel()
 
 
 @cause(

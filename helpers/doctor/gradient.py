@@ -1,5 +1,6 @@
 """One gradient, element by element, as backward gives it and as differences of forward say."""
 
+import copy
 import functools
 import math
 
@@ -8,6 +9,7 @@ import torch
 from .report import brief
 from .slopes import as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
+from .where import relation
 
 
 class Point:
@@ -143,7 +145,8 @@ class Case:
         self.trusted &= ~((self.expected == 0) & (change > 0) & (change < 1e-14)).any(0)
         self.sparse = len(self.elements) < self.x.numel()
         self.whole = not self.sparse and bool(self.trusted.all())
-        self.limit = error + tolerance * largest(self.expected[:, self.trusted])
+        self.floor = tolerance * largest(self.expected[:, self.trusted])
+        self.limit = error + self.floor
         self.right = self.trusted & ((self.sampled - self.expected).abs() <= self.limit).all(0)
         self.wrong = self.trusted & ~self.right
         self.identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
@@ -161,6 +164,17 @@ class Case:
         near = ((candidate - self.expected).abs() <= self.limit).all(0)
         mask = self.trusted & mask
         return bool(mask.any()) and bool(near[mask].all())
+
+    def with_vs(self, made):
+        """The same for made(v) in place of each v."""
+        point = copy.copy(self.point)
+        point.vs = [[made(v) for v in vs] if o == self.o else vs for o, vs in enumerate(point.vs)]
+        point.known, point.returned = {}, {}
+        return Case(point, self.i, self.o, self.tolerance)
+
+    @property
+    def is_right(self):
+        return self.fits(self.sampled)
 
     @property
     def for_ones(self):
@@ -247,14 +261,21 @@ class Case:
         return self.fit_of(self.i, given, j)
 
     @functools.cached_property
-    def passes(self):
-        """Is the gradient grad_output itself, summed or expanded to the input's shape?"""
+    def passed(self):
+        """grad_output itself, summed or expanded to the input's shape, a row for each; or None."""
         try:
             vs = [v.expand(self.shape) if v.dim() < len(self.shape) or v.numel() < self.x.numel()
                   else v.sum_to_size(self.shape) for v in self.vs]  # fmt: skip
         except RuntimeError:
+            return None
+        return torch.stack([self.row(v) for v in vs])
+
+    @property
+    def passes(self):
+        """Is the gradient grad_output itself?"""
+        if self.passed is None:
             return False
-        return all(same(row, self.row(v)) for row, v in zip(self.given, vs, strict=True))
+        return all(same(row, v) for row, v in zip(self.given, self.passed, strict=True))
 
     @functools.cached_property
     def evidence(self):
@@ -277,67 +298,17 @@ class Case:
             seen |= {"given_jacobian": torch.stack(rows), "expected_jacobian": self.jacobian}
         return seen
 
-    def where_in(self, y, name, right, wrong):
-        """In words, at which elements of an output."""
-        if wrong.sum() == 1:
-            return f"at {position(int(wrong.nonzero()[0]), y.shape)}"
-        for d, place in enumerate(torch.unravel_index(torch.arange(y.numel()), y.shape)):
-            bad, good = set(place[wrong].tolist()), set(place[right].tolist())
-            if not good & bad:
-                return f"at index {', '.join(map(str, sorted(bad)[:6]))} of dimension {d}"
-        return f"at {int(wrong.sum())} of them"
-
-    def where(self):
-        """In words, at which elements the gradient is wrong."""
-        if self.wrong.sum() == 1:
-            return f"at {position(self.elements[self.wrong].item(), self.shape)}"
-        x, name = self.x.reshape(-1)[self.elements], f"`{self.input}`"
-        if not x[self.wrong].any() and x[self.right].all():
-            return f"where {name} is 0,"
-        sizes = [(name, x.real), (f"the magnitude of {name}", x.abs())]
-        for k, (other, t) in enumerate(zip(self.subject.inputs, self.point.values, strict=True)):
-            if k != self.i and t.shape == self.x.shape:
-                sizes.append((f"`{other}`", t.reshape(-1)[self.elements].real))
-        for what, size in sizes:
-            for word, sign in (("above", 1), ("below", -1)):
-                good, bad = (sign * size)[self.right].max(), (sign * size)[self.wrong].min()
-                if good < bad and (self.wrong.sum() > 2 or good <= 0 <= bad):
-                    edge = 0.0 if good < 0 < bad else (good + bad).item() / 2
-                    span = sorted(((sign * good).item(), (sign * bad).item()))
-                    named = self.named(*span) if edge else None
-                    return f"where {what} is {word} {named or brief(sign * edge)},"
-        for d in range(len(self.shape)):
-            places = torch.unravel_index(self.elements, self.shape)[d]
-            bad, good = sorted(set(places[self.wrong].tolist())), set(places[self.right].tolist())
-            if not good.intersection(bad):
-                run = len(bad) > 2 and bad == list(range(bad[0], bad[-1] + 1))
-                which = f"{bad[0]} to {bad[-1]}" if run else ", ".join(map(str, bad[:6]))
-                return f"at index {which} of dimension {d}"
-        return f"at {int(self.wrong.sum())} of {int(self.trusted.sum())} elements examined"
+    def how(self):
+        """In words, what the gradient is where it is wrong."""
+        t = [t[:, self.wrong] for t in (self.sampled, self.expected, self.limit)]
+        passed = None if self.passed is None else self.passed[:, self.elements][:, self.wrong]
+        return relation(*t, passed)
 
     def named(self, low, high):
         """The argument, if there is one, whose value lies between the two."""
         for name, value in self.subject.arguments.items():
             if isinstance(value, (int, float)) and low <= value <= high:
                 return f"`{name}` = {brief(value)}"
-
-    def how(self):
-        """In words, what the gradient is where it is wrong."""
-        wrong = self.wrong
-        return relation(self.sampled[:, wrong], self.expected[:, wrong], self.limit[:, wrong])
-
-
-def relation(given, expected, limit):
-    """In words, what all these wrong numbers are."""
-    ratio = given / expected
-    first = ratio.reshape(-1)[0]
-    if not given.any():
-        return "is zero"
-    if (expected.abs() <= limit).all():
-        return "should be zero"
-    if not first.isfinite() or ((ratio - first).abs() > 1e-4 * first.abs()).any():
-        return "is wrong"
-    return "is negated" if abs(first + 1) < 1e-4 else f"is multiplied by {brief(first.item())}"
 
 
 def same(a, b):

@@ -6,8 +6,6 @@ import torch
 
 from .cases import Causes
 from .factors import whose
-from .report import MEANT
-from .slopes import largest, scale
 
 cause = Causes()
 
@@ -31,20 +29,27 @@ def transposed(cases):
 @cause(
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
-    look="the order in which backward returns its gradients",
+    look="{look}",
     before=("inner-derivative-forgotten", "others-term"),  # it may be grad_output that belongs to
     # the other input; and where its own is zero, the error is the other's
 )
 def swapped(cases):
     other = whose(cases)
-    return {"other": other} if other else False
+    if not other:
+        return False
+    alone = cases[0].subject.inputs.index(other) not in cases.wrong
+    copied = f"what belongs to `{cases[0].input}` and not to `{other}`, whose gradient is right"
+    return {
+        "other": other,
+        "look": copied if alone else "the order in which backward returns its gradients",
+    }
 
 
 @cause(
     "reversed",
     "The gradient of {x} is right, but reversed along dimension {d}.",
     look="flips and index arithmetic",
-    before=("misplaced",),  # with a reason for each place
+    before=("misplaced", "grad-output-scaled"),  # with a reason for each place
 )
 def reversed_along(cases):
     for d, n in enumerate(cases[0].shape):
@@ -55,7 +60,7 @@ def reversed_along(cases):
 
 @cause(
     "shifted",
-    "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
+    "The gradient of {x} is right, but shifted by {by} along dimension {d}{halves}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
     before=(
@@ -72,25 +77,27 @@ def shifted(cases):
         for by in (1, -1, 2, -2) if n > 3 else ():
             inner = (index + by >= 0) & (index + by < n)
             if cases.moved(cases.places().roll(-by, d).reshape(-1), inner):
-                return {"by": by, "d": d}
+                return {"by": by, "d": d, "halves": ""}
         for by in range(3, n - 2) if n < 100 else ():  # round the end
             if cases.moved(cases.places().roll(-by, d).reshape(-1)):
-                return {"by": by if 2 * by <= n else by - n, "d": d}
+                halves = ": its halves are exchanged" if 2 * by == n else ""
+                return {"by": by if 2 * by <= n else by - n, "d": d, "halves": halves}
     for d, e in itertools.combinations(range(len(c.shape)), 2):
         for by in itertools.product((1, -1), repeat=2) if min(c.shape[d], c.shape[e]) > 3 else ():
             index = torch.unravel_index(cases.places().reshape(-1), c.shape)
             to = [index[k] + n for k, n in zip((d, e), by, strict=True)]
             inner = (to[0] >= 0) & (to[0] < c.shape[d]) & (to[1] >= 0) & (to[1] < c.shape[e])
             if cases.moved(cases.places().roll([-n for n in by], (d, e)).reshape(-1), inner):
-                return {"by": f"{by[0]} and {by[1]}", "d": f"{d} and {e}"}
+                return {"by": f"{by[0]} and {by[1]}", "d": f"{d} and {e}", "halves": ""}
     return False
 
 
 @cause(
     "misplaced",
-    "The gradient of {x} has the right numbers in the wrong places.",
+    "The gradient of {x} has the right numbers in the wrong places{which}.",
     look="gather against scatter, a permutation against its inverse",
-    before=("partly-right", "jacobian-transposed"),  # as that of a permutation is its inverse
+    before=("partly-right", "jacobian-transposed", "grad-output-scaled", "term-transposed"),
+    # as that of a permutation is its inverse; its places are those of grad_output; all its terms
 )
 def misplaced(cases):
     for c in cases:
@@ -99,7 +106,7 @@ def misplaced(cases):
         off = c.given.sort(1).values - c.expected.sort(1).values
         if (off.abs() > c.limit.max()).any():
             return False
-    return True
+    return {"which": ""}
 
 
 @cause(
@@ -149,94 +156,13 @@ def summed_too_far(cases):
     return False
 
 
-@cause(
-    "grad-output-partly-ignored",
-    "The gradient of {x} takes no notice of some elements of grad_output.",
-    look="indices and reductions",
-    before=("contribution-lost",),  # all contributions of some elements
-)
-def grad_output_partly_ignored(cases):
-    if not cases.missing:
-        return False
-    missing, there = cases.missing
-    rows = missing.any(1)
-    return bool(missing.any(0).all()) and torch.equal(missing[rows], there[rows])
-
-
-@cause(
-    "cross-terms-lost",
-    "The gradient of {x} is that of each element alone, but each element of {y} depends on several "
-    "of {x}.",
-    look="the means, norms and sums of forward, through which elements act on one another",
-    before=("contribution-lost",),  # all but one of each
-)
-def cross_terms_lost(cases):
-    if not cases.missing or cases[0].x.shape != cases[0].y.shape:
-        return False
-    missing, there = cases.missing
-    alone = torch.eye(len(missing), dtype=torch.bool, device=missing.device)
-    return torch.equal(missing, there & ~alone)
-
-
-@cause(
-    "contribution-lost",
-    "The gradient of {x} lacks contributions: where several elements of {y} depend on one of {x}, "
-    "not all are added up.",
-    look="repeated indices (assignment keeps one contribution, and so does an indexed +=), and "
-    "the means, norms and sums of forward, through which elements act on one another",
-    before=("partly-right",),  # where nothing was lost
-)
-def contribution_lost(cases):
-    return cases.missing is not None
-
-
-@cause(
-    "jacobian-transposed",
-    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
-    look="the transpose of the matrix that multiplies grad_output",
-    before=("partly-right", "right-only-for-ones", "operand-turned"),  # a row may be right by
-    # chance, rows and columns may have the same sums, and the matrix may be an input
-)
-def jacobian_transposed(cases):
-    for c in cases:
-        if c.x.shape != c.y.shape or c.x.numel() < 2 or c.x.is_complex() or c.y.is_complex():
-            return False
-        step = scale(c.x).min().item()
-        for v, given in zip(c.vs[:2], c.given, strict=False):
-            slope = c.point.slopes(c.i, v.to(c.x.dtype) * step)[c.o]
-            off = (slope.value / step - given).abs()[slope.trusted]
-            if not off.numel() or off.max() > c.tolerance * largest(given):
-                return False
-    return True
-
-
-@cause(
-    "grad-output-scaled",
-    "The gradient of {x} would be right if grad_output were {how} {what} before.",
-    look="where grad_output enters the gradient of {x}",
-)
-def grad_output_scaled(cases):
-    """By a factor for each element of the output; where it is one of the input, that is simpler."""
-    if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
-        return False
-    c = cases[0]
-    for name in (*c.subject.names, c.output):
-        for power, how in ((1, "multiplied by"), (-1, "divided by")):
-            if all(c.fits_scaled(c.tensor(name), power) for c in cases):
-                return {"how": how, "what": name if name == c.output else f"`{name}`"}
-    return False
-
-
-@cause(
-    "partly-right",
-    "The gradient of {x} is right in part: {where} it {how}.{may}",
-    look="masks, branches and bounds, and the formula there",
-    before=("inner-derivative-forgotten",),  # the derivative may be 1 here and there
-)
-def partly_right(cases):
-    c = cases[0]
-    matters = (c.expected.abs() > c.limit).any(0)
-    if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
-        return False
-    how = c.how()
-    return {"where": c.where(), "how": how, "may": MEANT if how == "should be zero" else ""}
+def turns(t):
+    """(how, t flipped, reversed round the end, or transposed), as far as that keeps its shape."""
+    dims = range(t.dim())
+    found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
+    for d, e in itertools.combinations(dims, 2):
+        if t.shape[d] == t.shape[e] > 1:
+            named = "transposed" if t.dim() == 2 else f"with dimensions {d} and {e} exchanged"
+            found.append((named, t.transpose(d, e)))
+    around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
+    return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]

@@ -12,10 +12,10 @@ from torch.autograd import Function, forward_ad
 from .examination import Trials
 from .exceptions import told
 from .forward import nodes
-from .gradient import relation
 from .report import error, note
 from .slopes import as_vector, largest, position, slopes_along
 from .subject import CallError, differentiable, draws, phase, reseed, tensors
+from .where import relation
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__

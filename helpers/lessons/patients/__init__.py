@@ -6,6 +6,7 @@ code of a note. Every code of the doctor has a patient.
 """
 
 from . import (  # noqa: F401
+    contributions,
     formulas,
     healthy,
     innocent,

@@ -1,0 +1,315 @@
+"""Causes that concern contributions: what each element of grad_output adds, and where to."""
+
+import itertools
+
+import torch
+
+from .cases import Causes
+from .places import turns
+from .report import MEANT
+from .slopes import largest, scale
+from .where import Spots, of_elements, relation, rule, sizes_of, slices
+
+cause = Causes()
+
+
+@cause(
+    "grad-output-partly-ignored",
+    "The gradient of {x} takes no notice of some elements of grad_output{where}.",
+    look="masks, indices and reductions",
+    before=("contribution-lost", "outputs-scaled"),  # all contributions of some elements
+)
+def grad_output_partly_ignored(cases):
+    found = cases.missing and cases.through
+    if not found:
+        return False
+    rows, where, _ = found
+    missing, there = cases.missing
+    if not torch.equal(missing[rows], there[rows]):
+        return False
+    # An index that is assigned leaves one contribution of each.
+    left = (there & ~missing).sum(0)[missing.any(0)]
+    if not missing.any(0).all() and (where is None or (left == 1).all()):
+        return False
+    return {"where": f": those {where.rstrip(',')}" if where else ""}
+
+
+@cause(
+    "cross-terms-lost",
+    "The gradient of {x} is that of each element alone, but each element of {y} depends on several "
+    "of {x}.",
+    look="the means, norms and sums of forward, through which elements act on one another",
+    before=("contribution-lost",),  # all but one of each
+)
+def cross_terms_lost(cases):
+    return lacks_all(cases, lambda y, x: y != x)
+
+
+@cause(
+    "own-term-lost",
+    "The gradient of {x} lacks what each index of dimension {d} gets from the same index of {y}.",
+    look="sums that leave out their own element: exclusive in place of inclusive, or a diagonal",
+)
+def own_term_lost(cases):
+    return lacks_all(cases, lambda y, x: y == x)
+
+
+def lacks_all(cases, pairs):
+    """Are just those entries lost where pairs(index of the output, of the input) along one d?"""
+    c = cases[0]
+    if not cases.missing or c.x.dim() != c.y.dim():
+        return False
+    missing, there = cases.missing
+    if not (there & ~missing).any():
+        return False
+    for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
+        chosen = pairs(rows[:, None], columns)
+        if c.shape[d] == c.y.shape[d] > 1 and torch.equal(missing, there & chosen):
+            return {"d": d}
+    return False
+
+
+def grids(c):
+    """The indices along each dimension of the output's elements, and of the input's."""
+    return [
+        torch.unravel_index(torch.arange(t.numel(), device=t.device), t.shape) for t in (c.y, c.x)
+    ]
+
+
+@cause(
+    "contribution-lost",
+    "The gradient of {x} lacks contributions: where several elements of {y} depend on one of {x}, "
+    "not all are added up.",
+    look="repeated indices (assignment keeps one contribution, and so does an indexed +=), and "
+    "the means, norms and sums of forward, through which elements act on one another",
+    before=("partly-right", "outputs-scaled"),  # where nothing was lost, or all of an output's
+)
+def contribution_lost(cases):
+    if not cases.missing:
+        return False
+    missing, there = cases.missing
+    # Where nothing is left of some gradients, that is simpler to say.
+    return bool((there & ~missing).any(0)[missing.any(0)].all())
+
+
+@cause(
+    "jacobian-transposed",
+    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
+    look="the transpose of the matrix that multiplies grad_output",
+    before=("partly-right", "right-only-for-ones", "operand-turned"),  # a row may be right by
+    # chance, rows and columns may have the same sums, and the matrix may be an input
+)
+def jacobian_transposed(cases):
+    for c in cases:
+        if c.x.shape != c.y.shape or c.x.numel() < 2 or c.x.is_complex() or c.y.is_complex():
+            return False
+        step = scale(c.x).min().item()
+        for v, given in zip(c.vs[:2], c.given, strict=False):
+            slope = c.point.slopes(c.i, v.to(c.x.dtype) * step)[c.o]
+            off = (slope.value / step - given).abs()[slope.trusted]
+            if not off.numel() or off.max() > c.tolerance * largest(given):
+                return False
+    return True
+
+
+@cause(
+    "outputs-scaled",
+    "The gradient of {x} is right through some elements of {y}, but {where} it {how}.",
+    look="what forward computes at these elements of {y}, and what backward makes of their "
+    "grad_output",
+    before=("partly-right",),  # where all that an element of the input gets is wrong
+)
+def outputs_scaled(cases):
+    """Rows of the Jacobian; of the elements of the input, some get from right and wrong ones."""
+    found = cases.through
+    if not found:
+        return False
+    wrong, where, _ = found
+    given, expected, limit = cases.jacobians
+    there = expected[wrong].abs() > limit
+    how = relation(given[wrong][there], expected[wrong][there], torch.tensor(limit))
+    if "is wrong" in how:
+        return False
+    return {"where": where or f"at {int(wrong.sum())} of {len(wrong)} of them", "how": how}
+
+
+@cause(
+    "grad-output-scaled",
+    "The gradient of {x} would be right if grad_output were {how} before.",
+    look="where grad_output enters the gradient of {x}",
+    before=("right-only-for-ones", "inner-derivative-forgotten"),  # as ones are then, or all is
+)
+def grad_output_scaled(cases):
+    """By a factor for each element of the output; where it is one of the input, that is simpler."""
+    if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
+        return False
+    c = cases[0]
+    for name in (*c.subject.names, c.output):
+        for power, how in ((1, "multiplied by"), (-1, "divided by")):
+            if all(c.fits_scaled(c.tensor(name), power) for c in cases):
+                return {"how": f"{how} {name if name == c.output else f'`{name}`'}"}
+    if found := cases.jacobians and each_row(c, *cases.jacobians):
+        along = f"another factor at each index of dimension {found[0]} ({found[1]})"
+        return {"how": f"multiplied by {along}"}
+    for turned in zip(*(turns(v) for v in c.vs[:2]), strict=True):
+        if c.fits_rows(c.vjp(v) for _, v in turned):
+            return {"how": turned[0][0]}
+    return False
+
+
+def each_row(c, given, expected, limit):
+    """(dimension of the output, factors) by which the rows of the Jacobian belong multiplied."""
+    rows = (expected.abs() > limit).any(1)
+    given, expected = given[rows], expected[rows]
+    factors = (given * expected).sum(1) / expected.square().sum(1)
+    if not factors.all() or ((given - factors[:, None] * expected).abs() > limit).any():
+        return None
+    return slices(c.y.shape, rows.nonzero()[:, 0], 1 / factors)
+
+
+@cause(
+    "operand-turned",
+    "The gradient of {x} is right for `{other}` {how}, not for `{other}` itself.",
+    look="the transposes and flips of `{other}`, in forward and in backward",
+    before=("misplaced",),  # what is in the kernel may be in the other order
+)
+def operand_turned(cases):
+    c = cases[0]
+    for j, name in enumerate(c.subject.inputs):
+        for how, turned in turns(c.point.values[j]) if j != c.i else ():
+            if not torch.equal(turned, c.point.values[j]) and c.fits_with(j, turned):
+                return {"other": name, "how": how}
+    return False
+
+
+@cause(
+    "scan-not-reversed",
+    "The gradient of {x} gathers what comes {gets} it along dimension {d}, where what comes "
+    "{wants} it belongs.",
+    look="the direction of cumulative sums and of loops: backward runs from the other end",
+)
+def scan_not_reversed(cases):
+    c = cases[0]
+    if not cases.jacobians or c.x.dim() != c.y.dim():
+        return False
+    given, expected, limit = cases.jacobians
+    for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
+        steps = rows[:, None] - columns if c.shape[d] == c.y.shape[d] > 2 else None
+        for sign, gets, wants in ((1, "before", "after"), (-1, "after", "before")):
+            if steps is not None and all(
+                (sign * s * steps[t.abs() > limit] <= 0).all() and steps[t.abs() > limit].any()
+                for s, t in ((1, given), (-1, expected))
+            ):
+                return {"d": d, "gets": gets, "wants": wants}
+    return False
+
+
+@cause(
+    "misplaced",
+    before=("partly-right",),  # where the places are the same
+)
+def contributions_misplaced(cases):
+    """Each element of grad_output is passed on with the right numbers, but to others."""
+    if not cases.jacobians:
+        return False
+    given, expected, limit = cases.jacobians
+    off = (given - expected).abs() > limit
+    if ((given.sort(1).values - expected.sort(1).values).abs() > limit).any():
+        return False
+    c = cases[0]
+    there, here = expected.abs() > limit, given.abs() > limit
+    outputs, inputs = grids(c)
+    for (d, rows), (e, others), columns in itertools.product(
+        enumerate(outputs), enumerate(outputs), inputs
+    ):
+        right, wrong = rows[:, None] == columns, others[:, None] == columns
+        if d != e and c.y.shape[d] == c.y.shape[e] and not (there & ~right | here & ~wrong).any():
+            if (there & ~wrong).any():
+                return {"which": f": it is summed over dimension {d} of {c.output}, not {e}"}
+    wrong = off.any(1)
+    spots = Spots(torch.arange(len(off)), there.any(1) & ~wrong, wrong, dict(sizes_of(c, c.y)))
+    found = rule(c.y.shape, [spots])
+    where = f" {found[0].rstrip(',')}" if found else ""
+    return {"which": f": what {c.output} passes on{where} goes to others"} if off.any() else False
+
+
+@cause(
+    "scaled-along",
+    "The gradient of {x} is right, but multiplied by another factor at each index of dimension "
+    "{d}: {factors}.",
+    look="counts, norms and factors that belong to one index of dimension {d}",
+    before=("partly-right",),  # where it is 1
+)
+def scaled_along(cases):
+    if not cases.ratios:
+        return False
+    numbers, ratio = cases.ratios[0]
+    found = slices(cases[0].shape, numbers, ratio.real)
+    return found and {"d": found[0], "factors": found[1]}
+
+
+@cause(
+    "term-transposed",
+    "The error of the gradient of {x} changes its sign when it is transposed, as when one of its "
+    "terms is transposed.",
+    look="the order of the factors, and every transpose, in each term",
+    before=("partly-right",),  # on the diagonal
+)
+def term_transposed(cases):
+    for c in cases:
+        if not c.whole or c.x.dim() < 2 or c.shape[-1] != c.shape[-2] or c.shape[-1] < 3:
+            return False
+        error = (c.given - c.expected).reshape(3, *c.shape)
+        if ((error + error.mT).abs() > c.limit.max()).any():
+            return False
+    return True
+
+
+@cause(
+    "other-mask",
+    "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
+    "{extra} where it should be.",
+    look="the mask of backward: inverted, of other numbers, or of another random state?",
+    before=("partly-right",),  # where the masks agree
+)
+def other_mask(cases):
+    words = {}
+    for c in cases:
+        lost = c.wrong & (c.sampled.abs() <= c.limit).all(0)
+        extra = c.wrong & (c.expected.abs() <= c.limit).all(0)
+        if not lost.any() or not extra.any() or (c.wrong & ~lost & ~extra).any():
+            return False
+        words = words or {"lost": int(lost.sum()), "extra": int(extra.sum())}
+    return words
+
+
+@cause(
+    "partly-right", before=("inner-derivative-forgotten",)
+)  # the derivative may be 1 here and there
+def partly_right(cases):
+    c = cases[0]
+    matters = (c.expected.abs() > c.limit).any(0)
+    if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
+        return False
+    points = [of_elements(cases[0]) for cases in cases.both()]
+    how = c.how()
+    twice = () if how == "should be zero" else list(repeated(c.subject))
+    found = rule(c.shape, points, c.named, twice)
+    if not found:
+        return False
+    may = MEANT if how == "should be zero" else ""
+    return {"where": found[0], "how": how, "look": found[1], "may": may}
+
+
+@cause("outputs-scaled")  # for no number that could be told
+def outputs_wrong(cases):
+    found = cases.through
+    return found and found[1] and {"where": found[1], "how": "is wrong"}
+
+
+def repeated(subject):
+    """(name, numbers that it holds more than once) of each input of integers."""
+    for name, t in subject.arguments.items():
+        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
+            numbers, counts = t.unique(return_counts=True)
+            yield name, set(numbers[counts > 1].tolist())
