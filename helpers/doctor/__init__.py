@@ -46,7 +46,7 @@ from .effort import progress
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
 from .rounds import Found, rounds
-from .subject import undisturbed
+from .surroundings import undisturbed
 from .trials import TRIALS
 
 __all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]

@@ -121,7 +121,8 @@ def right_if_symmetric(point, case):
     u = (u + u.mH) / 2
     slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
     given = as_vector(point.given(case.o)[0][case.i])
-    return agrees(v, slope, given * as_vector(u), case.tolerance, point.y0[case.o])
+    products, eps = given * as_vector(u), point.subject.eps
+    return agrees(v, slope, products, case.tolerance, point.y0[case.o], eps)
 
 
 def points_of(exam):
@@ -208,14 +209,13 @@ NOT_JUDGED = note(
 
 def kink(point, i):
     """Where differences prove nothing: the one-sided slopes differ, or are lost."""
-    x = point.subject.inputs[i]
-    for s in range(min(point.values[i].numel(), point.limit)):
+    x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
+    for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
         for o, slope in enumerate(point.slopes(i, u)):
             sides = torch.stack([slope.left, slope.right])
             gap = (sides[0] - sides[1]).abs()
-            share = 1e-3 if point.subject.eps < 1e-10 else 5e-2
-            apart = gap > share * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
+            apart = gap > 1e-3 * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
             apart &= ~slope.trusted[slope.moved]
             if apart.any() and stays(point, i, u, o, slope.moved[apart], sides[:, apart]):
                 k = int(apart.nonzero()[0])

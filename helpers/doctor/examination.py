@@ -10,7 +10,8 @@ from torch.autograd.function import BackwardCFunction
 from .exceptions import told
 from .report import SEVERITIES, Report
 from .slopes import Dice, as_vector, largest
-from .subject import CallError, Subject, announced, draws
+from .subject import CallError, Subject, announced
+from .surroundings import draws
 
 
 class Trials(list):
@@ -35,6 +36,10 @@ class FirstBackward:
     returned: dict  # what backward returned for each argument, before the engine corrected it
     grad_output_changed: bool
     saved_changed: bool
+
+
+def tolerance(eps):
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
 class Examination:
@@ -108,9 +113,14 @@ class Examination:
         return None if self.refusal else self.subject.lower
 
     @property
+    def precision(self):
+        """The eps of what was given."""
+        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    @property
     def tolerance(self):
-        eps = self.subject.eps
-        return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+        return tolerance(self.subject.eps)
 
     @functools.cached_property
     def run(self):

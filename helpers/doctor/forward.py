@@ -7,8 +7,9 @@ from torch.autograd.function import BackwardCFunction
 
 from .examination import Trials
 from .exceptions import IN_PLACE, told
+from .grain import Grain, dtype_of, noise
 from .report import brief, error, note, warning
-from .slopes import as_vector, grain, position
+from .slopes import as_vector, position
 from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
@@ -110,19 +111,23 @@ def agree(exam, some, others):
 
 COARSE_INSIDE = note(
     "coarse-inside",
-    "Forward changes by steps of {grain} of its size, as if it computes in lower precision inside, "
-    "so that only errors of some percent show.",
+    "Forward {how}, so that only errors of some percent show.",
 )
 
 
 @trial()
 def precision_inside(exam):
     subject = exam.subject
-    coarse = grain(subject.forward, subject.values, [as_vector(o) for o in exam.run.outputs])
-    subject.forward(subject.values)  # so that the last call is the one to which exam.run belongs
-    if subject.eps < 1e-10 < coarse:
-        subject.eps = coarse
-        yield COARSE_INSIDE(grain=f"{coarse:.0e}")
+    steps = noise(subject.forward, subject.values, [as_vector(o) for o in exam.run.outputs])
+    steps = steps if subject.eps < 1e-10 else 0.0
+    # The last call is the one to which exam.run belongs.
+    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
+    if max(coarse, steps) > max(subject.eps, 1e-10):
+        how = f"changes by steps of {steps:.0e} of its size, as if it computes in lower precision"
+        if coarse > subject.eps:
+            how = f"computes in {brief(dtype_of(coarse))}"
+        subject.eps = max(coarse, steps)
+        yield COARSE_INSIDE(how=f"{how} inside")
 
 
 OUTPUT_DTYPE = warning(
@@ -134,9 +139,8 @@ OUTPUT_DTYPE = warning(
 
 @trial()
 def outputs_keep_the_dtype(exam):
-    given = torch.finfo(exam.low).eps if exam.low else exam.subject.eps
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
-        if torch.finfo(output.dtype).eps > given:
+        if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
 
 

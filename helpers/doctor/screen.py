@@ -94,7 +94,7 @@ class Screening:
             rest = shaped(as_vector(whole) - move, part)
             there = self.slopes({i: rest})[o]
             verdict = "not finite" if there.trusted.all() else "unsure"
-        right = agrees(v, slope, given * move, self.tolerance, self.y0[o])
+        right = agrees(v, slope, given * move, self.tolerance, self.y0[o], self.eps)
         return verdict if right else "wrong"
 
     # --- many inputs ------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Screening:
     def group_agrees(self, group, slope=None):
         slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
         products = torch.cat([self.products[i] for i in group])
-        return agrees(self.v, slope, products, self.tolerance, self.y)
+        return agrees(self.v, slope, products, self.tolerance, self.y, self.eps)
 
     def one_of(self, groups):
         """An input of the first of these groups that is wrong, by bisection."""
@@ -159,12 +159,12 @@ def leveled(slopes):
     return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
 
 
-def agrees(v, slope, products, tolerance, y):
+def agrees(v, slope, products, tolerance, y, eps):
     """Is v · slope the sum of the products, but for rounding?"""
     v = torch.where(slope.trusted, v, 0.0)
     expected = torch.where(v != 0, v * slope.value, 0.0)
     error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
-    floor = 1e-11 * torch.where(v != 0, v * y, 0.0).norm()
+    floor = max(1e-11, eps) * torch.where(v != 0, v * y, 0.0).norm()
     size = max(expected.norm().item(), products.norm().item())
     limit = 10 * error + tolerance * size + floor
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()

@@ -4,8 +4,9 @@ import re
 
 import torch
 
-from .examination import Trials
+from .examination import Trials, tolerance
 from .exceptions import told
+from .grain import Grain
 from .report import error, note, warning
 from .screen import screen
 from .slopes import as_vector, shaped
@@ -78,7 +79,8 @@ def second_derivative(exam):
         return  # in coarser numbers than those of the differences
     values = [*subject.values, *(exam.vs[k] for k in graded)]
     try:
-        grads, *_ = gradients(values, create=True)
+        with Grain(values) as watch:
+            grads, *_ = gradients(values, create=True)
         which = [i for i, grad in enumerate(grads) if grad is not None]
         if not any(grads[i].requires_grad for i in which):
             if any(grads[i].any() for i in which):
@@ -90,8 +92,9 @@ def second_derivative(exam):
             return
         if len(values) > 4:  # where it refuses, better before all those slopes
             vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
-        limit = 10 * exam.tolerance
-        verdicts, *_ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
+        eps = max(subject.eps, *filter(None, watch.of([grads[i] for i in which])))
+        limit = 10 * tolerance(eps)
+        verdicts, *_ = screen(forward, vjp, values, exam.dice, eps, limit)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))

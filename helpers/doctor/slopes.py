@@ -142,26 +142,6 @@ def slopes_along(f, values, moves, y0, eps):
     return best
 
 
-def grain(f, values, y0):
-    """How coarse the numbers of `f` are, if it computes in lower precision inside; otherwise 0."""
-    dice = Dice(1)
-    moves = [dice.direction(v) for v in values]
-
-    def bend(h):
-        """The second difference, by the size of the output: h² · f'' / f, or noise."""
-        once, twice = (
-            f([v + t * u for v, u in zip(values, moves, strict=True)]) for t in (h, 2 * h)
-        )
-        rows = zip(y0, once, twice, strict=True)
-        return max((largest(y - 2 * a + b) / (largest(y) or 1.0) for y, a, b in rows), default=0.0)
-
-    noise = bend(3e-7)
-    if noise < 1e-10 or noise > 0.1:  # or a pole
-        return 0.0
-    finer = bend(1e-7)
-    return max(noise, finer) if finer > noise / 5 else 0.0
-
-
 def in_float32(t):
     """Could these be numbers of float32? (The first will mostly do to say no.)"""
     return all((few == few.float()).all() for few in (t[:100], t))

@@ -15,7 +15,8 @@ from .forward import nodes
 from .gradient import relation
 from .report import error, note
 from .slopes import as_vector, largest, position, slopes_along
-from .subject import CallError, differentiable, draws, phase, reseed, tensors
+from .subject import CallError, differentiable, phase, tensors
+from .surroundings import draws, reseed
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__

@@ -2,6 +2,7 @@
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from .patient import Double, Linear, Multiply, Square, affine, broken, draw, matrix, pair, vector
 
@@ -88,6 +89,23 @@ class HalfPrecision(Square):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return (grad_output.half() * 2 * x.half()).double()
+
+
+@broken(
+    "few-digits", "backward in float16, forward in float32, so that differences show less", vector
+)
+class HalfInsideSingle(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.float().sigmoid().to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        y = x.half().sigmoid()
+        return (grad_output.half() * y * (1 - y)).to(x.dtype)
 
 
 @broken("not-linear", "a clip that small numbers do not reach", lambda: draw((3,)))
