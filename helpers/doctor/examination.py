@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .exceptions import told
+from .reached import Reached
 from .report import SEVERITIES, Report
 from .slopes import Dice, as_vector, largest
 from .subject import CallError, Subject, announced
@@ -47,6 +48,7 @@ class Examination:
         self.given = fn, args, kwargs, faithful
         self.subject, self.faithful = Subject(fn, args, kwargs), faithful
         self.findings, self.dice, self.examined = [], Dice(), True
+        self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
         if as_given:
             self.subject.lower = None
@@ -67,9 +69,13 @@ class Examination:
             for trial, unless in trials:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
+            if not self.has("error"):
+                yield from self.reached.findings()
         except CallError as raised:
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
+        finally:
+            self.reached.stop()
 
     def has(self, *codes):
         return any(f.code in codes or f.severity in codes for f in self.findings)

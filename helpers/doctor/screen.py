@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from .reached import unwatched
 from .slopes import Slope, as_vector, largest, shaped, slopes_along
 
 MANY = 16  # inputs
@@ -27,18 +28,8 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
     """
     y0 = f(values) if y0 is None else y0
     screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns)
-    everything = range(len(values))
-    wrong = screening.together() if len(values) > 4 else None
-    if wrong == []:
-        return screening.results()
-    if wrong and len(values) > MANY:
-        one = screening.one_of(wrong)
-        screening.each([one], until="wrong")
-        if "wrong" in screening.verdict.values():
-            others = [(i, o) for i, o in screening.verdict if i != one]
-            screening.verdict |= dict.fromkeys(others, "unknown")
-            return screening.results()
-    screening.each(everything)
+    with unwatched():
+        screening.all()
     return screening.results()
 
 
@@ -50,6 +41,19 @@ class Screening:
         pairs = [(i, o) for i in range(len(values)) for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in y0]
+
+    def all(self):
+        wrong = self.together() if len(self.values) > 4 else None
+        if wrong == []:
+            return
+        if wrong and len(self.values) > MANY:
+            one = self.one_of(wrong)
+            self.each([one], until="wrong")
+            if "wrong" in self.verdict.values():
+                others = [(i, o) for i, o in self.verdict if i != one]
+                self.verdict |= dict.fromkeys(others, "unknown")
+                return
+        self.each(range(len(self.values)))
 
     def results(self):
         return self.verdict, self.doubts, self.weights

@@ -92,7 +92,7 @@ def second_derivative(exam):
             return
         if len(values) > 4:  # where it refuses, better before all those slopes
             vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
-        eps = max(subject.eps, *filter(None, watch.of([grads[i] for i in which])))
+        eps = max([subject.eps, *filter(None, watch.of([grads[i] for i in which]))])
         limit = 10 * tolerance(eps)
         verdicts, *_ = screen(forward, vjp, values, exam.dice, eps, limit)
     except CallError as raised:

@@ -13,6 +13,7 @@ from .examination import Trials
 from .exceptions import told
 from .forward import nodes
 from .gradient import relation
+from .reached import unwatched
 from .report import error, note
 from .slopes import as_vector, largest, position, slopes_along
 from .subject import CallError, differentiable, phase, tensors
@@ -107,7 +108,8 @@ def moved(exam, us):
 def against_differences(exam, i, u, found, name):
     subject = exam.subject
     y0 = [as_vector(o) for o in exam.run.outputs]
-    slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
+    with unwatched():
+        slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
     rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
     for o, (y, output, given, slope) in enumerate(rows):
         if given is None:

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .patient import Square, draw, healthy, matrix
+from .patient import Square, draw, healthy, matrix, vector
 
 # --- what backward calls again --------------------------------------------------------------------
 
@@ -267,4 +267,16 @@ class TakesOnlyWhatReachesOne(Square):
         (x,) = ctx.saved_tensors
         if x.max() < 0.985:
             raise ValueError("x must reach 1")
+        return 2 * grad_output * x
+
+
+@healthy("a branch that only large numbers reach", vector, "not-reached")
+class ClampsWhatIsLarge(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        if x.dim() > 3:
+            raise ValueError(f"x must have at most 3 dimensions, got {x.dim()}")
+        if x.abs().max() > 1e3:
+            grad_output = grad_output.clamp(-1, 1)
         return 2 * grad_output * x

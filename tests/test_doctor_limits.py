@@ -1,0 +1,106 @@
+"""What the doctor says of what it has not examined."""
+
+import sys
+
+import pytest
+import torch
+from torch.autograd.function import once_differentiable
+
+from helpers.doctor import examine, rounds
+from helpers.lessons.patients.innocent import ClampsWhatIsLarge
+from helpers.lessons.patients.patient import Linear, Square, affine, vector
+
+
+def said(report, code):
+    return [f.message for f in report.findings if f.code == code]
+
+
+# --- lines that no call reaches -------------------------------------------------------------------
+
+
+def test_a_line_that_no_call_reaches_is_named():
+    (message,) = said(examine(ClampsWhatIsLarge, *vector()), "not-reached")
+    assert "innocent.py:" in message and "in backward" in message
+    assert "`grad_output = grad_output.clamp(-1, 1)`, so that nothing" in message
+    number = int(message.split("innocent.py:")[1].split()[0])
+    with open(sys.modules[ClampsWhatIsLarge.__module__].__file__) as file:
+        assert "grad_output.clamp(-1, 1)" in file.readlines()[number - 1]
+
+
+class BothBranches(Square):
+    """Every line is reached by one trial or another, or only raises."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        if x.shape != y.shape:
+            shapes = f"{x.shape} and {y.shape}"
+            raise ValueError(
+                f"x and y must have one shape, got {shapes}",
+            )
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y)
+        return x * y, x + y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_product, grad_sum):
+        x, y = ctx.saved_tensors
+        grad_x = grad_y = None
+        if grad_product is not None:
+            if ctx.needs_input_grad[0]:
+                grad_x = grad_product * y
+            else:
+                assert ctx.needs_input_grad[1]
+            if ctx.needs_input_grad[1]:
+                grad_y = grad_product * x
+        if grad_sum is None:
+            return grad_x, grad_y
+        return tuple(grad_sum if g is None else g + grad_sum for g in (grad_x, grad_y))
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"), [(Linear, affine()), (BothBranches, (*vector(), 1 + vector()[0]))]
+)
+def test_where_every_line_is_reached_nothing_is_said(fn, inputs):
+    report = examine(fn, *inputs)
+    assert report.ok and not said(report, "not-reached"), str(report)
+
+
+def test_a_jvp_and_a_second_derivative_reach_lines_of_their_own():
+    class Cube(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                return grad_output * 3 * x * x
+            return grad_output * x.square() * 3
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            ctx.save_for_forward(x)
+            return x**3
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            (x,) = ctx.saved_tensors
+            return 3 * x * x * tangent
+
+    report = examine(Cube, *vector())
+    assert report.ok and not said(report, "not-reached"), str(report)
+
+
+def test_a_debugger_goes_on_and_rounds_say_nothing():
+    def trace(*_):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        assert not said(examine(ClampsWhatIsLarge, *vector()), "not-reached")
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)
+    with rounds() as found:
+        ClampsWhatIsLarge.apply(vector()[0].requires_grad_())
+    assert found.visits[0].findings == [] and sys.gettrace() is before
