@@ -41,8 +41,7 @@ def inputs_are_dense(exam):
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
 NOT_IN_DOUBLE = note(
     "not-in-double",
-    "It does not run in float64, so it was examined in {dtype}, where only errors of some percent "
-    "show.",
+    "It does not run in float64, so it was examined in {dtype}{where}.",
 )
 
 
@@ -50,7 +49,9 @@ NOT_IN_DOUBLE = note(
 def in_float64(exam):
     dtype = brief(exam.subject.lower)
     if exam.refusal:
-        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype)
+        coarse = exam.subject.eps > 1e-3
+        where = "" if coarse else ", where only errors of some percent show"
+        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
     elif exam.low:
         yield DOUBLE_COPY(dtype=dtype)
 
@@ -128,6 +129,19 @@ def precision_inside(exam):
             how = f"computes in {brief(dtype_of(coarse))}"
         subject.eps = max(coarse, steps)
         yield COARSE_INSIDE(how=f"{how} inside")
+
+
+TOO_COARSE = note(
+    "too-coarse",
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
+    "compared with them.",
+)
+
+
+@trial()
+def differences_would_show(exam):
+    if exam.subject.eps > 1e-3:
+        yield TOO_COARSE(dtype=brief(dtype_of(exam.subject.eps)))
 
 
 OUTPUT_DTYPE = warning(

@@ -44,7 +44,7 @@ OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
 NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forward-not-finite",
-         "one-triangle")  # fmt: skip
+         "one-triangle", "too-coarse")  # fmt: skip
 
 
 @trial(unless=("error", *NOISY))

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .patient import Square, draw, healthy, matrix, vector
+from .patient import Linear, Square, draw, healthy, matrix, vector
 
 # --- what backward calls again --------------------------------------------------------------------
 
@@ -143,6 +143,18 @@ class WorksInSingle(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return 2 * grad_output * x.float()
+
+
+def brain():
+    return draw((2, 6), (6, 6), (6,), dtype=torch.bfloat16)
+
+
+@healthy("takes bfloat16 only", brain, "too-coarse")
+class KnowsOnlyBfloat16(Linear):
+    @staticmethod
+    def forward(ctx, input, weight, bias):
+        assert input.dtype == torch.bfloat16
+        return Linear.forward(ctx, input, weight, bias)
 
 
 @healthy("garbage in float64", lambda: draw((3, 4), dtype=torch.float32))
