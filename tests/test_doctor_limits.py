@@ -7,8 +7,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from helpers.doctor import examine, rounds
-from helpers.lessons.patients.innocent import ClampsWhatIsLarge
-from helpers.lessons.patients.patient import Linear, Square, affine, vector
+from helpers.lessons.patients.innocent import ClampsWhatIsLarge, LogDetOfSymmetric, symmetric
+from helpers.lessons.patients.patient import Linear, Matmul, Square, affine, draw, vector
 
 
 def said(report, code):
@@ -104,3 +104,45 @@ def test_a_debugger_goes_on_and_rounds_say_nothing():
     with rounds() as found:
         ClampsWhatIsLarge.apply(vector()[0].requires_grad_())
     assert found.visits[0].findings == [] and sys.gettrace() is before
+
+
+# --- points that it does not take -----------------------------------------------------------------
+
+
+class TwiceLogDetOfSymmetric(LogDetOfSymmetric):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * LogDetOfSymmetric.backward(ctx, grad_output)
+
+
+@pytest.mark.parametrize(
+    ("fn", "codes"), [(LogDetOfSymmetric, []), (TwiceLogDetOfSymmetric, ["gradient-wrong"])]
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_takes_symmetric_matrices_only_is_judged_along_these(fn, codes, dtype):
+    report = examine(fn, symmetric()[0].to(dtype))
+    assert [f.code for f in report.findings if f.severity == "error"] == codes, str(report)
+
+
+def test_a_transposed_gradient_is_named_though_the_input_is_symmetric():
+    class Transposed(Matmul):
+        @staticmethod
+        def backward(ctx, grad_output):
+            grad_input, grad_weight = Matmul.backward(ctx, grad_output)
+            return grad_input, grad_weight.t()
+
+    report = examine(Transposed, *draw((3, 4)), *symmetric())
+    assert report.findings[0].code == "transposed", str(report)
+
+
+def test_an_exception_at_a_point_that_nobody_gave_is_no_finding():
+    class OnlyHere(Square):
+        @staticmethod
+        def forward(ctx, x):
+            if x.sum() != 6:
+                raise ValueError("x must have the sum 6")
+            return Square.forward(ctx, x)
+
+    report = examine(OnlyHere, torch.ones(6, dtype=torch.float64))
+    assert report.ok, str(report)
+    assert "forward raises near the given point" in said(report, "not-examined")[0]

@@ -16,7 +16,7 @@ from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
-from .slopes import Dice, as_vector, largest, position
+from .slopes import Dice, as_vector, is_symmetric, largest, position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -39,20 +39,36 @@ NOISY = (
 )  # fmt: skip
 
 
+SYMMETRIC_ONLY = note(
+    "symmetric-only",
+    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others.",
+)
+RAISES = "forward raises near the given point, so that there are no differences"
+
+
 @trial(unless=NOISY)
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
     points, wrong, suspects, to_judge, others = points_of(exam), {}, {}, [], 0
+    symmetric = set()
     for p, values in enumerate(points):
         try:
             point = Point(subject, values, exam.dice, suspects)
-            judge = functools.partial(screen, subject.forward, point.vjp, values, exam.dice)
-            verdicts, doubts, factors = judge(
-                subject.eps, exam.tolerance, point.y0, turns=1 if p else 2
-            )
-        except CallError:
-            if p == 0:
+            judge = functools.partial(
+                screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
+                point.y0, 1 if p else 2,
+            )  # fmt: skip
+            try:
+                verdicts, doubts, factors = judge()
+            except CallError:
+                symmetric |= {i for i, v in enumerate(values) if is_symmetric(v)}
+                verdicts, doubts, factors = judge(symmetric=True)
+        except CallError as raised:
+            if p == 0 and raised.phase != "forward":
                 raise
+            if p == 0:
+                yield NOT_EXAMINED(what="The gradient is", why=RAISES)
+                return
             continue  # it does not take what lies near the given point
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
@@ -62,11 +78,12 @@ def derivative_of_forward(exam):
         to_judge += [(p, point, louder, *pair) for pair in graded if pair[1] in ("wrong", "unsure")]
         for i in doubts if p == 0 else ():
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts))[1])
-            yield kink(point, i)
+            with contextlib.suppress(CallError):
+                yield kink(point, i)
         others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
         if others:
             break
-    inputs, symmetric = sorted({i for _, _, _, (i, _), _ in to_judge}), set()
+    inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
     if inputs:
         at_once = 1 if is_large(points[0]) else min(2, len(points))
         number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
@@ -74,17 +91,25 @@ def derivative_of_forward(exam):
     for p, point, louder, (i, o), verdict in to_judge:
         if len(wrong.get((i, o), ())) < at_once and i in inputs[:number]:
             point.limit = min(point.limit, limit)
-            case = Case(point, i, o, exam.tolerance)
+            try:
+                case = Case(point, i, o, exam.tolerance)
+            except CallError as raised:
+                if raised.phase != "forward":
+                    raise
+                if verdict == "wrong":  # along what is symmetric, and it takes nothing else
+                    yield TEXTS["gradient-wrong"](subject.inputs[i], exam.run.names[o])
+                return
             if verdict == "wrong" and not (case.wrong.any() or case.sparse):
                 case = Case(louder(), i, o, exam.tolerance)
-            if reads_one_triangle(exam, i) and right_if_symmetric(point, case):
+            if is_symmetric(case.x) and right_if_symmetric(point, case):
                 symmetric.add(i)
                 continue
             # If not all elements are examined, the wrong one may not be among them.
             if case.wrong.any() or (verdict == "wrong" and case.sparse):
                 wrong.setdefault((i, o), {})[p] = case
     for i in symmetric:
-        yield ONE_TRIANGLE(subject.inputs[i])
+        text = ONE_TRIANGLE if reads_one_triangle(exam, i) else SYMMETRIC_ONLY
+        yield text(subject.inputs[i])
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
@@ -109,8 +134,6 @@ def of_its_place(item):
 def reads_one_triangle(exam, i):
     """Does forward take for granted that this matrix, or each of a batch, is symmetric?"""
     subject, a = exam.subject, exam.subject.values[i]
-    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or not torch.equal(a, a.mH):
-        return False
     expected = subject.forward(subject.values)
     for part in (a.tril(), a.triu()) if torch.tril(a, -1).any() else ():
         values = [part if k == i else v for k, v in enumerate(subject.values)]
@@ -121,9 +144,11 @@ def reads_one_triangle(exam, i):
 
 
 def right_if_symmetric(point, case):
-    """Is v · J · u right for a symmetric u?"""
-    u = point.dice.direction(case.x)
-    u = (u + u.mH) / 2
+    """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
+    turned = case.given.reshape(-1, *case.shape).mT.reshape(case.given.shape)
+    if case.wrong.any() and case.fits(turned[:, case.elements]):
+        return False
+    u = point.dice.direction(case.x, symmetric=True)
     slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
     given = as_vector(point.given(case.o)[0][case.i])
     products, eps = given * as_vector(u), point.subject.eps

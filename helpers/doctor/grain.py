@@ -59,7 +59,7 @@ def dtype_of(eps):
 def noise(f, values, y0):
     """How coarse the numbers of `f` are, if it computes in lower precision inside; otherwise 0."""
     dice = Dice(1)
-    moves = [dice.direction(v) for v in values]
+    moves = [dice.direction(v, symmetric=True) for v in values]
 
     def bend(h):
         """The second difference, by the size of the output: h² · f'' / f, or noise."""

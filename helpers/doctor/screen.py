@@ -1,5 +1,6 @@
 """The test v · J · u: which derivatives are wrong."""
 
+import functools
 import math
 
 import torch
@@ -15,11 +16,12 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False):
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
-    second v gives every element of an output the same weight, however small it is. Returns
+    second v gives every element of an output the same weight, however small it is. symmetric: are
+    symmetric inputs to stay so? Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
       some elements of a gradient are nan or inf though the slope is finite; "unknown" of many
       inputs where another one is wrong;
@@ -27,14 +29,15 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
     - the weights of the second v, a vector for each output.
     """
     y0 = f(values) if y0 is None else y0
-    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns)
+    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
     with unwatched():
         screening.all()
     return screening.results()
 
 
 class Screening:
-    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns):
+    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns, symmetric):
+        self.direction = functools.partial(dice.direction, symmetric=symmetric)
         self.f, self.vjp, self.values, self.dice, self.y0 = f, vjp, values, dice, y0
         self.eps, self.tolerance = eps, tolerance
         self.turns = 1 if is_large(values) else turns
@@ -65,7 +68,7 @@ class Screening:
         """Judge these inputs one by one, as far as to the first verdict that is `until`."""
         values, verdict = self.values, self.verdict
         for turn in range(self.turns):
-            moves = {i: self.dice.direction(values[i]) for i in which}
+            moves = {i: self.direction(values[i]) for i in which}
             slopes = {i: self.slopes({i: u}) for i, u in moves.items()}
             self.doubts |= {i for i, found in slopes.items() for s in found
                             if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
@@ -108,7 +111,7 @@ class Screening:
 
         In a group are those whose gradients weigh about the same, so that none hides another.
         """
-        self.moves = {i: self.dice.direction(v) for i, v in enumerate(self.values)}
+        self.moves = {i: self.direction(v) for i, v in enumerate(self.values)}
         self.y = torch.cat(self.y0)
         everything = joined(self.slopes(self.moves))
         if not everything.value.isfinite().all() or everything.trusted.double().mean() < 0.99:

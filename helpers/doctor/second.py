@@ -1,5 +1,6 @@
 """The trial of the second derivative."""
 
+import functools
 import re
 
 import torch
@@ -44,7 +45,7 @@ OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
 NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forward-not-finite",
-         "one-triangle", "too-coarse")  # fmt: skip
+         "too-coarse")  # fmt: skip
 
 
 @trial(unless=("error", *NOISY))
@@ -94,7 +95,9 @@ def second_derivative(exam):
             vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
         eps = max([subject.eps, *filter(None, watch.of([grads[i] for i in which]))])
         limit = 10 * tolerance(eps)
-        verdicts, *_ = screen(forward, vjp, values, exam.dice, eps, limit)
+        symmetric = exam.has("one-triangle", "symmetric-only")
+        judge = functools.partial(screen, forward, vjp, values, exam.dice)
+        verdicts, *_ = judge(eps, limit, symmetric=symmetric)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))

@@ -50,11 +50,13 @@ class Dice:
         vector = torch.randn(as_vector(like).shape, generator=self.generator, dtype=torch.float64)
         return shaped(vector.to(like.device), like)
 
-    def direction(self, tensor):
+    def direction(self, tensor, symmetric=False):
+        """A change of every element; symmetric: only along symmetric matrices, if it is one."""
         draw = self.uniform(tensor)
         step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
         if tensor.is_complex():
             step = torch.polar(step.abs(), 2 * math.pi * self.uniform(tensor))
+        step = (step + step.mH) / 2 if symmetric and is_symmetric(tensor) else step
         return step.to(tensor.dtype)
 
     def nearby(self, tensor):
@@ -64,13 +66,18 @@ class Dice:
         return of_the_same_kind(tensor, moved).to(tensor.dtype)
 
 
+def is_symmetric(a):
+    """Is it a symmetric matrix, or a batch of such?"""
+    return a.dim() > 1 and a.shape[-1] == a.shape[-2] > 1 and torch.equal(a, a.mH)
+
+
 def of_the_same_kind(tensor, moved):
     """`moved`, but symmetric, triangular or normalized where `tensor` is, as forward may demand."""
     if not tensor.any():
         return moved
+    if is_symmetric(tensor):
+        return 0.8 * tensor  # positive definite, too, if it was
     if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1:
-        if torch.equal(tensor, tensor.mH):
-            return 0.8 * tensor  # positive definite, too, if it was
         if torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()):
             return torch.where(tensor == 0, 0.0, moved)
     for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors

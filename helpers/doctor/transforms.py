@@ -72,7 +72,8 @@ def tangents(exam):
         return
     name = " and ".join(names)
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
-    us, alone = [exam.dice.direction(value) for value in subject.values], []
+    symmetric, alone = exam.has("one-triangle", "symmetric-only"), []
+    us = [exam.dice.direction(value, symmetric) for value in subject.values]
     for i, x in enumerate(subject.inputs):
         try:
             alone.append(moved(exam, {i: us[i]}))

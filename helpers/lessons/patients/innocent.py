@@ -210,6 +210,21 @@ def reciprocal_near_its_pole(x):
     return 1 / x
 
 
+@healthy("takes nothing else than what is symmetric", symmetric, "symmetric-only")
+class LogDetOfSymmetric(Function):
+    @staticmethod
+    def forward(ctx, a):
+        if not torch.equal(a, a.mT):
+            raise ValueError("a must be symmetric")
+        ctx.save_for_backward(a)
+        return torch.logdet(a)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (a,) = ctx.saved_tensors
+        return grad_output * torch.linalg.inv(a)
+
+
 @healthy("right for what is symmetric", symmetric)
 class InverseOfSymmetric(Function):
     @staticmethod

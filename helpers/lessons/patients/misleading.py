@@ -4,6 +4,7 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from .innocent import symmetric
 from .patient import Double, Linear, Multiply, Square, affine, broken, draw, matrix, pair, vector
 
 # --- dimensions -----------------------------------------------------------------------------------
@@ -218,3 +219,19 @@ class AddsALittle(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * 2 * x + 1e-4
+
+
+@broken("double-backward-wrong", "behind a gradient that is right for what is symmetric", symmetric)
+class TraceOfInverse(Function):
+    """Reads one triangle, as Cholesky does."""
+
+    @staticmethod
+    def forward(ctx, a):
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(a))
+        ctx.save_for_backward(inverse)
+        return inverse.diagonal().sum()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (inverse,) = ctx.saved_tensors
+        return -grad_output * inverse @ inverse
