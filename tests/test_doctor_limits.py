@@ -4,7 +4,9 @@ import sys
 
 import pytest
 import torch
+from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import examine, rounds
 from helpers.lessons.patients.innocent import ClampsWhatIsLarge, LogDetOfSymmetric, symmetric
@@ -124,6 +126,23 @@ def test_what_takes_symmetric_matrices_only_is_judged_along_these(fn, codes, dty
     assert [f.code for f in report.findings if f.severity == "error"] == codes, str(report)
 
 
+def test_a_matrix_is_symmetric_though_rounded():
+    class Form(Function):
+        @staticmethod
+        def forward(ctx, matrix, x):
+            ctx.save_for_backward(matrix, x)
+            return (x * (matrix @ x)).sum(0)
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            matrix, x = ctx.saved_tensors
+            return grad_output * x @ x.t(), 2 * grad_output * (matrix @ x)
+
+    (matrix,) = symmetric()
+    matrix[0, 1] *= 1 + 1e-9
+    assert examine(Form, matrix, *draw((4, 3))).ok
+
+
 def test_a_transposed_gradient_is_named_though_the_input_is_symmetric():
     class Transposed(Matmul):
         @staticmethod
@@ -146,3 +165,35 @@ def test_an_exception_at_a_point_that_nobody_gave_is_no_finding():
     report = examine(OnlyHere, torch.ones(6, dtype=torch.float64))
     assert report.ok, str(report)
     assert "forward raises near the given point" in said(report, "not-examined")[0]
+
+
+# --- second derivatives ---------------------------------------------------------------------------
+
+
+class Hooked(torch.nn.Linear):
+    """Right, but its hook takes a part of the gradient for a constant."""
+
+    def forward(self, x):
+        y = super().forward(x).sin()
+        y.register_hook(lambda g: g.detach() + 0 * g)
+        return y
+
+
+class Reentrant(torch.nn.Linear):
+    def forward(self, x):
+        return (
+            checkpoint(lambda x: super(Reentrant, self).forward(x).sin(), x, use_reentrant=True)
+            + x.sum()
+        )
+
+
+def test_where_there_is_no_function_the_remedy_speaks_of_none():
+    findings = [f for f in examine(Hooked(3, 2), *draw((4, 3))).findings if f.severity == "error"]
+    assert {f.code for f in findings} == {"double-backward-wrong"}
+    assert all("hooks" in f.remedy and "ctx" not in f.remedy for f in findings)
+
+
+def test_what_pytorchs_own_checkpoint_cannot_is_a_note():
+    report = examine(Reentrant(3, 2), *draw((4, 3), dtype=torch.float32))
+    (finding,) = [f for f in report.findings if f.code == "double-backward-wrong"]
+    assert report.ok and finding.severity == "note", str(report)

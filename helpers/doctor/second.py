@@ -7,6 +7,7 @@ import torch
 
 from .examination import Trials, tolerance
 from .exceptions import told
+from .forward import nodes
 from .grain import Grain
 from .report import error, note, warning
 from .screen import screen
@@ -22,9 +23,13 @@ REFUSED = (
 WRONG = error(
     "double-backward-wrong",
     "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
-    look="what backward takes for a constant: an intermediate kept on ctx, or saved and not "
-    "returned; .data, NumPy",
+    look="{look}",
 )
+IN_BACKWARD = (
+    "what backward takes for a constant: an intermediate kept on ctx, or saved and not returned; "
+    ".data, NumPy"
+)
+ELSEWHERE = "what is cut off from autograd: .detach(), .data, NumPy, hooks, torch.no_grad()"
 NOT_FINITE = error(
     "double-backward-not-finite",
     "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
@@ -103,9 +108,15 @@ def second_derivative(exam):
         refused = by_will or re.search(REFUSED, str(raised.error))
         yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
         return
+    used = {node._forward_cls.__module__.startswith("torch.") for node in nodes(exam)}
+    # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
+    words = {"severity": "note" if used == {True} else None}
+    words["look"] = IN_BACKWARD if used else ELSEWHERE
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():
         if verdict == "wrong":
-            yield WRONG(subject.inputs[which[o]], by=names[j])
+            yield WRONG(subject.inputs[which[o]], by=names[j], **words)
+            if words["severity"]:
+                return
         elif verdict == "not finite":
             yield NOT_FINITE(subject.inputs[which[o]], by=names[j])
