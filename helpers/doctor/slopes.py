@@ -164,7 +164,9 @@ def central(sides, y, steps, eps, size):
     d = [(a - b) / (2 * t) for a, b, t in zip(p, m, steps, strict=True)]
     first, second = (4 * d[1] - d[0]) / 3, (4 * d[2] - d[1]) / 3
     value = (16 * second - first) / 15
-    noise = 16 * eps * torch.maximum(p[2].abs(), y.abs()) / h
+    reach = torch.maximum(p[2].abs(), y.abs())
+    reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
+    noise = 16 * eps * reach / h
     wide, narrow = (p[0] + m[0] - 2 * y).abs() / h, (p[2] + m[2] - 2 * y).abs() / steps[2]
     kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
     lost = (p[0] == y) & (m[0] == y)  # in rounding
