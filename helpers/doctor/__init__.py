@@ -24,6 +24,7 @@ with an expanded grad_output, a second time, for one of the inputs only, and so 
 compared with differences, too, and a rule for vmap with a loop over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
+It knows nothing of branches that its calls do not take, and names the first line of these.
 
 Sources of the ideas
 - v · J · u instead of Jacobians: gradcheck's fast mode,
