@@ -26,6 +26,7 @@ inputs only, and so on. A jvp is compared with differences, too, and a rule for 
 over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
+It knows nothing of branches that its calls do not take, and names the first line of these.
 
 Sources of the ideas
 - v · J · u instead of Jacobians: gradcheck's fast mode,
@@ -48,7 +49,7 @@ from .effort import progress
 from .examination import Examination
 from .report import Finding, Report, WrongGradientError
 from .rounds import Found, rounds
-from .subject import undisturbed
+from .surroundings import undisturbed
 from .trials import TRIALS
 
 __all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]

@@ -71,12 +71,11 @@ ENGINE_SUMS = note(
 
 @trial()
 def what_backward_returns(exam):
-    precision = torch.finfo(exam.low).eps if exam.low else exam.subject.eps
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not differentiable(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > precision:
+        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             others = zip(exam.subject.inputs, exam.subject.values, exam.first.grads, strict=True)

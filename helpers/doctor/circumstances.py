@@ -1,5 +1,6 @@
 """Trials of backward under other circumstances: what it is handed, and for which inputs."""
 
+import contextlib
 import re
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from .effort import Work
 from .examination import Trials
 from .exceptions import told
+from .reached import functions
 from .report import error, warning
 from .subject import CallError, graph
 
@@ -16,6 +18,18 @@ STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be to
 
 def gradients(exam, vs):
     return exam.subject.gradients(exam.subject.values, vs)
+
+
+@trial(unless=("error", *STATE))
+def reaches_every_line(exam):
+    """Watches from here on, for what came before has made the same calls many times."""
+    if not exam.of_a_program:
+        exam.reached.watch(functions(exam.run.outputs))
+    near = [exam.dice.nearby(v) for v in exam.subject.values]
+    for values in (exam.subject.values, near, [-v for v in near]) if exam.reached.wait else ():
+        with contextlib.suppress(CallError):
+            exam.subject.gradients(values, exam.vs)
+    yield from ()
 
 
 GRAD_OUTPUT_LAYOUT = error(

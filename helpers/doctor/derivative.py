@@ -17,7 +17,7 @@ from .gradient import Case, Point
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
-from .slopes import Dice, as_vector, largest, position
+from .slopes import Dice, as_vector, is_symmetric, largest, position
 from .subject import CallError, saving_copies
 
 trial = Trials()
@@ -35,20 +35,41 @@ ONE_TRIANGLE = note(
 )
 
 
-@trial(unless=("backward-not-deterministic", "state-between-calls", "backward-not-finite"))
+NOISY = (
+    "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
+)  # fmt: skip
+
+
+SYMMETRIC_ONLY = note(
+    "symmetric-only",
+    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others.",
+)
+RAISES = "forward raises near the given point, so that there are no differences"
+
+
+@trial(unless=NOISY)
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
     points, wrong, suspects, to_judge, others = points_of(exam), {}, {}, [], 0
+    symmetric = set()
     for p, values in enumerate(points):
         try:
             point = Point(subject, values, exam.dice, suspects)
-            judge = functools.partial(screen, subject.forward, point.vjp, values, exam.dice)
-            verdicts, doubts, factors = judge(
-                subject.eps, exam.tolerance, point.y0, turns=1 if p else 2
-            )
-        except CallError:
-            if p == 0:
+            judge = functools.partial(
+                screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
+                point.y0, 1 if p else 2,
+            )  # fmt: skip
+            try:
+                verdicts, doubts, factors = judge()
+            except CallError:
+                symmetric |= {i for i, v in enumerate(values) if is_symmetric(v)}
+                verdicts, doubts, factors = judge(symmetric=True)
+        except CallError as raised:
+            if p == 0 and raised.phase != "forward":
                 raise
+            if p == 0:
+                yield NOT_EXAMINED(what="The gradient is", why=RAISES)
+                return
             continue  # it does not take what lies near the given point
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
@@ -58,11 +79,12 @@ def derivative_of_forward(exam):
         to_judge += [(p, point, louder, *pair) for pair in graded if pair[1] in ("wrong", "unsure")]
         for i in doubts if p == 0 else ():
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts))[1])
-            yield kink(point, i)
+            with contextlib.suppress(CallError):
+                yield kink(point, i)
         others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
         if others:
             break
-    inputs, symmetric = sorted({i for _, _, _, (i, _), _ in to_judge}), set()
+    inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
     if inputs:
         at_once = 1 if is_large(points[0]) else min(2, len(points))
         number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
@@ -70,17 +92,25 @@ def derivative_of_forward(exam):
     for p, point, louder, (i, o), verdict in to_judge:
         if len(wrong.get((i, o), ())) < at_once and i in inputs[:number]:
             point.limit = min(point.limit, limit)
-            case = Case(point, i, o, exam.tolerance)
+            try:
+                case = Case(point, i, o, exam.tolerance)
+            except CallError as raised:
+                if raised.phase != "forward":
+                    raise
+                if verdict == "wrong":  # along what is symmetric, and it takes nothing else
+                    yield TEXTS["gradient-wrong"](subject.inputs[i], exam.run.names[o])
+                return
             if verdict == "wrong" and not (case.wrong.any() or case.sparse):
                 case = Case(louder(), i, o, exam.tolerance)
-            if reads_one_triangle(exam, i) and right_if_symmetric(point, case):
+            if is_symmetric(case.x) and right_if_symmetric(point, case):
                 symmetric.add(i)
                 continue
             # If not all elements are examined, the wrong one may not be among them.
             if case.wrong.any() or (verdict == "wrong" and case.sparse):
                 wrong.setdefault((i, o), {})[p] = case
     for i in symmetric:
-        yield ONE_TRIANGLE(subject.inputs[i])
+        text = ONE_TRIANGLE if reads_one_triangle(exam, i) else SYMMETRIC_ONLY
+        yield text(subject.inputs[i])
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
@@ -105,8 +135,6 @@ def of_its_place(item):
 def reads_one_triangle(exam, i):
     """Does forward take for granted that this matrix, or each of a batch, is symmetric?"""
     subject, a = exam.subject, exam.subject.values[i]
-    if a.dim() < 2 or a.shape[-1] != a.shape[-2] or not torch.equal(a, a.mH):
-        return False
     expected = subject.forward(subject.values)
     for part in (a.tril(), a.triu()) if torch.tril(a, -1).any() else ():
         values = [part if k == i else v for k, v in enumerate(subject.values)]
@@ -117,12 +145,15 @@ def reads_one_triangle(exam, i):
 
 
 def right_if_symmetric(point, case):
-    """Is v · J · u right for a symmetric u?"""
-    u = point.dice.direction(case.x)
-    u = (u + u.mH) / 2
+    """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
+    turned = case.given.reshape(-1, *case.shape).mT.reshape(case.given.shape)
+    if case.wrong.any() and case.fits(turned[:, case.elements]):
+        return False
+    u = point.dice.direction(case.x, symmetric=True)
     slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
     given = as_vector(point.given(case.o)[0][case.i])
-    return agrees(v, slope, given * as_vector(u), case.tolerance, point.y0[case.o])
+    products, eps = given * as_vector(u), point.subject.eps
+    return agrees(v, slope, products, case.tolerance, point.y0[case.o], eps)
 
 
 def points_of(exam):
@@ -214,14 +245,13 @@ NOT_JUDGED = note(
 
 def kink(point, i):
     """Where differences prove nothing: the one-sided slopes differ, or are lost."""
-    x = point.subject.inputs[i]
-    for s in range(min(point.values[i].numel(), point.limit)):
+    x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
+    for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
         for o, slope in enumerate(point.slopes(i, u)):
             sides = torch.stack([slope.left, slope.right])
             gap = (sides[0] - sides[1]).abs()
-            share = 1e-3 if point.subject.eps < 1e-10 else 5e-2
-            apart = gap > share * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
+            apart = gap > 1e-3 * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
             apart &= ~slope.trusted[slope.moved]
             if apart.any() and stays(point, i, u, o, slope.moved[apart], sides[:, apart]):
                 k = int(apart.nonzero()[0])

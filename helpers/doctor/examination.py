@@ -8,9 +8,11 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .exceptions import told
+from .reached import Reached
 from .report import SEVERITIES, Report
 from .slopes import Dice, as_vector, largest
-from .subject import CallError, Subject, announced, draws
+from .subject import CallError, Subject, announced
+from .surroundings import draws
 
 
 class Trials(list):
@@ -37,11 +39,16 @@ class FirstBackward:
     saved_changed: bool
 
 
+def tolerance(eps):
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+
+
 class Examination:
     def __init__(self, fn, args, kwargs, faithful, as_given=False):
         self.given = fn, args, kwargs, faithful
         self.subject, self.faithful = Subject(fn, args, kwargs), faithful
         self.findings, self.dice, self.examined = [], Dice(), True
+        self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
         if as_given:
             self.subject.lower = None
@@ -62,9 +69,13 @@ class Examination:
             for trial, unless in trials:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
+            if not self.has("error"):
+                yield from self.reached.findings()
         except CallError as raised:
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
+        finally:
+            self.reached.stop()
 
     def has(self, *codes):
         return any(f.code in codes or f.severity in codes for f in self.findings)
@@ -108,9 +119,14 @@ class Examination:
         return None if self.refusal else self.subject.lower
 
     @property
+    def precision(self):
+        """The eps of what was given."""
+        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    @property
     def tolerance(self):
-        eps = self.subject.eps
-        return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+        return tolerance(self.subject.eps)
 
     @functools.cached_property
     def run(self):

@@ -1,5 +1,6 @@
 """Trials of forward: does it run, what does it return, what does it leave behind?"""
 
+import contextlib
 import re
 
 import torch
@@ -7,8 +8,9 @@ from torch.autograd.function import BackwardCFunction
 
 from .examination import Trials
 from .exceptions import IN_PLACE, told
+from .grain import Grain, dtype_of, noise
 from .report import brief, error, note, warning
-from .slopes import as_vector, grain, position
+from .slopes import as_vector, position
 from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
@@ -40,8 +42,7 @@ def inputs_are_dense(exam):
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
 NOT_IN_DOUBLE = note(
     "not-in-double",
-    "It does not run in float64, so it was examined in {dtype}, where only errors of some percent "
-    "show.",
+    "It does not run in float64, so it was examined in {dtype}{where}.",
 )
 
 
@@ -49,7 +50,9 @@ NOT_IN_DOUBLE = note(
 def in_float64(exam):
     dtype = brief(exam.subject.lower)
     if exam.refusal:
-        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype)
+        coarse = exam.subject.eps > 1e-3
+        where = "" if coarse else ", where only errors of some percent show"
+        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
     elif exam.low:
         yield DOUBLE_COPY(dtype=dtype)
 
@@ -110,19 +113,38 @@ def agree(exam, some, others):
 
 COARSE_INSIDE = note(
     "coarse-inside",
-    "Forward changes by steps of {grain} of its size, as if it computes in lower precision inside, "
-    "so that only errors of some percent show.",
+    "Forward {how}, so that only errors of some percent show.",
 )
 
 
 @trial()
 def precision_inside(exam):
     subject = exam.subject
-    coarse = grain(subject.forward, subject.values, [as_vector(o) for o in exam.run.outputs])
-    subject.forward(subject.values)  # so that the last call is the one to which exam.run belongs
-    if subject.eps < 1e-10 < coarse:
-        subject.eps = coarse
-        yield COARSE_INSIDE(grain=f"{coarse:.0e}")
+    steps, y0 = 0.0, [as_vector(o) for o in exam.run.outputs]
+    if subject.eps < 1e-10:
+        with contextlib.suppress(CallError):  # if it does not take what lies near
+            steps = noise(subject.forward, subject.values, y0)
+    # The last call is the one to which exam.run belongs.
+    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
+    if max(coarse, steps) > max(subject.eps, 1e-10):
+        how = f"changes by steps of {steps:.0e} of its size, as if it computes in lower precision"
+        if coarse > subject.eps:
+            how = f"computes in {brief(dtype_of(coarse))}"
+        subject.eps = max(coarse, steps)
+        yield COARSE_INSIDE(how=f"{how} inside")
+
+
+TOO_COARSE = note(
+    "too-coarse",
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
+    "compared with them.",
+)
+
+
+@trial()
+def differences_would_show(exam):
+    if exam.subject.eps > 1e-3:
+        yield TOO_COARSE(dtype=brief(dtype_of(exam.subject.eps)))
 
 
 OUTPUT_DTYPE = warning(
@@ -134,9 +156,8 @@ OUTPUT_DTYPE = warning(
 
 @trial()
 def outputs_keep_the_dtype(exam):
-    given = torch.finfo(exam.low).eps if exam.low else exam.subject.eps
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
-        if torch.finfo(output.dtype).eps > given:
+        if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
 
 

@@ -1,15 +1,39 @@
-"""The trial of the dtype that was given, against the float64 copy."""
+"""Trials of lower precision: in backward alone, and in the dtype that was given."""
+
+import math
 
 import torch
 
 from .examination import Trials
 from .exceptions import told
 from .forward import FORWARD_NOT_FINITE
-from .report import brief, error
+from .grain import Grain, dtype_of
+from .report import TEXTS, brief, error
 from .slopes import largest, position
-from .subject import CallError, draws
+from .subject import CallError
+from .surroundings import draws
 
 trial = Trials()
+
+
+@trial(unless=("error",))
+def digits_of_backward(exam):
+    """Where forward is too coarse for differences to show it: is backward still coarser?"""
+    subject, limit = exam.subject, 100 * max(exam.subject.eps, exam.precision)
+    if subject.eps < 1e-10 or limit > 1e-2:
+        return
+    with Grain(subject.values + exam.vs) as watch:
+        grads = subject.gradients(subject.values, exam.vs)
+    louder = subject.gradients(subject.values, [1.1 * v for v in exam.vs])
+    for x, grad, other in zip(subject.inputs, grads, louder, strict=True):
+        (eps,) = (None,) if grad is None else watch.of([grad])
+        if eps is None or eps < limit or not grad.isfinite().all():
+            continue
+        off = largest(other / 1.1 - grad) / (largest(grad) or 1.0)  # rounding is not linear
+        if off > limit:
+            seen = {"backward computes in": dtype_of(eps)}
+            yield TEXTS["few-digits"](x, seen=seen, digits=math.floor(-math.log10(off)))
+
 
 LOW_PRECISION = error(
     "low-precision",
@@ -41,7 +65,7 @@ def as_given(exam):
     high = subject.gradients(subject.values, vs)
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
-    rounded = [v + eps * exam.dice.direction(v) for v in subject.values]
+    rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
     rounded = subject.gradients(rounded, vs)
     limit = {torch.float32: 1e-2, torch.float16: 1e-1}.get(dtype, 3e-1)
     # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that

@@ -36,7 +36,8 @@ from .effort import progress
 from .examination import Examination
 from .forward import NOT_EXAMINED
 from .report import SEVERITIES, Report, WrongGradientError
-from .subject import of_a_signal, tensors, undisturbed
+from .subject import of_a_signal, tensors
+from .surroundings import undisturbed
 from .trials import TRIALS
 
 TOO_LARGE = "too large for max_bytes"

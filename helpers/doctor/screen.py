@@ -1,9 +1,11 @@
 """The test v · J · u: which derivatives are wrong."""
 
+import functools
 import math
 
 import torch
 
+from .reached import unwatched
 from .slopes import Slope, as_vector, largest, shaped, slopes_along
 
 MANY = 16  # inputs
@@ -14,11 +16,12 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False):
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
-    second v gives every element of an output the same weight, however small it is. Returns
+    second v gives every element of an output the same weight, however small it is. symmetric: are
+    symmetric inputs to stay so? Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
       some elements of a gradient are nan or inf though the slope is finite; "unknown" of many
       inputs where another one is wrong;
@@ -26,30 +29,34 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2):
     - the weights of the second v, a vector for each output.
     """
     y0 = f(values) if y0 is None else y0
-    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns)
-    everything = range(len(values))
-    wrong = screening.together() if len(values) > 4 else None
-    if wrong == []:
-        return screening.results()
-    if wrong and len(values) > MANY:
-        one = screening.one_of(wrong)
-        screening.each([one], until="wrong")
-        if "wrong" in screening.verdict.values():
-            others = [(i, o) for i, o in screening.verdict if i != one]
-            screening.verdict |= dict.fromkeys(others, "unknown")
-            return screening.results()
-    screening.each(everything)
+    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
+    with unwatched():
+        screening.all()
     return screening.results()
 
 
 class Screening:
-    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns):
+    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns, symmetric):
+        self.direction = functools.partial(dice.direction, symmetric=symmetric)
         self.f, self.vjp, self.values, self.dice, self.y0 = f, vjp, values, dice, y0
         self.eps, self.tolerance = eps, tolerance
         self.turns = 1 if is_large(values) else turns
         pairs = [(i, o) for i in range(len(values)) for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in y0]
+
+    def all(self):
+        wrong = self.together() if len(self.values) > 4 else None
+        if wrong == []:
+            return
+        if wrong and len(self.values) > MANY:
+            one = self.one_of(wrong)
+            self.each([one], until="wrong")
+            if "wrong" in self.verdict.values():
+                others = [(i, o) for i, o in self.verdict if i != one]
+                self.verdict |= dict.fromkeys(others, "unknown")
+                return
+        self.each(range(len(self.values)))
 
     def results(self):
         return self.verdict, self.doubts, self.weights
@@ -61,7 +68,7 @@ class Screening:
         """Judge these inputs one by one, as far as to the first verdict that is `until`."""
         values, verdict = self.values, self.verdict
         for turn in range(self.turns):
-            moves = {i: self.dice.direction(values[i]) for i in which}
+            moves = {i: self.direction(values[i]) for i in which}
             slopes = {i: self.slopes({i: u}) for i, u in moves.items()}
             self.doubts |= {i for i, found in slopes.items() for s in found
                             if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
@@ -94,7 +101,7 @@ class Screening:
             rest = shaped(as_vector(whole) - move, part)
             there = self.slopes({i: rest})[o]
             verdict = "not finite" if there.trusted.all() else "unsure"
-        right = agrees(v, slope, given * move, self.tolerance, self.y0[o])
+        right = agrees(v, slope, given * move, self.tolerance, self.y0[o], self.eps)
         return verdict if right else "wrong"
 
     # --- many inputs ------------------------------------------------------------------------------
@@ -104,7 +111,7 @@ class Screening:
 
         In a group are those whose gradients weigh about the same, so that none hides another.
         """
-        self.moves = {i: self.dice.direction(v) for i, v in enumerate(self.values)}
+        self.moves = {i: self.direction(v) for i, v in enumerate(self.values)}
         self.y = torch.cat(self.y0)
         everything = joined(self.slopes(self.moves))
         if not everything.value.isfinite().all() or everything.trusted.double().mean() < 0.99:
@@ -132,7 +139,7 @@ class Screening:
     def group_agrees(self, group, slope=None):
         slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
         products = torch.cat([self.products[i] for i in group])
-        return agrees(self.v, slope, products, self.tolerance, self.y)
+        return agrees(self.v, slope, products, self.tolerance, self.y, self.eps)
 
     def one_of(self, groups):
         """An input of the first of these groups that is wrong, by bisection."""
@@ -159,12 +166,12 @@ def leveled(slopes):
     return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
 
 
-def agrees(v, slope, products, tolerance, y):
+def agrees(v, slope, products, tolerance, y, eps):
     """Is v · slope the sum of the products, but for rounding?"""
     v = torch.where(slope.trusted, v, 0.0)
     expected = torch.where(v != 0, v * slope.value, 0.0)
     error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
-    floor = 1e-11 * torch.where(v != 0, v * y, 0.0).norm()
+    floor = max(1e-11, eps) * torch.where(v != 0, v * y, 0.0).norm()
     size = max(expected.norm().item(), products.norm().item())
     limit = 10 * error + tolerance * size + floor
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()

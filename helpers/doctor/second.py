@@ -1,11 +1,14 @@
 """The trial of the second derivative."""
 
+import functools
 import re
 
 import torch
 
-from .examination import Trials
+from .examination import Trials, tolerance
 from .exceptions import told
+from .forward import nodes
+from .grain import Grain
 from .report import error, note, warning
 from .screen import screen
 from .slopes import as_vector, shaped
@@ -20,9 +23,13 @@ REFUSED = (
 WRONG = error(
     "double-backward-wrong",
     "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
-    look="what backward takes for a constant: an intermediate kept on ctx, or saved and not "
-    "returned; .data, NumPy",
+    look="{look}",
 )
+IN_BACKWARD = (
+    "what backward takes for a constant: an intermediate kept on ctx, or saved and not returned; "
+    ".data, NumPy"
+)
+ELSEWHERE = "what is cut off from autograd: .detach(), .data, NumPy, hooks, torch.no_grad()"
 NOT_FINITE = error(
     "double-backward-not-finite",
     "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
@@ -43,7 +50,7 @@ OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
 NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forward-not-finite",
-         "one-triangle")  # fmt: skip
+         "too-coarse")  # fmt: skip
 
 
 @trial(unless=("error", *NOISY))
@@ -78,7 +85,8 @@ def second_derivative(exam):
         return  # in coarser numbers than those of the differences
     values = [*subject.values, *(exam.vs[k] for k in graded)]
     try:
-        grads, *_ = gradients(values, create=True)
+        with Grain(values) as watch:
+            grads, *_ = gradients(values, create=True)
         which = [i for i, grad in enumerate(grads) if grad is not None]
         if not any(grads[i].requires_grad for i in which):
             if any(grads[i].any() for i in which):
@@ -90,16 +98,25 @@ def second_derivative(exam):
             return
         if len(values) > 4:  # where it refuses, better before all those slopes
             vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
-        limit = 10 * exam.tolerance
-        verdicts, *_ = screen(forward, vjp, values, exam.dice, subject.eps, limit)
+        eps = max([subject.eps, *filter(None, watch.of([grads[i] for i in which]))])
+        limit = 10 * tolerance(eps)
+        symmetric = exam.has("one-triangle", "symmetric-only")
+        judge = functools.partial(screen, forward, vjp, values, exam.dice)
+        verdicts, *_ = judge(eps, limit, symmetric=symmetric)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
         yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
         return
+    used = {node._forward_cls.__module__.startswith("torch.") for node in nodes(exam)}
+    # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
+    words = {"severity": "note" if used == {True} else None}
+    words["look"] = IN_BACKWARD if used else ELSEWHERE
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():
         if verdict == "wrong":
-            yield WRONG(subject.inputs[which[o]], by=names[j])
+            yield WRONG(subject.inputs[which[o]], by=names[j], **words)
+            if words["severity"]:
+                return
         elif verdict == "not finite":
             yield NOT_FINITE(subject.inputs[which[o]], by=names[j])

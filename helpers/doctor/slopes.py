@@ -50,11 +50,13 @@ class Dice:
         vector = torch.randn(as_vector(like).shape, generator=self.generator, dtype=torch.float64)
         return shaped(vector.to(like.device), like)
 
-    def direction(self, tensor):
+    def direction(self, tensor, symmetric=False):
+        """A change of every element; symmetric: only along symmetric matrices, if it is one."""
         draw = self.uniform(tensor)
         step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
         if tensor.is_complex():
             step = torch.polar(step.abs(), 2 * math.pi * self.uniform(tensor))
+        step = (step + step.mH) / 2 if symmetric and is_symmetric(tensor) else step
         return step.to(tensor.dtype)
 
     def nearby(self, tensor):
@@ -64,13 +66,19 @@ class Dice:
         return of_the_same_kind(tensor, moved).to(tensor.dtype)
 
 
+def is_symmetric(a):
+    """Is it a symmetric matrix, or a batch of such, but for rounding?"""
+    square = a.dim() > 1 and a.shape[-1] == a.shape[-2] > 1
+    return square and largest(a - a.mH) <= 1e-6 * largest(a)
+
+
 def of_the_same_kind(tensor, moved):
     """`moved`, but symmetric, triangular or normalized where `tensor` is, as forward may demand."""
     if not tensor.any():
         return moved
+    if is_symmetric(tensor):
+        return 0.8 * tensor  # positive definite, too, if it was
     if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1:
-        if torch.equal(tensor, tensor.mH):
-            return 0.8 * tensor  # positive definite, too, if it was
         if torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()):
             return torch.where(tensor == 0, 0.0, moved)
     for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors
@@ -142,26 +150,6 @@ def slopes_along(f, values, moves, y0, eps):
     return best
 
 
-def grain(f, values, y0):
-    """How coarse the numbers of `f` are, if it computes in lower precision inside; otherwise 0."""
-    dice = Dice(1)
-    moves = [dice.direction(v) for v in values]
-
-    def bend(h):
-        """The second difference, by the size of the output: h² · f'' / f, or noise."""
-        once, twice = (
-            f([v + t * u for v, u in zip(values, moves, strict=True)]) for t in (h, 2 * h)
-        )
-        rows = zip(y0, once, twice, strict=True)
-        return max((largest(y - 2 * a + b) / (largest(y) or 1.0) for y, a, b in rows), default=0.0)
-
-    noise = bend(3e-7)
-    if noise < 1e-10 or noise > 0.1:  # or a pole
-        return 0.0
-    finer = bend(1e-7)
-    return max(noise, finer) if finer > noise / 5 else 0.0
-
-
 def in_float32(t):
     """Could these be numbers of float32? (The first will mostly do to say no.)"""
     return all((few == few.float()).all() for few in (t[:100], t))
@@ -176,7 +164,9 @@ def central(sides, y, steps, eps, size):
     d = [(a - b) / (2 * t) for a, b, t in zip(p, m, steps, strict=True)]
     first, second = (4 * d[1] - d[0]) / 3, (4 * d[2] - d[1]) / 3
     value = (16 * second - first) / 15
-    noise = 16 * eps * torch.maximum(p[2].abs(), y.abs()) / h
+    reach = torch.maximum(p[2].abs(), y.abs())
+    reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
+    noise = 16 * eps * reach / h
     wide, narrow = (p[0] + m[0] - 2 * y).abs() / h, (p[2] + m[2] - 2 * y).abs() / steps[2]
     kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
     lost = (p[0] == y) & (m[0] == y)  # in rounding

@@ -1,23 +1,20 @@
-"""The function under examination: its calls, with other values, and undisturbed surroundings."""
+"""The function under examination: its calls, with other values."""
 
 import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
-import io
-import random
 import re
 import signal
-import sys
 import traceback
-import warnings
 
 import torch
 from torch.autograd.function import FunctionCtx
 
 from .effort import tell
 from .slopes import as_vector
+from .surroundings import reseed
 
 
 class CallError(Exception):
@@ -42,54 +39,6 @@ def of_a_signal(error):
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-PYTHONS = random.seed.__self__
-
-
-def generators():
-    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [torch.default_generator, *cuda]
-
-
-def reseed(seed):
-    seed += 2718281828  # not the seed of a caller whose input was drawn from it
-    for generator in generators():
-        generator.manual_seed(seed)
-    super(random.Random, PYTHONS).seed(seed)  # in half the time
-    PYTHONS.gauss_next = None
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
-
-
-def draws():
-    """Has the run that has just ended drawn random numbers? (Each starts from one seed.)"""
-    after = [generator.get_state() for generator in generators()]
-    reseed(0)
-    before = [generator.get_state() for generator in generators()]
-    return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
-
-
-@contextlib.contextmanager
-def undisturbed():
-    """Whatever happens to the random state and to global settings is undone."""
-    numpy = sys.modules.get("numpy")
-    states = [(generator.set_state, generator.get_state()) for generator in generators()]
-    states += [(random.setstate, random.getstate())]
-    states += [(torch.set_default_dtype, torch.get_default_dtype())]
-    states += [(numpy.random.set_state, numpy.random.get_state())] if numpy else []
-    try:
-        with (
-            warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-            torch.inference_mode(False), torch.enable_grad(),
-            torch.autograd.set_detect_anomaly(False),
-        ):  # fmt: skip
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for restore, state in states:
-            restore(state)
 
 
 @contextlib.contextmanager

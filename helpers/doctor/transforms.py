@@ -12,16 +12,18 @@ from torch.autograd import Function, forward_ad
 from .examination import Trials
 from .exceptions import told
 from .forward import nodes
+from .reached import unwatched
 from .report import error, note
 from .slopes import as_vector, largest, position, slopes_along
-from .subject import CallError, differentiable, draws, phase, reseed, tensors
+from .subject import CallError, differentiable, phase, tensors
+from .surroundings import draws, reseed
 from .where import relation
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__
 NOISY = (
     "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
-    "state-between-calls", "saved-modified", "raised",
+    "state-between-calls", "saved-modified", "raised", "too-coarse",
 )  # fmt: skip
 
 
@@ -70,7 +72,8 @@ def tangents(exam):
         return
     name = " and ".join(names)
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
-    us, alone = [exam.dice.direction(value) for value in subject.values], []
+    symmetric, alone = exam.has("one-triangle", "symmetric-only"), []
+    us = [exam.dice.direction(value, symmetric) for value in subject.values]
     for i, x in enumerate(subject.inputs):
         try:
             alone.append(moved(exam, {i: us[i]}))
@@ -106,7 +109,8 @@ def moved(exam, us):
 def against_differences(exam, i, u, found, name):
     subject = exam.subject
     y0 = [as_vector(o) for o in exam.run.outputs]
-    slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
+    with unwatched():
+        slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
     rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
     for o, (y, output, given, slope) in enumerate(rows):
         if given is None:

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .patient import Square, draw, healthy, matrix
+from .patient import Linear, Square, draw, healthy, matrix, vector
 
 # --- what backward calls again --------------------------------------------------------------------
 
@@ -113,6 +113,25 @@ def softmax_in_single(scores):
     return F.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
 
 
+def unlucky(seed):
+    """A draw, one of fifty, for which differences do not show that `attention` is coarse."""
+    generator = torch.Generator()
+
+    def inputs():
+        generator.manual_seed(seed)
+        return tuple(torch.randn(2, 3, 4, generator=generator) for _ in range(3))
+
+    return inputs
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / 2, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+for seed in (103, 136, 218):
+    healthy("float32 inside, which the draw hides", unlucky(seed), "coarse-inside")(attention)
+
+
 @healthy("float32 in, float32 out", lambda: draw((3, 4), dtype=torch.float32), "double-copy")
 class WorksInSingle(Function):
     @staticmethod
@@ -124,6 +143,18 @@ class WorksInSingle(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return 2 * grad_output * x.float()
+
+
+def brain():
+    return draw((2, 6), (6, 6), (6,), dtype=torch.bfloat16)
+
+
+@healthy("takes bfloat16 only", brain, "too-coarse")
+class KnowsOnlyBfloat16(Linear):
+    @staticmethod
+    def forward(ctx, input, weight, bias):
+        assert input.dtype == torch.bfloat16
+        return Linear.forward(ctx, input, weight, bias)
 
 
 @healthy("garbage in float64", lambda: draw((3, 4), dtype=torch.float32))
@@ -177,6 +208,21 @@ def square_at_zero(x):
     torch.tensor([1e-30, 2, 3], dtype=torch.float64),), "not-judged")  # fmt: skip
 def reciprocal_near_its_pole(x):
     return 1 / x
+
+
+@healthy("takes nothing else than what is symmetric", symmetric, "symmetric-only")
+class LogDetOfSymmetric(Function):
+    @staticmethod
+    def forward(ctx, a):
+        if not torch.equal(a, a.mT):
+            raise ValueError("a must be symmetric")
+        ctx.save_for_backward(a)
+        return torch.logdet(a)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (a,) = ctx.saved_tensors
+        return grad_output * torch.linalg.inv(a)
 
 
 @healthy("right for what is symmetric", symmetric)
@@ -248,4 +294,16 @@ class TakesOnlyWhatReachesOne(Square):
         (x,) = ctx.saved_tensors
         if x.max() < 0.985:
             raise ValueError("x must reach 1")
+        return 2 * grad_output * x
+
+
+@healthy("a branch that only large numbers reach", vector, "not-reached")
+class ClampsWhatIsLarge(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        if x.dim() > 3:
+            raise ValueError(f"x must have at most 3 dimensions, got {x.dim()}")
+        if x.abs().max() > 1e3:
+            grad_output = grad_output.clamp(-1, 1)
         return 2 * grad_output * x

@@ -2,7 +2,9 @@
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
+from .innocent import symmetric
 from .patient import Double, Linear, Multiply, Square, affine, broken, draw, matrix, pair, vector
 
 # --- dimensions -----------------------------------------------------------------------------------
@@ -88,6 +90,23 @@ class HalfPrecision(Square):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return (grad_output.half() * 2 * x.half()).double()
+
+
+@broken(
+    "few-digits", "backward in float16, forward in float32, so that differences show less", vector
+)
+class HalfInsideSingle(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.float().sigmoid().to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        y = x.half().sigmoid()
+        return (grad_output.half() * y * (1 - y)).to(x.dtype)
 
 
 @broken("not-linear", "a clip that small numbers do not reach", lambda: draw((3,)))
@@ -200,3 +219,19 @@ class AddsALittle(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * 2 * x + 1e-4
+
+
+@broken("double-backward-wrong", "behind a gradient that is right for what is symmetric", symmetric)
+class TraceOfInverse(Function):
+    """Reads one triangle, as Cholesky does."""
+
+    @staticmethod
+    def forward(ctx, a):
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(a))
+        ctx.save_for_backward(inverse)
+        return inverse.diagonal().sum()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (inverse,) = ctx.saved_tensors
+        return -grad_output * inverse @ inverse
