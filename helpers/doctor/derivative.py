@@ -195,7 +195,11 @@ def diagnosis(exam, cases, changes):
 
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
-VAGUE = (*COARSE, "right-only-for-ones", "term-missing")  # which do not say what to write
+VAGUE = (  # which say what the gradient is, but not what to write
+    *COARSE, "grad-output-scaled", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
+    "own-term-lost", "right-only-for-ones", "scaled-along", "scan-not-reversed", "term-missing",
+    "term-off", "term-transposed",
+)  # fmt: skip
 
 
 def named(cases):
