@@ -197,3 +197,30 @@ def test_what_pytorchs_own_checkpoint_cannot_is_a_note():
     report = examine(Reentrant(3, 2), *draw((4, 3), dtype=torch.float32))
     (finding,) = [f for f in report.findings if f.code == "double-backward-wrong"]
     assert report.ok and finding.severity == "note", str(report)
+
+
+# --- memory that backward frees -------------------------------------------------------------------
+
+
+class Frees(Square):
+    """Right, once: what was saved is gone afterwards."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        grad = 2 * x * grad_output
+        x.untyped_storage().resize_(0)
+        return grad
+
+
+class FreesAndForgets(Frees):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return Frees.backward(ctx, grad_output) * grad_output.exp()
+
+
+@pytest.mark.parametrize("function", [Frees, FreesAndForgets])
+def test_what_backward_has_freed_is_not_read(function):  # which would end Python
+    codes = [f.code for f in examine(function, *vector()).findings]
+    assert "backward-only-once" in codes
+    assert ("not-linear" in codes) == (function is FreesAndForgets)

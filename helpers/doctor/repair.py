@@ -90,6 +90,8 @@ class Repair:
         case, self.known = self.case, known
         grads, watch = self.backwards[0].gradients(case.vs[0], records=True)
         self.grad = grads[case.i]
+        if self.backwards[0].run.freed:
+            raise ValueError("there is nothing left to differentiate")
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
             raise ValueError("backward does something else when it is watched")
         self.sites = {"return": [Return(watch.steps[-1], watch.texts, case.input, self.grad)]}

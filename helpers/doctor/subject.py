@@ -114,6 +114,11 @@ def has_gradient(output):
     return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
 
 
+def has_memory(tensor):
+    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    return dense and tensor.untyped_storage().nbytes() > 0
+
+
 @dataclasses.dataclass
 class Run:
     """One forward pass: outputs that are floating-point or complex, and what went into it."""
@@ -126,6 +131,7 @@ class Run:
     stale: bool  # was something saved changed before forward returned?
     marked: list
     others: list  # outputs that have no gradient
+    freed: bool = False  # has backward freed the memory of what was saved?
 
 
 class Scope(torch.nn.Module):
@@ -329,7 +335,10 @@ class Subject:
         leaves = [leaf for leaf in run.leaves if leaf.requires_grad]
         if not pairs or not leaves:
             return [None] * len(run.leaves)
+        if run.freed:  # to read it would end Python
+            raise CallError("backward", RuntimeError("backward has freed what forward saved"))
         outputs, vs = zip(*pairs, strict=True)
+        held = [t for t in run.saved if has_memory(t)]
         vs = [v.clone() for v in vs] if self.protects else vs
         kept = [o.detach().clone() for o in outputs] if self.restores else outputs
         reseed(seed)
@@ -337,9 +346,10 @@ class Subject:
             do = functools.partial(grads_of, outputs, leaves, vs, retain or create, create)
             grads = self.again(run, do)
         for o, copy_of_o in zip(outputs, kept, strict=True):
-            if o.numel() and not o.untyped_storage().nbytes():
+            if o.numel() and not has_memory(o):
                 self.restores = True
                 o.data = torch.zeros_like(o) if copy_of_o is o else copy_of_o
+        run.freed = not all(map(has_memory, held))
         grads = iter(g.to_dense() if g is not None and g.is_sparse else g for g in grads)
         return [next(grads) if leaf.requires_grad else None for leaf in run.leaves]
 
