@@ -145,6 +145,7 @@ OPS = {
         F.linear,
         of_linear,
         small=("three dimensions", "without bias"),
+        remarks=("not-reached",),  # without bias
         bad=[
             NOT_A_TENSOR,
             ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
@@ -196,7 +197,8 @@ OPS = {
             ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
             ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
         ],
-        remarks=("tensor-on-ctx",),  # the gradients made in forward, to be given away in backward
+        # The gradients made in forward, to be given away in backward, which not every sample does.
+        remarks=("tensor-on-ctx", "not-reached"),
         wraps=linear_cross_entropy,
     ),
     "mul_constant": Op(
