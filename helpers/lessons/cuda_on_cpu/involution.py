@@ -43,7 +43,7 @@ forward, grad_input, grad_weight = (
 
 
 def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32):
-    """How many loads one thread makes of each array: {array: count}; one may bring several elements.
+    """How many loads of each array one thread makes, {array: count}. One may bring many elements.
 
     The thread owns a pixel in the middle of the first plane.
     """
