@@ -1,7 +1,9 @@
 """How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
 
-The first are for every case, and read contiguous arrays. The second are compiled for one window
-each (kernel size, stride and dilation are constants in them), index with int, and take strides.
+The first are for every case, and read contiguous arrays: with strides they would be twice as long,
+and they are there to be read. So where the second are not for it (rows of more than WIDEST taps,
+indices of 64 bits), what is not contiguous is copied. The second are compiled for one window each
+(kernel size, stride and dilation are constants in them), index with int, and take strides.
 """
 
 import math
@@ -24,9 +26,9 @@ INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
 FAST_BLOCK = (128, 1)  # small enough that a small result makes a block for each multiprocessor
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
-SUMS = 32  # the most that one thread holds in registers
+SUMS = 32  # the most that such a thread holds: channels times pixels
 PACK_BYTES = 16  # the most that one load brings of the channels of a pixel
-PIXEL_BYTES = 8  # and of the pixels of a row
+PIXEL_BYTES = 8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
 WIDEST = 11  # a row of taps is held in registers
 # A large GPU has some 132 multiprocessors, each of which starts 4 warps of 32 threads at a time.
 ENOUGH_THREADS = 2**14
@@ -136,6 +138,11 @@ def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=F
 
 
 def _launch_fast(kernel, first, second, geometry, run):
+    """Copies a tapped image whose columns lie apart, if no load brings two of its channels.
+
+    An odd number of them, say: read as they lie, each weight would serve one channel, and the loads
+    would cost more than the copy.
+    """
     parts = _parts(geometry) if kernel == "grad_weight" else 1
     if parts > 1:
         wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
