@@ -63,10 +63,10 @@ def test_the_healthy_are_not_accused(k):
         ("ScalesRows", "it is summed over dimension 0 of the output, not 1"),
         ("LeakyEdges", "grad_output: those where the output is below 0"),
         ("SumsTokens", "at index 0 of dimension 0, which `tokens` holds more than once,"),
-        ("CubeOfTheMagnitude", "right only where grad_output is real"),
+        ("CubeOfTheMagnitude", "right where grad_output is real"),
         ("LeaksThroughTheMask", "where `mask` is False, it should be zero"),
         ("TransposesATerm", "changes its sign when it is transposed"),
-        ("AveragesGradOutput", "right only where grad_output is all ones"),
+        ("AveragesGradOutput", "right where grad_output is all ones"),
     ],
 )
 def test_the_sentence_is_sharp(name, words):

@@ -42,10 +42,10 @@ class Cases(tuple):
 
     elsewhere: is it right at the given point?
     returned: what backward returned for each argument, before the engine corrected it
-    wrong: the numbers of all inputs whose gradients are wrong
+    wrong: the numbers of all inputs whose gradients are wrong; wrong_through: with the outputs'
     """
 
-    elsewhere, returned, wrong = False, {}, ()
+    elsewhere, returned, wrong, wrong_through = False, {}, (), ()
 
     @functools.cached_property
     def factor(self):

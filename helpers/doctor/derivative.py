@@ -119,11 +119,13 @@ def derivative_of_forward(exam):
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
+        cases.wrong_through = set(wrong)
         found[io] = diagnosis(exam, cases, changes)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
-        same = [other[0] is text for (j, _), other in found.items() if j == i]
+        said = text, words.get("change")
+        same = [(t, w.get("change")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
 
@@ -185,8 +187,8 @@ def diagnosis(exam, cases, changes):
     corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
     if corner:
         (text, words), case = named(Cases([corner])), corner
-        wrong, cases = cases.wrong, Cases([corner])
-        cases.wrong = wrong
+        of_all, cases = cases, Cases([corner])
+        cases.wrong, cases.wrong_through = of_all.wrong, of_all.wrong_through
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
     words = {"meant": MEANT if case.identity else "", **words}
     if text.code in VAGUE and (change := repair(cases, changes)):

@@ -162,11 +162,13 @@ def scaled(cases):
     before=("not-linear",),  # rounding is not linear
 )
 def few_digits(cases):
-    worst = 0.0
+    worst, noisy = 0.0, not_linear(cases)
     for c in cases:
         off = (c.sampled - c.expected).abs()[:, c.trusted]
         limit = c.limit[:, c.trusted]
-        if (off > 1e-2 * c.expected.abs()[:, c.trusted] + limit).any():
+        # What is wrong of small elements may be a formula, but not if it changes with the size.
+        floor = 5e-3 * largest(c.expected) if noisy else 0.0
+        if (off > 1e-2 * c.expected.abs()[:, c.trusted] + limit + floor).any():
             return False
         worst = max(worst, ((off - limit) / largest(c.expected)).max().item())
     if cases[0].vjp(torch.zeros_like(cases[0].y)).any():

@@ -158,7 +158,7 @@ def inner_derivative_forgotten(cases):
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right only where grad_output is {when}.",
+    "The gradient of {x} is right where grad_output is {when}, but not in general.",
     look="{look}",
 )
 def right_only_for_ones(cases):

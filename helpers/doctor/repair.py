@@ -165,6 +165,9 @@ class Repair:
 
     def holds(self, site, change):
         """Is the gradient right with this change, everywhere, and no other one touched?"""
+        self.known.runs -= 1
+        if self.known.runs < 0:
+            return False
         changes = {site: change}
         with forgiving():
             if site not in self.sites or not all(b.is_right(changes) for b in self.backwards):
@@ -187,8 +190,7 @@ class Repair:
             for change in level(steps[0])
             if change.factors or not change.keeps
         )
-        for site, step, change in itertools.islice(changes, self.known.runs):
-            self.known.runs -= 1
+        for site, step, change in itertools.islice(changes, max(0, self.known.runs)):
             if self.holds(site, change.by(1.0)):
                 self.known.append((site, change, 1.0, step))
                 return self.words(change, 1.0, step)

@@ -67,12 +67,12 @@ def saved_otherwise(cases):
 
 
 def others_stay(cases, gradients):
-    """Are the gradients that were right the same now, through every output?"""
+    """Are the gradients that were right the same now? Through every output."""
     point = cases[0].point
     for o, vs in enumerate(point.vs):
         pairs = zip(point.given(o)[0], gradients(o, vs[0]), strict=True)
         for j, (before, after) in enumerate(pairs):
-            if j not in cases.wrong and before is not None:
+            if (j, o) not in cases.wrong_through and before is not None:
                 if not torch.allclose(after, before, rtol=1e-6, atol=1e-9):
                     return False
     return True
