@@ -150,6 +150,9 @@ def turns(t):
                 how = f"one place {word} along dimension {d}"
                 yield f"rolled {how}", lambda t, d=d, n=n: t.roll(n, d)
                 yield f"shifted {how}", lambda t, d=d, n=n: shifted(t, d, n)
+        if size > 3 and size % 2 == 0:
+            how = f"taken with its halves along dimension {d} exchanged"
+            yield how, lambda t, d=d, n=size // 2: t.roll(n, d)
         for pair in itertools.combinations(range(size), 2) if 2 < size < 5 else ():
             order = list(range(size))
             order[pair[0]], order[pair[1]] = order[pair[1]], order[pair[0]]
@@ -163,6 +166,15 @@ def turns(t):
 def shifted(t, d, n):
     kept = torch.arange(t.shape[d]) != (0 if n > 0 else t.shape[d] - 1)
     return t.roll(n, d) * kept.reshape(-1, *[1] * (t.dim() - d - 1))
+
+
+def turned_round(step):
+    for how, turn in turns(step.value):
+        yield Change(
+            lambda f, how=how: f"{step.text} were {how}",
+            lambda s, turn=turn: turn(s.value),
+            factors=(1,),
+        )
 
 
 def replaced(step):
@@ -306,7 +318,7 @@ def multiplies(left, right, first, second, shape):
 
 
 LEVELS = (
-    left_out, with_another_number, scaled, with_another_tensor, replaced, multiplied, with_a_tensor,
-    with_a_sum, with_a_product,
+    left_out, with_another_number, scaled, with_another_tensor, turned_round, replaced, multiplied,
+    with_a_tensor, with_a_sum, with_a_product,
 )  # fmt: skip
 BY_TRIAL = (replaced, with_another_tensor, with_another_number)

@@ -268,7 +268,7 @@ def term_transposed(cases):
 @cause(
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
-    "{extra} where it should be.",
+    "{extra} where it should be{among}.",
     look="the mask of backward: inverted, of other numbers, or of another random state?",
     before=("partly-right",),  # where the masks agree
 )
@@ -279,7 +279,8 @@ def other_mask(cases):
         extra = c.wrong & (c.expected.abs() <= c.limit).all(0)
         if not lost.any() or not extra.any() or (c.wrong & ~lost & ~extra).any():
             return False
-        words = words or {"lost": int(lost.sum()), "extra": int(extra.sum())}
+        among = ", of those examined" if c.sparse else ""
+        words = words or {"lost": int(lost.sum()), "extra": int(extra.sum()), "among": among}
     return words
 
 
