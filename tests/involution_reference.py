@@ -62,8 +62,15 @@ def random_tensors(geometry, dtype, seed):
 
 
 def with_gaps(tensor):
-    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart."""
-    return F.pad(tensor, (1, 2, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 1:-2]
+    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart.
+
+    A row that is a multiple of 4 wide begins at a multiple of 4.
+    """
+    return F.pad(tensor, (4, 4, 1, 0, 0, 1), value=math.nan)[..., :-1, 1:, 4:-4]
+
+
+def images_channels_last(tensor):
+    return channels_last(tensor) if tensor.dim() == 4 else tensor
 
 
 def channels_last_with_gaps(tensor):

@@ -69,6 +69,33 @@ def test_faults_are_named(old, new, sentence):
         run_twice(old, new, seconds=0.3)
 
 
+PAIRS = """
+struct alignas(8) Pair { float at[2]; };
+__global__ void pairs(const float* x, float* y) {
+    int i = 2 * threadIdx.x;
+    *(Pair*)(y + i) = *(const Pair*)(x + i);
+}"""
+
+
+@needs_compiler
+def test_a_load_of_several_elements_is_one_and_has_to_be_aligned():
+    memory, y = torch.arange(5.0), torch.zeros(4)
+    accesses = emulator.run(PAIRS, "pairs", 1, 2, {"x": memory[:4], "y": y}, watch=(0, 1))
+    assert y.equal(memory[:4])
+    assert sorted(accesses) == [("read", "x", range(2, 4)), ("write", "y", range(2, 4))]
+    for source, x, sentence in (
+        (
+            PAIRS,
+            memory[1:],
+            r"\(0, 0, 0\) .* reads 8 bytes at x\[0\], an address that is no multiple",
+        ),
+        (PAIRS.replace("(y + i)", "(y + i / 2)"), memory[:4], r"\(1, 0, 0\) .* writes 8 .* y\[1\]"),
+        (PAIRS.replace("x + i", "x + 2 * i"), memory[:4], r"reads x\[4\], but x has 4"),
+    ):
+        with pytest.raises(emulator.KernelError, match=sentence):
+            emulator.run(source, "pairs", 1, 2, {"x": x, "y": torch.zeros(4)})
+
+
 @needs_compiler
 def test_an_endless_kernel_ends_in_any_thread():
     with ThreadPoolExecutor(1) as pool:  # the timer's signal reaches the main thread first

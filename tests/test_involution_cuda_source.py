@@ -315,7 +315,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
     cuda._function.cache_clear()
 
-    name = "involution2d_forward_fast<__nv_bfloat16, 1, 1, 3, 3, 1, 1, 1, 1>"
+    name = "involution2d_forward_fast<__nv_bfloat16, 1, 1, 0, 1, 3, 3, 1, 1, 1, 1>"
     assert [n for n in notes if n[0] == "compiled"] == [("compiled", (name,))]  # once
     assert ("device", None) in notes and ("stream", 1234) in notes
     launched, grid, block, args = notes[-1]

@@ -43,7 +43,7 @@ def on_cpu(*what):
 
 
 def template(name):
-    """The numbers in a kernel's name: (CHANNELS, PACK, ...), or (PACK, ...) for grad_weight."""
+    """The numbers in a kernel's name: CHANNELS, which grad_weight lacks, PIXELS, PAD, PACK, ..."""
     return [int(n) for n in name[:-1].split(", ")[1:]]
 
 
@@ -65,7 +65,7 @@ def test_any_layout_gives_what_plain_pytorch_gives_and_is_read_as_it_lies(dtype,
                 t.data_ptr() for t in (first, second, result)
             ]
             pack = 1 if layout is with_gaps else min(16 // dtype.itemsize, (8, 2)[seed])
-            assert template(name)[kernel != "grad_weight"] == pack
+            assert template(name)[-7] == pack
             last = layout is channels_last and kernel != "grad_weight"
             memory_format = torch.channels_last if last else torch.contiguous_format
             assert result.is_contiguous(memory_format=memory_format)
@@ -126,8 +126,31 @@ def test_a_load_brings_as_many_channels_as_are_aligned_everywhere(strides, pack)
     input, weight, _ = random_tensors(geometry, torch.float32, 0)
     memory = torch.empty(400).as_strided(input.shape, strides).copy_(input)
     result, (name, *_) = launched("forward", memory, weight, geometry, on_cpu)
-    assert template(name)[1] == pack
+    assert template(name)[-7] == pack
     assert_close(result, plain.forward(input, weight, geometry).double(), torch.float32)
+
+
+@needs_compiler
+@each_kernel
+@pytest.mark.parametrize(
+    "row, before, pixels", [(8, 0, 4), (10, 0, 2), (9, 0, 1), (12, 2, 2), (12, 1, 1)]
+)
+def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
+    kernel, row, before, pixels, monkeypatch
+):
+    """row: elements from one to the next. before: elements in the memory before the array."""
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 8, 1, (6, 8), (3, 3), (1, 1), (1, 1), (1, 1))
+    case = operands(kernel, *random_tensors(geometry, torch.float16, 0))
+    expected = getattr(plain, kernel)(*case, geometry)
+    for which in range(2):
+        tensors = list(case)
+        memory = torch.nn.functional.pad(case[which], (before, row - 8 - before), value=torch.nan)
+        tensors[which] = memory[..., before : before + 8]
+        result, (name, _, _, arguments, _) = launched(kernel, *tensors, geometry, on_cpu)
+        assert template(name)[kernel != "grad_weight"] == pixels
+        assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()  # no copy
+        assert_close(result, expected.double(), torch.float16)
 
 
 # The sectors that a warp reads
@@ -137,10 +160,10 @@ def test_a_load_brings_as_many_channels_as_are_aligned_everywhere(strides, pack)
 @pytest.mark.parametrize(
     "kernel, dtype, in_rows, last",
     [
-        ("forward", torch.float32, 5.05, 6),
-        ("forward", torch.float16, 3.005, 4),
-        ("grad_weight", torch.float32, 5.6, 9.6),
-        ("grad_weight", torch.float16, 3.2, 4.8),
+        ("forward", torch.float32, 2.99, 6),
+        ("forward", torch.float16, 1.19, 4),
+        ("grad_weight", torch.float32, 3.5, 9.6),
+        ("grad_weight", torch.float16, 1.3, 4.8),
     ],
     ids=str,
 )
@@ -158,7 +181,7 @@ def test_threads_numbered_along_the_pixels_would_read_many_sectors(monkeypatch):
     geometry = make_geometry(1, 64, 4, (12, 36), (5, 5), (1, 1), (0, 0), (1, 1))
     case = map(channels_last, operands("forward", *random_tensors(geometry, torch.float32, 0)))
     along_pixels = launch.FAST_SOURCE.replace("PACK > 1 ? me / parts : me", "me")
-    along_pixels = along_pixels.replace("PACK > 1 ? me : me / pixels", "me / pixels")
+    along_pixels = along_pixels.replace("PACK > 1 ? me : me / places", "me / places")
     assert involution.sectors("forward", *case, geometry, along_pixels) == 16
 
 
@@ -174,7 +197,7 @@ def test_the_channels_of_few_and_large_groups_are_split():
         case = operands("grad_weight", *(torch.empty(z, dtype=dtype, device="meta") for z in sizes))
         result, (name, grid, _, arguments, _) = launched("grad_weight", *case, geometry)
         assert result.dtype == dtype and result.shape == geometry.weight_size
-        threads = batch * arguments["s"].groups * 7 * size**2
+        threads = batch * arguments["s"].groups * 7 * size**2 // template(name)[0]
         assert grid == (-(-threads // 128),)
         return arguments["s"].groups // groups, name.split("<")[1].split(",")[0]
 

@@ -47,7 +47,7 @@ UNCHECKED static void race(int other, bool is_write) {
 UNCHECKED static void check_shared(char* address, long long size, bool is_write) {
     if (address < &shared_begin || address + size > &shared_end)
         fail(SHARED_OUTSIDE, -1, 0, is_write);
-    note(-1, address - &shared_begin, is_write);
+    note(-1, address - &shared_begin, 1, is_write);
     for (long long i = 0; i < size; ++i) {
         Touched& byte = touched[address - &shared_begin + i];
         if (byte.write_phase == phase && byte.writer != current) race(byte.writer, is_write);

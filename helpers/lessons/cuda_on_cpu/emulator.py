@@ -4,6 +4,7 @@ It is slow, and it is strict. Every read and write of an array is watched, and t
 a device would let pass, or die of, raises a `KernelError` which says who did what:
 
 - a read or a write outside an array, or a write to one that is `const`;
+- a load or store of several elements whose address is no multiple of its size;
 - an element of a result that is written twice, or never, or read before it was written;
 - shared memory that is read before it was written, or that two threads of a block touch, one of
   them writing, with no `__syncthreads` between;
@@ -12,8 +13,7 @@ a device would let pass, or die of, raises a `KernelError` which says who did wh
 
 Results and shared memory hold nan before the run. Kernels may use templates, structures, half
 precision, blocks of any shape, and `__shared__` arrays of a fixed size in a kernel that is no
-template, but neither atomics nor what the threads of a warp tell each other. That a load
-of several elements is aligned is not checked.
+template, but neither atomics nor what the threads of a warp tell each other.
 
 >>> source = '''
 ... __global__ void twice(const float* x, float* y, int count) {
@@ -71,6 +71,7 @@ class _Access(ctypes.Structure):
         ("array", ctypes.c_int),
         ("is_write", ctypes.c_int),
         ("element", ctypes.c_longlong),
+        ("count", ctypes.c_longlong),
     ]
 
 
@@ -99,6 +100,7 @@ class _Launch(ctypes.Structure):
         ("fault_other", _Int3),
         ("fault_line", ctypes.c_int),
         ("fault_other_line", ctypes.c_int),
+        ("fault_bytes", ctypes.c_int),
     ]
 
 
@@ -113,8 +115,9 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
         exactly once, everywhere, and reaches the tensor if all went well. An integer or a float
         takes a number, a structure of integers a sequence of them.
     watch: (block, thread), each an index of up to three numbers. `run` then returns what this
-        thread did, a list of ("read" or "write", name of the array, index of the element); in
-        shared memory the name is "__shared__", and the index counts bytes.
+        thread did, a list of ("read" or "write", name of the array, index of the element), with a
+        range of indices where one load or store moves several; in shared memory the name is
+        "__shared__", and the index counts bytes.
     blocks: a range of blocks, to run these alone (results then keep what they held, elsewhere).
     seconds: of processor time, after which a kernel counts as endless.
     order: of the threads of a block between two `__syncthreads`. "up" and "down" let pass what
@@ -178,9 +181,14 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
     if watch:
         names = [*tensors, "__shared__"]  # its number is -1
         return [
-            ("write" if a.is_write else "read", names[a.array], a.element)
+            ("write" if a.is_write else "read", names[a.array], _index(a))
             for a in request.watched[: request.watched_count]
         ]
+
+
+def _index(access):
+    end = access.element + access.count
+    return access.element if access.count == 1 else range(access.element, end)
 
 
 def _plain_value(name, value, kind, size):
@@ -222,8 +230,8 @@ def _far_apart(tensors):
     gap = 1 << 26  # bytes, never touched, so never taken from the machine
     offsets, end = {}, gap
     for name, tensor in tensors.items():
-        offsets[name] = end
-        end += -(-tensor.nbytes // 64) * 64 + gap
+        offsets[name] = end + tensor.data_ptr() % 64  # as aligned as it was
+        end += -(-tensor.nbytes // 64 + 1) * 64 + gap
     arena = mmap.mmap(-1, end)
     places = {name: _address(arena) + offset for name, offset in offsets.items()}
     for name, tensor in tensors.items():
@@ -252,6 +260,12 @@ def _sentence(request, tensors):
     if request.fault == 7:
         return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
     verb = "writes" if request.fault_is_write else "reads"
+    if request.fault == 12:
+        name = list(tensors)[request.fault_array]
+        return (
+            f"{who} {verb} {request.fault_bytes} bytes at {name}[{request.fault_element}], an"
+            f" address that is no multiple of {request.fault_bytes}"
+        )
     if request.fault == 8:
         does = "touches" if request.fault_is_write else "writes"
         return (

@@ -1,6 +1,7 @@
 """How many instructions a kernel spends on each multiply-add, counted in its machine code.
 
     python -m helpers.lessons.cuda_on_cpu.instructions [--architectures 80 90 120]
+                                                       [--dtype float16]
 
 prints it for the three ways in which `helpers/ops/involution` computes an involution on a GPU, at
 the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
@@ -136,10 +137,13 @@ def count_text(text):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m helpers.lessons.cuda_on_cpu.instructions")
     parser.add_argument("--architectures", type=int, nargs="+", default=[80, 90, 120])
-    architectures = parser.parse_args(arguments).architectures
-    print("instructions per multiply-add in the inner loop, 7 x 7, float (outside of it, once)")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
+    options = parser.parse_args(arguments)
+    architectures = options.architectures
+    what = f"7 x 7, {options.dtype} (outside of it, once)"
+    print(f"instructions per multiply-add in the inner loop, {what}")
     print(f"{'':39}", *(f"{f'sm_{a}':>12}" for a in architectures))
-    for label, source, names in cases():
+    for label, source, names in cases(getattr(torch, options.dtype)):
         counts = [count(architecture, source, names) for architecture in architectures]
         for name in names:
             cells = [f"{c[name].per_multiply_add:.2f} ({c[name].outside})" for c in counts]

@@ -1,7 +1,6 @@
 """The kernels of `kernels.cu` and `fast_kernels.cu` on the CPU, and their names."""
 
 from functools import partial
-from itertools import islice
 
 import torch
 
@@ -43,19 +42,20 @@ forward, grad_input, grad_weight = (
 )
 
 
-def reads(kernel, geometry, source=FAST_SOURCE, fast=False):
-    """How often one thread reads each array: {array: count}.
+def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32):
+    """How many loads of each array one thread makes, {array: count}. One may bring many elements.
 
     The thread owns a pixel in the middle of the first plane.
     """
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    tensors = operands(kernel, *map(torch.zeros, sizes))
+    tensors = operands(kernel, *(torch.zeros(size, dtype=dtype) for size in sizes))
     pixel = geometry.out_height // 2 * geometry.out_width + geometry.out_width // 2
     seen = []
 
     def run(name, grid, block, arguments, index):
         block = (block[0] * block[1], 1)  # the first plane alone, whatever the kernel
-        watch = divmod(pixel, block[0])
+        pixels = int(name.split(", ")[-9]) if fast else 1  # as fast_kernel_name writes it
+        watch = divmod(pixel // pixels, block[0])
         only = range(watch[0], watch[0] + 1)
         options = {"watch": watch, "blocks": only}
         seen.extend(emulator.run(source, name, grid, block, arguments, **options))
@@ -71,6 +71,9 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
     Memory and caches answer in sectors: 4 are enough for 32 neighbouring floats. first, second: as
     for `fast`, of sizes at which all threads of a warp in the middle do the same.
     """
+    s = geometry
+    taps = s.kernel_height * s.kernel_width
+    summands = s.channels // s.groups if kernel == "grad_weight" else taps  # of each element
     result = []
 
     def run(name, grid, block, arguments, index):
@@ -80,19 +83,15 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
             emulator.run(source, name, grid, block, arguments, watch=(middle, lane), blocks=only)
             for lane in range(32)
         ]
-        pack = int(name.split(", ")[-7])  # before the window
-        touched = multiply_adds = 0
-        steps = zip(*threads, strict=True)  # what the threads do at once
-        for step in steps:
-            action, array, _ = step[0]
-            if action == "read":
-                load = [step, *islice(steps, 0 if array == "weight" else pack - 1)]
-                elements = [element for step in load for _, _, element in step]
+        touched = written = 0  # sectors by the warp, elements by each thread
+        for step in zip(*threads, strict=True):  # what the threads do at once
+            places = [i if isinstance(i, range) else [i] for _, _, i in step]
+            if step[0][0] == "write":
+                written += len(places[0])
+            else:
+                elements = {element for place in places for element in place}
                 touched += len({element * first.element_size() // 32 for element in elements})
-                multiply_adds += len(load) * (array == tapped)
-        result.append(touched / multiply_adds)
+        result.append(touched / (written * summands))
 
-    images = [array for array in ARRAYS[kernel][:2] if array != "weight"]
-    tapped = images[-1]  # of which each element that is read is multiplied once
     launch(kernel, first, second, geometry, run, fast=True)
     return result[0]

@@ -19,7 +19,7 @@
 
 enum Fault {
     NONE, OUTSIDE, READ_ONLY, WRITTEN_TWICE, READ_UNWRITTEN, UNKNOWN_MEMORY, TRAP, TOO_LONG,
-    RACE, SHARED_OUTSIDE, SHARED_UNWRITTEN, DIVERGED
+    RACE, SHARED_OUTSIDE, SHARED_UNWRITTEN, DIVERGED, MISALIGNED
 };
 
 struct Array {                 // emulator.py has the same structure, in ctypes
@@ -27,7 +27,7 @@ struct Array {                 // emulator.py has the same structure, in ctypes
     long long count, itemsize;
     unsigned char* written;    // one flag for each element, or null: the array is read-only
 };
-struct Access { int array, is_write; long long element; };
+struct Access { int array, is_write; long long element, count; };
 struct Launch {
     uint3 grid, block;
     long long first_block, last_block;  // run these only: [first, last)
@@ -43,6 +43,7 @@ struct Launch {
     long long element;
     uint3 block_of, thread, other;
     int line, other_line;               // where they wait, 0 if a thread has returned
+    int bytes;                          // of an access that is not aligned
 };
 
 static Launch* launch = nullptr;
@@ -83,10 +84,10 @@ UNCHECKED static void set_timer(double seconds) {
     setitimer(ITIMER_VIRTUAL, &timer, nullptr);  // counts processor time
 }
 
-UNCHECKED static void note(int array, long long element, bool is_write) {
+UNCHECKED static void note(int array, long long element, long long count, bool is_write) {
     if (launch->watched_count < launch->watched_capacity &&
         same(blockIdx, launch->watched_block) && same(threadIdx, launch->watched_thread))
-        launch->watched[launch->watched_count++] = {array, is_write, element};
+        launch->watched[launch->watched_count++] = {array, is_write, element, count};
 }
 
 UNCHECKED static void visit(int array, long long element, bool is_write) {
@@ -95,10 +96,9 @@ UNCHECKED static void visit(int array, long long element, bool is_write) {
     if (is_write && written[element]) fail(WRITTEN_TWICE, array, element, is_write);
     if (!is_write && written && !written[element]) fail(READ_UNWRITTEN, array, element, is_write);
     if (is_write) written[element] = 1;
-    note(array, element, is_write);
 }
 
-UNCHECKED static void check(char* address, long long size, bool is_write) {
+UNCHECKED static void check(char* address, long long size, bool is_write, bool aligned = false) {
     if (!launch) return;
     int nearest = -1;
     long long distance = 0, nearest_element = 0;
@@ -107,8 +107,13 @@ UNCHECKED static void check(char* address, long long size, bool is_write) {
         const long long offset = address - a.begin, bytes = a.count * a.itemsize;
         const long long element = offset >= 0 ? offset / a.itemsize : -((-offset - 1) / a.itemsize + 1);
         if (offset >= 0 && offset + size <= bytes) {
-            for (long long e = element; e * a.itemsize < offset + size; ++e)
-                visit(i, e, is_write);
+            if (aligned && size_t(address) % size) {  // of several elements: one of them always is
+                launch->bytes = size;
+                fail(MISALIGNED, i, element, is_write);
+            }
+            long long end = element;
+            while (end * a.itemsize < offset + size) visit(i, end++, is_write);
+            note(i, element, end - element, is_write);
             return;
         }
         const long long gap = offset < 0 ? -offset : offset + size - bytes;
@@ -133,8 +138,8 @@ UNCHECKED static void check(char* address, long long size, bool is_write) {
 
 extern "C" {
 #define ACCESS(size)                                                                               \
-    UNCHECKED void __tsan_read##size(void* p) { check((char*)p, size, false); }                    \
-    UNCHECKED void __tsan_write##size(void* p) { check((char*)p, size, true); }                    \
+    UNCHECKED void __tsan_read##size(void* p) { check((char*)p, size, false, true); }              \
+    UNCHECKED void __tsan_write##size(void* p) { check((char*)p, size, true, true); }              \
     UNCHECKED void __tsan_unaligned_read##size(void* p) { check((char*)p, size, false); }          \
     UNCHECKED void __tsan_unaligned_write##size(void* p) { check((char*)p, size, true); }          \
     UNCHECKED void __tsan_read_write##size(void* p) { check((char*)p, size, true); }               \

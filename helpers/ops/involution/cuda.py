@@ -2,8 +2,9 @@
 
 torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the device, and
 what is copied says `involution2d`. CuPy compiles a kernel at the first call for each type, memory
-format, window (kernel size, stride, dilation) and number of channels a thread, in about a second,
-and keeps it on disk.
+format, window (kernel size, stride, dilation) and number of channels and pixels a thread (with
+several, a padding that is another remainder is another kernel), in about a second, and keeps it on
+disk.
 """
 
 from functools import cache, partial

@@ -1,7 +1,9 @@
 """How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
 
-The first are for every case, and read contiguous arrays. The second are compiled for one window
-each (kernel size, stride and dilation are constants in them), index with int, and take strides.
+The first are for every case, and read contiguous arrays: with strides they would be twice as long,
+and they are there to be read. So where the second are not for it (rows of more than WIDEST taps,
+indices of 64 bits), what is not contiguous is copied. The second are compiled for one window each
+(kernel size, stride and dilation are constants in them), index with int, and take strides.
 """
 
 import math
@@ -24,7 +26,9 @@ INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
 FAST_BLOCK = (128, 1)  # small enough that a small result makes a block for each multiprocessor
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
-PACK_BYTES = 16  # the most that one load brings
+SUMS = 32  # the most that such a thread holds: channels times pixels
+PACK_BYTES = 16  # the most that one load brings of the channels of a pixel
+PIXEL_BYTES = 8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
 WIDEST = 11  # a row of taps is held in registers
 # A large GPU has some 132 multiprocessors, each of which starts 4 warps of 32 threads at a time.
 ENOUGH_THREADS = 2**14
@@ -46,37 +50,61 @@ def kernel_name(kernel, dtype, index):
     return f"involution2d_{kernel}<{TYPES[dtype]}, {index}>"
 
 
-def fast_kernel_name(kernel, dtype, geometry, pack=1):
-    """The same in `fast_kernels.cu`: involution2d_forward_fast<float, 16, 1, 7, 7, 1, 1, 1, 1>
+def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
+    """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7, 1, 1, 1, 1>
 
     pack: how many channels a load brings; 1 where the pixels of a row are neighbours in memory.
+    pixels: how many neighbours a thread owns; by default as many as of contiguous arrays.
     """
     s = geometry
-    template = pack, s.kernel_height, s.kernel_width, s.stride_height, s.stride_width
-    template += s.dilation_height, s.dilation_width
+    if pixels is None:
+        most = PIXEL_BYTES // dtype.itemsize if pack == 1 else 1
+        pixels = pixels_per_thread(kernel, geometry, most)
+    template = pixels, s.padding_width % pixels, pack, s.kernel_height, s.kernel_width
+    template += s.stride_height, s.stride_width, s.dilation_height, s.dilation_width
     if kernel != "grad_weight":
-        template = channels_per_thread(kernel, geometry, pack), *template
+        template = channels_per_thread(kernel, geometry, pack, pixels), *template
     return f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *template)))}>"
 
 
-def channels_per_thread(kernel, geometry, pack=1):
+def pixels_per_thread(kernel, geometry, most):
+    """How many neighbours in a row: up to `most`, if that saves loads and leaves ENOUGH_THREADS."""
+    s = geometry
+    pixels = math.gcd(most, s.width, s.out_width)
+    if kernel == "grad_input" and s.stride_width > 1:
+        return 1  # neighbours have no tap in common
+    reach = (s.kernel_width - 1) * s.dilation_width + 1
+    while pixels > 1 and (
+        (pixels - 1) * s.stride_width + reach > pixels * s.kernel_width  # columns, taps
+        or _threads(kernel, geometry, pixels) < ENOUGH_THREADS
+    ):
+        pixels //= 2
+    return pixels
+
+
+def channels_per_thread(kernel, geometry, pack=1, pixels=1):
     """`pack` if it is more than 1, else the most that divides a group and leaves ENOUGH_THREADS."""
-    batch, channels, height, width = geometry.size_of(ARRAYS[kernel][2])
     fitting = (
         count
         for count in CHANNELS
-        if channels // geometry.groups % count == 0
-        and batch * channels * height * width // count >= ENOUGH_THREADS
+        if geometry.channels // geometry.groups % count == 0
+        and count * pixels <= SUMS
+        and _threads(kernel, geometry, count * pixels) >= ENOUGH_THREADS
     )
     return pack if pack > 1 else next(fitting, 1)
 
 
-def fast_threads(kernel, geometry, pack=1):
+def fast_threads(kernel, geometry, pack=1, pixels=1):
     """How many threads the fast kernel has work for."""
-    elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
     if kernel == "grad_weight":
-        return elements // geometry.kernel_width
-    return elements // channels_per_thread(kernel, geometry, pack)
+        return _threads(kernel, geometry, pixels)
+    return _threads(kernel, geometry, pixels * channels_per_thread(kernel, geometry, pack, pixels))
+
+
+def _threads(kernel, geometry, each):
+    """How many, if each owns so many elements of the result, or rows of taps of grad_weight."""
+    elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
+    return elements // (each * (geometry.kernel_width if kernel == "grad_weight" else 1))
 
 
 def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=False):
@@ -110,6 +138,11 @@ def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=F
 
 
 def _launch_fast(kernel, first, second, geometry, run):
+    """Copies a tapped image whose columns lie apart, if no load brings two of its channels.
+
+    An odd number of them, say: read as they lie, each weight would serve one channel, and the loads
+    would cost more than the copy.
+    """
     parts = _parts(geometry) if kernel == "grad_weight" else 1
     if parts > 1:
         wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
@@ -118,16 +151,21 @@ def _launch_fast(kernel, first, second, geometry, run):
         return sums.unflatten(1, (geometry.groups, parts)).sum(2).to(first.dtype)
     tensors = [_within_reach(tensor, geometry) for tensor in (first, second)]
     images = [number for number, tensor in enumerate(tensors) if tensor.dim() == 4]
-    pack = min(_pack(tensors[image], geometry) for image in images)
+    channels = geometry.channels // geometry.groups
+    pack = math.gcd(channels, *(_neighbours(tensors[i], 1, PACK_BYTES) for i in images))
     tapped = tensors[images[-1]]  # is read at every tap; of another image any strides will do
     if pack == 1 and tapped.stride(3) != 1:
         tensors[images[-1]] = tapped.contiguous()
+    most = min(_neighbours(tensor, -1, PIXEL_BYTES) for tensor in tensors) if pack == 1 else 1
+    pixels = pixels_per_thread(kernel, geometry, most)
     tensors.append(empty_result(kernel, first, geometry))
-    grid = _grid(-(-fast_threads(kernel, geometry, pack) // FAST_BLOCK[0]), tensors[2].shape)
+    blocks = -(-fast_threads(kernel, geometry, pack, pixels) // FAST_BLOCK[0])
+    grid = _grid(blocks, tensors[2].shape)
     arguments = dict(zip(ARRAYS[kernel], map(_line, tensors), strict=True), s=geometry)
     for name, tensor in zip(ARRAYS[kernel], tensors, strict=True):
         arguments[f"strides_of_{name}"] = _strides(tensor)
-    run(fast_kernel_name(kernel, first.dtype, geometry, pack), grid, FAST_BLOCK, arguments, "int")
+    name = fast_kernel_name(kernel, first.dtype, geometry, pack, pixels)
+    run(name, grid, FAST_BLOCK, arguments, "int")
     return tensors[2]
 
 
@@ -142,13 +180,13 @@ def _parts(geometry):
     return parts
 
 
-def _pack(image, geometry):
-    """How many channels of a pixel one load can bring: 1, unless they are neighbours in memory."""
-    channels, itemsize = geometry.channels // geometry.groups, image.element_size()
-    pack = PACK_BYTES // itemsize if image.stride(1) == 1 else 1
-    steps = [image.stride(dim) for dim in (0, 2, 3) if image.shape[dim] > 1]
-    numbers = [channels, image.data_ptr() // itemsize, *steps]
-    return math.gcd(pack, *numbers)
+def _neighbours(tensor, dim, most_bytes):
+    """How many elements along a dimension one load can bring: 1, unless they are so in memory."""
+    itemsize = tensor.element_size()
+    most = most_bytes // itemsize if tensor.stride(dim) == 1 else 1
+    others = set(range(tensor.dim())) - {dim % tensor.dim()}
+    steps = [tensor.stride(other) for other in others if tensor.shape[other] > 1]
+    return math.gcd(most, tensor.data_ptr() // itemsize, *steps)
 
 
 def _within_reach(tensor, geometry):
