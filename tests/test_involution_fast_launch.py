@@ -80,6 +80,8 @@ def test_several_pixels_a_thread_where_rows_have_as_many():
             assert launch.pixels_per_thread(kernel, geometry, 2) == min(pixels, 2)
     few = make_geometry(1, 16, 1, (32, 32), (3, 3), (1, 1), (1, 1), (1, 1))  # 2**14 elements
     assert [launch.pixels_per_thread(kernel, few, 4) for kernel in KERNELS] == [1, 1, 1]
+    twice = few._replace(batch=2)
+    assert [launch.pixels_per_thread(kernel, twice, 4) for kernel in KERNELS] == [2, 2, 1]
 
 
 def test_the_readable_kernels_are_for_the_rest():

@@ -153,6 +153,18 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
         assert_close(result, expected.double(), torch.float16)
 
 
+@needs_compiler
+def test_the_stride_of_one_sample_does_not_count_and_channels_may_overlap(monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 4, 1, (6, 8), (3, 3), (1, 1), (1, 1), (1, 1))
+    _, weight, _ = random_tensors(geometry, torch.float32, 0)
+    for strides, pixels in (((7, 48, 8, 1), 2), ((7, 1, 8, 1), 1)):
+        input = torch.randn(300).as_strided(geometry.input_size, strides)
+        result, (name, *_) = launched("forward", input, weight, geometry, on_cpu)
+        assert template(name)[1:4:2] == [pixels, 1]
+        assert_close(result, plain.forward(input, weight, geometry).double(), torch.float32)
+
+
 # The sectors that a warp reads
 
 

@@ -156,7 +156,7 @@ def _launch_fast(kernel, first, second, geometry, run):
     tapped = tensors[images[-1]]  # is read at every tap; of another image any strides will do
     if pack == 1 and tapped.stride(3) != 1:
         tensors[images[-1]] = tapped.contiguous()
-    most = min(_neighbours(tensor, -1, PIXEL_BYTES) for tensor in tensors) if pack == 1 else 1
+    most = min(_neighbours(tensor, -1, PIXEL_BYTES) for tensor in tensors)  # 1 if pack is not
     pixels = pixels_per_thread(kernel, geometry, most)
     tensors.append(empty_result(kernel, first, geometry))
     blocks = -(-fast_threads(kernel, geometry, pack, pixels) // FAST_BLOCK[0])
