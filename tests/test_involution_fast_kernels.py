@@ -322,8 +322,8 @@ def mutate(kernel, old, new):
 def wrong(source, kernel):
     """Whether a judge finds a source wrong, in one of the layouts."""
     run = involution.runner(source)
-    for layout in (with_gaps, images_channels_last, channels_last_with_gaps):
-        for geometry in JUDGES:
+    for geometry in JUDGES:
+        for layout in (with_gaps, images_channels_last, channels_last_with_gaps):
             case, results = expected(geometry)
             operands_here = map(layout, operands(kernel, *case))
             try:

@@ -25,7 +25,7 @@ try:
 except ImportError:  # Windows, where nothing is compiled, and two processes may write one report
     fcntl = None
 
-KEPT = 500  # files of one pattern in the cache folder
+KEPT = 1000  # files of one pattern in the cache folder
 PATIENCE = 600  # seconds that a compiler may take, on a machine that is busy
 
 
