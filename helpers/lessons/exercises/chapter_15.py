@@ -246,6 +246,12 @@ def _watched(arrays):
         yield beside
 
 
+PRECEDENCE = (
+    "`&` binds tighter than `>`, and `and` does not work element by element: write"
+    " `(i > 0) & (i < n)`."
+)
+
+
 def _runs_in_triton(attempt):
     triton = _triton()
     attempt = getattr(attempt, "fn", attempt)  # with @triton.jit left in
@@ -279,7 +285,9 @@ def _runs_in_triton(attempt):
         y = y.cpu()
         where = f"with n = {n}"
         if beside:
-            yield f"{where}: {beside[0]} elements. Look at that load's mask."
+            loose = re.search(r"\band\b|& *\w+ *[<>]", inspect.getsource(attempt))
+            why = f" {PRECEDENCE}" if loose else ""
+            yield f"{where}: {beside[0]} elements. Look at that load's mask.{why}"
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
             yield f"{where}: it writes beside y, which ends at y[{n - 1}]. Look at the store."
         given = y[own]
@@ -299,6 +307,8 @@ def _runs_in_triton(attempt):
 
 SEEN_BY_THE_INTERPRETER = [
     ("mask=mine & (i > 0)", "mask=i > 0", "with n = 5: program 0 loads x[5], but x has 5"),
+    ("mask=mine & (i > 0)", "mask=mine and i < n and i > 0", "and `and` does not work"),
+    ("mask=mine & (i > 0)", "mask=i < n & i > 0", "`&` binds tighter than `>`"),
     ("tl.load(weight + 2 * n + i, mask=mine, other=0)", "tl.load(weight + 2 * n + i)",
      "with n = 5: program 0 loads weight[15], but weight has 15"),
     ("mask=mine & (i > 0), other=0", "mask=mine & (i > 0)", "y[0] is nan, but"),
