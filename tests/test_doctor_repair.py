@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 import torch
+from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
 from helpers.doctor import examine
@@ -100,3 +101,62 @@ def test_a_time_limit_of_the_caller_is_not_swallowed():
             examine(OutOfTime, random(2, 3, 4), random(2, 5, 4), random(2, 5, 3))
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class TwoHeads(Function):
+    """The gradients of the two outputs are exchanged: no one change serves both."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, grad_sin, grad_cos):
+        (x,) = ctx.saved_tensors
+        return grad_cos * x.cos() - grad_sin * x.sin()
+
+
+def test_a_change_for_one_output_is_said_of_that_output():
+    found = [f for f in examine(TwoHeads, random(3, 4)).findings if f.severity == "error"]
+    assert [f.through for f in found] == ["`output[0]`", "`output[1]`"]
+    assert all(f.change and f.through in f.message for f in found)
+    assert found[0].change != found[1].change
+
+
+class Halves(Attention):
+    """What backward computes in half precision is noise, not a power."""
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        q, k, v, p = (t.half() for t in ctx.saved_tensors)
+        g = grad_output.half()
+        ds = p * (g @ v.mT)
+        ds = ds - p * ds.sum(-1, keepdim=True)
+        return (ds @ k).double(), (ds.mT @ q).double(), (p.mT @ g).double()
+
+
+def test_rounding_is_called_rounding():
+    report = examine(Halves, random(2, 3, 4), random(2, 5, 4), random(2, 5, 3))
+    codes = {f.code for f in report.findings if f.severity == "error"}
+    assert codes == {"few-digits"}
+
+
+class RowsOfAnother(Function):
+    """w gets the sums of what is x's gradient: a wrong factor, not the wrong order."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w + 0 * w.exp()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w = ctx.saved_tensors
+        return grad_output * w, (grad_output * w).sum(0)
+
+
+def test_a_gradient_of_another_shape_is_not_that_of_another_input():
+    report = examine(RowsOfAnother, random(4, 3), random(3))
+    assert not report.ok
+    assert "swapped" not in {f.code for f in report.findings}

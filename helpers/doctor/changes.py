@@ -157,14 +157,17 @@ def turns(t):
             order = list(range(size))
             order[pair[0]], order[pair[1]] = order[pair[1]], order[pair[0]]
             how = f"taken with index {pair[0]} and {pair[1]} of dimension {d} exchanged"
-            yield how, lambda t, d=d, order=order: t.index_select(d, torch.tensor(order))
+            yield (
+                how,
+                lambda t, d=d, order=order: t.index_select(d, torch.tensor(order, device=t.device)),
+            )
     if t.is_floating_point():
         yield "negated", torch.neg
         yield "replaced by its exponential", torch.exp
 
 
 def shifted(t, d, n):
-    kept = torch.arange(t.shape[d]) != (0 if n > 0 else t.shape[d] - 1)
+    kept = torch.arange(t.shape[d], device=t.device) != (0 if n > 0 else t.shape[d] - 1)
     return t.roll(n, d) * kept.reshape(-1, *[1] * (t.dim() - d - 1))
 
 

@@ -104,7 +104,8 @@ class Repair:
         case, known = self.case, self.case.trusted
         dice = torch.Generator().manual_seed(5)
         drawn = torch.randn(PROBES, int(known.sum()), generator=dice, dtype=torch.float64)
-        self.weights = torch.zeros(PROBES, case.x.numel(), dtype=torch.float64)
+        drawn = drawn.to(case.x.device)
+        self.weights = drawn.new_zeros(PROBES, case.x.numel())
         self.weights[:, case.elements[known]] = drawn
         self.target = drawn @ (case.expected[0] - case.sampled[0])[known]
         allowed = drawn.abs() @ case.limit[0][known]
