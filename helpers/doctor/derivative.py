@@ -8,12 +8,14 @@ import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .cuts import cut
 from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
+from .paths import other_forward
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
 from .screen import agrees, is_large, screen
@@ -114,18 +116,18 @@ def derivative_of_forward(exam):
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
-    found, changes = {}, Known()
+    found, changes, forwards = {}, Known(), []
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         cases.wrong_through = set(wrong)
-        found[io] = diagnosis(exam, cases, changes)
+        found[io] = diagnosis(exam, cases, changes, forwards)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
-        said = text, words.get("change")
-        same = [(t, w.get("change")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
+        said = text, words.get("change"), words.get("as_if")
+        same = [(t, w.get("change"), w.get("as_if")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
 
@@ -169,7 +171,7 @@ def points_of(exam):
     return points
 
 
-def diagnosis(exam, cases, changes):
+def diagnosis(exam, cases, changes, forwards):
     """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
     case = cases[0]
     if not exam.faithful:
@@ -191,8 +193,11 @@ def diagnosis(exam, cases, changes):
         cases.wrong, cases.wrong_through = of_all.wrong, of_all.wrong_through
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
     words = {"meant": MEANT if case.identity else "", **words}
-    if text.code in VAGUE and (change := repair(cases, changes)):
-        words |= {"nameless": "", **change}
+    words |= cut(cases) or {}
+    if text.code in VAGUE and "change" not in words:
+        words |= repair(cases, changes) or other_forward(cases, forwards) or {}
+    if "change" in words or "as_if" in words:
+        words["nameless"] = ""
     return text, case.input, seen | case.evidence, words
 
 

@@ -10,7 +10,7 @@ import itertools
 
 import torch
 
-from .changes import BY_TRIAL, LEVELS
+from .changes import BY_TRIAL, LEVELS, near, places
 from .saved import others_stay, saved_otherwise
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
@@ -21,7 +21,7 @@ PROBES = 5
 
 
 class Known(list):
-    """The changes that made a gradient right, as (site, change, factor, step).
+    """The changes that made a gradient right, as ({site: change}, words).
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
     """
@@ -128,21 +128,40 @@ class Repair:
 
     def found(self):
         """The first that makes it right: the simpler changes first, the later steps first."""
-        for site, *change in self.known:
-            if self.holds(site, change[0].by(change[1])):
-                return self.words(*change)
+        for changes, words in self.known:
+            if self.holds(changes):
+                return words
         for level in LEVELS:
             for site, steps in reversed(self.sites.items()):
                 if self.slopes[site].any():
                     for change in level(steps[0]):
                         factor = self.factor(site, steps, change)
-                        if factor is not None and self.holds(site, change.by(factor)):
-                            self.known.append((site, change, factor, steps[0]))
-                            return self.words(change, factor, steps[0])
-        return saved_otherwise(self.cases) or self.tried()
+                        if factor is not None and self.holds({site: change.by(factor)}):
+                            return self.words(change.words(factor), steps[0])
+        return saved_otherwise(self.cases) or self.tried() or self.throughout()
 
-    def words(self, change, factor, step):
-        return {"change": change.words(factor), "place": f"line {step.line}, in `{step.name}`"}
+    def holds(self, changes):
+        """Is the gradient right with these changes, everywhere, and no other one touched?"""
+        self.known.runs -= 1
+        if self.known.runs < 0:
+            return False
+        with forgiving():
+            if not all(b.is_right(changes) for b in self.backwards):
+                return False
+
+            def gradients(o, v):
+                return self.backwards[0].gradients(v, changes=changes, through=o)[0]
+
+            if others_stay(self.cases, gradients):
+                self.held = changes
+                return True
+        return False
+
+    def words(self, said, *steps):
+        """What was found, which is noted."""
+        words = {"change": said, "place": places_of(steps)}
+        self.known.append((self.held, words))
+        return words
 
     def factor(self, site, steps, change):
         """By what the direction of this change must be multiplied; None if nothing makes it fit."""
@@ -164,22 +183,6 @@ class Repair:
         fits = change.factors is None or factor in change.factors
         return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
 
-    def holds(self, site, change):
-        """Is the gradient right with this change, everywhere, and no other one touched?"""
-        self.known.runs -= 1
-        if self.known.runs < 0:
-            return False
-        changes = {site: change}
-        with forgiving():
-            if site not in self.sites or not all(b.is_right(changes) for b in self.backwards):
-                return False
-
-            def gradients(o, v):
-                return self.backwards[0].gradients(v, changes=changes, through=o)[0]
-
-            return others_stay(self.cases, gradients)
-        return False
-
     def tried(self):
         """The same by trial, where the gradient does not depend in a straight line on a step."""
         sites = [(site, steps) for site, steps in self.sites.items()
@@ -192,9 +195,27 @@ class Repair:
             if change.factors or not change.keeps
         )
         for site, step, change in itertools.islice(changes, max(0, self.known.runs)):
-            if self.holds(site, change.by(1.0)):
-                self.known.append((site, change, 1.0, step))
-                return self.words(change, 1.0, step)
+            if self.holds({site: change.by(1.0)}):
+                return self.words(change.words(1.0), step)
+        return None
+
+    def throughout(self):
+        """The same number, of a dimension perhaps, is wrong in each call of one function."""
+        found = {}
+        for site, (step, *_) in self.sites.items():
+            for where in places(step):
+                old, name = step.argument(where), getattr(step.func, "__name__", "")
+                if near(old) and not isinstance(old, bool):
+                    found.setdefault((name, str(old)), {})[site] = step, where, old
+        for (name, said), sites in found.items():
+            steps, wheres, (old, *_) = zip(*sites.values(), strict=True)
+            for new in [*near(old), *wider(old)] if len(sites) > 1 else ():
+                changes = {
+                    site: lambda step, where=where, new=new: step.of(where, new)
+                    for site, where in zip(sites, wheres, strict=True)
+                }
+                if self.holds(changes):
+                    return self.words(f"{new} stood in place of {said} in each `{name}`", *steps)
         return None
 
     def straight(self, site, steps):
@@ -209,6 +230,16 @@ class Repair:
             expected = self.slopes[site] @ flat([step.value for step in steps])
             return bool(expected.any()) and torch.allclose(change, expected, rtol=1e-6)
         return False
+
+
+def wider(dim):
+    """The same dimension and one more."""
+    others = range(-4, 0) if isinstance(dim, int) and dim < 0 else range(4)
+    return [(other, dim) for other in others if other != dim] if isinstance(dim, int) else []
+
+
+def places_of(steps):
+    return ", and ".join(dict.fromkeys(f"line {s.line}, in `{s.name}`" for s in steps))
 
 
 def tidy(number):

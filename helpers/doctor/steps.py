@@ -79,13 +79,17 @@ class Step:
     def argument(self, where):
         return self.kwargs[where] if isinstance(where, str) else self.args[where]
 
-    def with_argument(self, where, new):
+    def of(self, where, new):
         """What the step makes of another argument in this place."""
         args, kwargs = list(self.args), dict(self.kwargs)
         if self.in_place:
             args[0] = self.before.clone()
         (kwargs if isinstance(where, str) else args)[where] = new
-        made = self.func(*args, **kwargs)
+        return self.func(*args, **kwargs)
+
+    def with_argument(self, where, new):
+        """The same, if what follows can use it."""
+        made = self.of(where, new)
         if not is_real(made) or made.shape != self.value.shape:
             raise ValueError("what follows could not use it")
         return made
