@@ -69,7 +69,7 @@ def cut(cases):
                     left.append(site)
             said = [words for site, words in mode.sites.items() if site not in left]
             return {
-                "change": ", and ".join(dict.fromkeys(words for words, _ in said)),
+                "change": "right if: " + ", and ".join(dict.fromkeys(words for words, _ in said)),
                 "place": ", and ".join(dict.fromkeys(place for _, place in said)),
             }
     return None

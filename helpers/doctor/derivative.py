@@ -126,8 +126,8 @@ def derivative_of_forward(exam):
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
-        said = text, words.get("change"), words.get("as_if")
-        same = [(t, w.get("change"), w.get("as_if")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
+        said = text, words.get("change")
+        same = [(t, w.get("change")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
         y = exam.run.names[o]
         yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
 
@@ -196,7 +196,7 @@ def diagnosis(exam, cases, changes, forwards):
     words |= cut(cases) or {}
     if text.code in VAGUE and "change" not in words:
         words |= repair(cases, changes) or other_forward(cases, forwards) or {}
-    if "change" in words or "as_if" in words:
+    if "change" in words:
         words["nameless"] = ""
     return text, case.input, seen | case.evidence, words
 

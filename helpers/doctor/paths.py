@@ -18,6 +18,7 @@ from .calls import is_a_users
 from .changes import (
     Change, is_real, multiplied, with_another_number, with_another_tensor,
 )  # fmt: skip
+from .effort import calls_a_second
 from .repair import forgiving, places_of, tidy
 from .report import brief
 from .slopes import largest
@@ -40,10 +41,11 @@ ALIKE = (  # functions that are taken for each other
 )  # fmt: skip
 
 
-class Call(Step):
+class ForwardStep(Step):
     """One call of PyTorch in forward; what is changed is its derivative, or all of it.
 
     parts: which of its arguments have a gradient, each a tuple of places: a tensor may stand twice
+    before: the same call in the round before, if it stands in a loop
     """
 
     def __init__(self, frame, scope, func, args, kwargs, names):
@@ -67,6 +69,11 @@ class Call(Step):
         constant = (w for part in self.parts for w in part if w not in kept)
         return {where: self.argument(where).detach() for where in constant}
 
+    def of_the_round_before(self, where):
+        if self.before is None:
+            return torch.zeros_like(self.argument(where))
+        return self.before.argument(where)
+
     def with_argument(self, where, new):
         """The derivative with another argument in this place, and that to the one which was there.
 
@@ -89,6 +96,7 @@ class Through(Watch):
 
     def __init__(self, changes=None):
         super().__init__({}, changes=changes)
+        self.last = {}
 
     def name_of(self, frame):
         def name(t):
@@ -108,7 +116,8 @@ class Through(Watch):
             graded = (t.requires_grad for t in (*args, *kwargs.values()) if is_real(t))
             if not any(graded) or len(self.steps) >= STEPS:
                 return self.seen(frame, func(*args, **kwargs))
-            call = Call(frame, self.scope(frame), func, args, kwargs, self.name_of(frame))
+            call = ForwardStep(frame, self.scope(frame), func, args, kwargs, self.name_of(frame))
+            call.before, self.last[site] = self.last.get(site), call
             if self.changes is not None:
                 return self.seen(frame, self.changes[site](call))
             value = func(*args, **kwargs)
@@ -168,8 +177,8 @@ def other_forward(cases, known):
 
 class Paths:
     def __init__(self, cases, known):
-        self.cases, self.case, self.known, self.runs, self.looks = cases, cases[0], known, RUNS, LOOKS
-        mode, case = Through(), cases[0]
+        self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
+        self.runs, self.looks, mode = min(RUNS, calls_a_second(case.subject) // 4), LOOKS, Through()
         run = self.forward(case, mode, case.point.values)
         self.calls, self.sites = mode.steps, {}
         for call in mode.steps:
@@ -225,7 +234,7 @@ class Paths:
         levels = self.cut(), self.numbers(), self.otherwise(), self.whole(), self.weighing_of(2)
         for changes, said, *calls in itertools.chain(*levels):
             if self.holds(changes):
-                words = {"as_if": said, "place": places_of(calls)}
+                words = {"change": f"as if: {said}", "place": places_of(calls)}
                 self.known.append((changes, words))
                 return words
         return None
@@ -235,6 +244,7 @@ class Paths:
         ways = []
         for site, (call, *_) in reversed(self.sites.items()):
             for k in range(len(call.parts)):
+                self.runs -= 0.5
                 with forgiving():
                     cut = {site: weighing(k, 0)}
                     passes = self.rows - torch.stack([*self.gradients(self.case, cut, 2)])
@@ -270,9 +280,9 @@ class Paths:
         tangents = self.tangents()
         wanted = self.project(self.off)
         for level in (of_its_own, with_another_function, with_another_number, with_another_tensor,
-                      multiplied):  # fmt: skip
+                      of_the_round_before, multiplied):  # fmt: skip
             for site, calls in reversed(self.sites.items()):
-                for change in level(calls[0]):
+                for change in level(calls[-1]):
                     self.looks -= 1
                     if self.looks < 0:
                         return
@@ -416,6 +426,15 @@ def of_its_own(call):
                 return call.calls(others) + t - t.detach()
 
             yield Change(lambda f, what=what: f"{what} were 1", direction, factors=(1,))
+
+
+def of_the_round_before(call):
+    for part, name in zip(call.parts, call.named_parts, strict=True) if call.before else ():
+        yield Change(
+            lambda f, name=name: f"{name} were that of the round before in {call.text}",
+            lambda c, part=part: c.with_argument(part[0], c.of_the_round_before(part[0])),
+            factors=(1,),
+        )
 
 
 def with_another_function(call):

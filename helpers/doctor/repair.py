@@ -159,7 +159,7 @@ class Repair:
 
     def words(self, said, *steps):
         """What was found, which is noted."""
-        words = {"change": said, "place": places_of(steps)}
+        words = {"change": f"right if: {said}", "place": places_of(steps)}
         self.known.append((self.held, words))
         return words
 

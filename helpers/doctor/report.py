@@ -36,8 +36,8 @@ class Finding:
     evidence: what was measured: numbers, lists of indices, strings; for a wrong gradient of few
               elements also "given_jacobian" and "expected_jacobian", of shape (outputs, inputs)
     through:  the output through which it is so, if it is not so through all of them
-    change:   the one of what backward computes that would make the gradient right, if one was found
-    as_if:    otherwise, the change of forward after which the gradient would be that of forward
+    change:   "right if: …", what would make the gradient right; or "as if: …", what would make it
+              that of forward; if one change was found
     place:    of this change: "line 12, in `backward`"
     """
 
@@ -50,7 +50,6 @@ class Finding:
     evidence: dict = field(default_factory=dict)
     through: str = ""
     change: str = ""
-    as_if: str = ""
     place: str = ""
 
     def lines(self):
@@ -60,11 +59,8 @@ class Finding:
         ratio = distinct(self.evidence.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
         yield f"{self.severity} ({self.code}): {self.message}"
-        place = self.place and f" ({self.place})"
         if self.change:
-            yield f"right if: {self.change}{place}"
-        elif self.as_if:
-            yield f"as if: {self.as_if}{place}"
+            yield self.change + (self.place and f" ({self.place})")
         elif self.remedy:
             yield f"look at: {self.remedy}"
         if seen:
@@ -85,8 +81,8 @@ class Text:
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
 
     def __call__(
-        self, x=None, y=None, seen=None, severity=None, through="", groups=(), change="", as_if="",
-        place="", **words,
+        self, x=None, y=None, seen=None, severity=None, through="", groups=(), change="", place="",
+        **words,
     ):  # fmt: skip
         named = f"gradient of {{x}} through {through}" if through else "gradient of {x}"
         message = self.message.replace("gradient of {x}", named, 1)
@@ -94,7 +90,7 @@ class Text:
         message, look = message.format(*groups, **words), self.look.format(**words)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
         severity = severity or self.severity
-        return Finding(self.code, severity, message, look, x, y, seen or {}, through, change, as_if, place)
+        return Finding(self.code, severity, message, look, x, y, seen or {}, through, change, place)
 
 
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)

@@ -62,7 +62,8 @@ def saved_otherwise(cases):
         with saving(instead):
             fits = (case.fits_rows(case.vjp(v) for v in case.vs) for case in cases)
             if all(fits) and others_stay(cases, lambda o, v: point.vjp({o: v})):
-                return {"change": f"{name} were saved in place of {old}", "place": place}
+                change = f"right if: {name} were saved in place of {old}"
+                return {"change": change, "place": place}
     return None
 
 

@@ -37,7 +37,7 @@ def consult(name):
     report = patient.examine()
     finding = report.findings[0]
     # Without the line's number, which is that of a file of the helpers.
-    advice = f"right if: {finding.change}" if finding.change else f"look at: {finding.remedy}"
+    advice = finding.change or f"look at: {finding.remedy}"
     lines = [f"doctor ({finding.code}): {finding.message}", advice]
     for line in lines:
         print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))
