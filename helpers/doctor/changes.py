@@ -92,6 +92,17 @@ def with_another_number(step):
                 keeps=True,
             )
 
+    dims = step.args[1:]
+    if len(dims) > 1 and sorted(map(str, dims)) == sorted(map(str, range(len(dims)))):  # permute
+        for a, b in itertools.combinations(range(len(dims)), 2):
+            new = list(dims)
+            new[a], new[b] = dims[b], dims[a]
+            yield Change(
+                lambda f, new=new: f"{tuple(new)} stood in place of {dims} in {step.text}",
+                lambda s, new=new: s.func(s.args[0], *new),
+                factors=(1,),
+            )
+
 
 def with_argument(where, new, words):
     return Change(lambda f: words, lambda s: s.with_argument(where, new(s)), factors=(1,))

@@ -37,7 +37,11 @@ class Uncut(Watch):
         if func is torch.Tensor.register_hook:
             if self.leaves_out(frame_of_a_step(), "{} were left out"):
                 return None
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.autograd.grad and not kwargs.get("create_graph") and not args[4:]:
+            if self.leaves_out(frame_of_a_step(), "{} had create_graph=True"):
+                kwargs = {**kwargs, "create_graph": True}
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -1,36 +1,29 @@
-"""Of which other forward would a wrong gradient be right? And what, in forward, cuts it?
+"""Of which other forward would a wrong gradient be right?
 
 Autograd differentiates forward call by call, as if it stood in no Function. If its gradient is the
 right one, what differs from backward's is sought in the derivatives of these calls: one that is
 left out, or that belongs to other numbers, another tensor, another function.
 """
 
-import contextlib
 import itertools
-import threading
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import FunctionCtx, _SingleLevelFunction
-from torch.autograd.graph import get_gradient_edge
 
-from .calls import is_a_users
-from .changes import (
-    Change, is_real, multiplied, with_another_number, with_another_tensor,
-)  # fmt: skip
+from .changes import Change, is_real, multiplied, with_another_number, with_another_tensor
 from .effort import calls_a_second
 from .repair import forgiving, places_of, tidy
 from .report import brief
 from .slopes import largest
-from .steps import STEPS, Step, Watch, frame_of_a_step, held, source
+from .through import Through, as_plain_code
 
-RUNS, LOOKS = 150, 8000  # at most: changes that are made, and that are looked at
-PROBES = 5
 LARGEST = 100_000  # elements of all inputs and outputs
-CUTS = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+RUNS, LOOKS, TRIED = 200, 8000, 30  # at most: changes that are made; looked at; made in a loop
+PROBES = 5
 ALIKE = (  # functions that are taken for each other
     (torch.softmax, torch.log_softmax),
-    (torch.sum, torch.mean, torch.amax, torch.logsumexp),
+    (torch.mean, torch.sum, torch.amax, torch.logsumexp),
+    (torch.max, torch.mean, torch.min),
     (torch.maximum, torch.minimum),
     (
         torch.sigmoid, torch.tanh, torch.relu, F.softplus, F.silu, F.gelu, F.elu, torch.erf,
@@ -39,126 +32,6 @@ ALIKE = (  # functions that are taken for each other
         torch.cosh, torch.digamma, torch.lgamma,
     ),
 )  # fmt: skip
-
-
-class ForwardStep(Step):
-    """One call of PyTorch in forward; what is changed is its derivative, or all of it.
-
-    parts: which of its arguments have a gradient, each a tuple of places: a tensor may stand twice
-    before: the same call in the round before, if it stands in a loop
-    """
-
-    def __init__(self, frame, scope, func, args, kwargs, names):
-        super().__init__(frame, scope, func, args, kwargs)
-        self.whole, self.text = self.text, f"the derivative of {self.text}"
-        places = [*range(len(args)), *kwargs]
-        graded = [w for w in places if is_real(a := self.argument(w)) and a.requires_grad]
-        self.parts = {}
-        for where in graded:
-            self.parts.setdefault(id(self.argument(where)), []).append(where)
-        self.parts = [tuple(part) for part in self.parts.values()]
-        self.named_parts = [names(self.argument(part[0])) for part in self.parts]
-
-    def calls(self, new):
-        """The call with other arguments, {place: argument}."""
-        args = [new.get(k, a) for k, a in enumerate(self.args)]
-        return self.func(*args, **{k: new.get(k, a) for k, a in self.kwargs.items()})
-
-    def but(self, *kept):
-        """{place: constant} for all arguments but those in these places."""
-        constant = (w for part in self.parts for w in part if w not in kept)
-        return {where: self.argument(where).detach() for where in constant}
-
-    def of_the_round_before(self, where):
-        if self.before is None:
-            return torch.zeros_like(self.argument(where))
-        return self.before.argument(where)
-
-    def with_argument(self, where, new):
-        """The derivative with another argument in this place, and that to the one which was there.
-
-        Its value is that of the call with the other argument.
-        """
-        made = self.calls({where: new.detach() if torch.is_tensor(new) else new})
-        if not is_real(made) or made.dim() > self.value.dim():
-            raise ValueError("what follows could not use it")
-        if any(where in part for part in self.parts):
-            own = self.calls(self.but(where))
-            made = made + own - own.detach()
-        return made.expand(self.value.shape)
-
-
-class Through(Watch):
-    """Sees through forward: notes its calls, of which autograd makes a graph, or changes some.
-
-    changes: {site: change}, what is computed in the place of the calls of these sites
-    """
-
-    def __init__(self, changes=None):
-        super().__init__({}, changes=changes)
-        self.last = {}
-
-    def name_of(self, frame):
-        def name(t):
-            near = itertools.chain(held(frame), self.texts.items())
-            return next((name for name, held in near if held is t), "an operand")
-
-        return name
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, frame = kwargs or {}, frame_of_a_step()
-        with torch.enable_grad():
-            if func in CUTS and is_real(args[0]):
-                return args[0].view_as(args[0])
-            site = frame and (frame.f_code, frame.f_lasti)
-            if frame is None or not (self.changes is None or site in self.changes):
-                return self.seen(frame, func(*args, **kwargs))
-            graded = (t.requires_grad for t in (*args, *kwargs.values()) if is_real(t))
-            if not any(graded) or len(self.steps) >= STEPS:
-                return self.seen(frame, func(*args, **kwargs))
-            call = ForwardStep(frame, self.scope(frame), func, args, kwargs, self.name_of(frame))
-            call.before, self.last[site] = self.last.get(site), call
-            if self.changes is not None:
-                return self.seen(frame, self.changes[site](call))
-            value = func(*args, **kwargs)
-            if is_real(value) and value.requires_grad and value is not args[0]:
-                call.made(value)
-                call.edge = get_gradient_edge(value)
-                self.steps.append(call)
-            return self.seen(frame, value)
-
-    def seen(self, frame, value):
-        if frame is not None and is_real(value):
-            self.texts[source(frame)] = value
-        return value
-
-
-@contextlib.contextmanager
-def as_plain_code(mode):
-    """In this thread, what a Function's forward computes is differentiated by autograd."""
-    here, before, inside = threading.get_ident(), vars(_SingleLevelFunction).get("apply"), []
-
-    def apply(cls, *args, **kwargs):
-        if threading.get_ident() != here or not is_a_users(cls):
-            return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
-        ctx = FunctionCtx()
-        ctx.needs_input_grad = tuple(torch.is_tensor(a) and a.requires_grad for a in args)
-        first = () if cls.setup_context is not torch.autograd.Function.setup_context else (ctx,)
-        inside.append(cls)
-        with torch.enable_grad(), mode if len(inside) == 1 else contextlib.nullcontext():
-            try:
-                return cls.forward(*first, *args, **kwargs)
-            finally:
-                inside.pop()
-
-    _SingleLevelFunction.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        if before is None:
-            del _SingleLevelFunction.apply
-        else:
-            _SingleLevelFunction.apply = before
 
 
 def other_forward(cases, known):
@@ -171,30 +44,34 @@ def other_forward(cases, known):
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
     with forgiving():
-        return Paths(cases, known).found()
+        return OtherForward(cases, known).found()
     return None
 
 
-class Paths:
+class OtherForward:
     def __init__(self, cases, known):
         self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
-        self.runs, self.looks, mode = min(RUNS, calls_a_second(case.subject) // 4), LOOKS, Through()
-        run = self.forward(case, mode, case.point.values)
-        self.calls, self.sites = mode.steps, {}
-        for call in mode.steps:
-            self.sites.setdefault(call.site, []).append(call)
-        leaf, edges = run.leaves[case.i], [call.edge for call in mode.steps]
-        rows, self.slopes = [], []
+        self.runs, self.looks = min(RUNS, calls_a_second(case.subject) // 4), LOOKS
+        self.recorded, run = {}, None
+        for each in reversed(cases):
+            mode = Through()
+            run = self.forward(each, mode, each.point.values)
+            self.recorded[id(each)] = mode.sites
+        self.sites, self.steps = mode.sites, [s for s in mode.steps if s.value is not None]
+        edges, rows = [step.edge for step in self.steps], []
+        self.slopes = {id(step): [] for step in self.steps}
         for v in case.vs[:2]:
             grad, *slopes = torch.autograd.grad(
-                run.outputs[case.o], [leaf, *edges], v, retain_graph=True, allow_unused=True
-            )
+                run.outputs[case.o], [run.leaves[case.i], *edges], v, retain_graph=True,
+                allow_unused=True,
+            )  # fmt: skip
             rows.append(case.row(grad))
-            self.slopes.append(slopes)
-        if not all((row[case.elements] - e).abs().le(limit)[case.trusted].all()
-                   for row, e, limit in zip(rows, case.expected, case.limit, strict=False)):  # fmt: skip
-            raise ValueError("autograd does not see all of forward")
+            for step, slope in zip(self.steps, slopes, strict=True):
+                self.slopes[id(step)].append(slope)
         self.rows = torch.stack(rows)
+        off = (self.rows[:, case.elements] - case.expected[:2]).abs() > case.limit[:2]
+        if off[:, case.trusted].any():
+            raise ValueError("autograd does not see all of forward")
         self.off, self.size = case.given[:2] - self.rows, largest(case.given[:2])
 
     def forward(self, case, mode, values):
@@ -207,7 +84,7 @@ class Paths:
         numbers = {name: new for name, new in changes.items() if isinstance(name, str)}
         subject.arguments = arguments | numbers
         try:
-            run = self.forward(case, Through(changes), case.point.values)
+            run = self.forward(case, Through(changes, self.recorded[id(case)]), case.point.values)
         finally:
             subject.arguments = arguments
         for v in case.vs[:count]:
@@ -231,150 +108,187 @@ class Paths:
         for changes, words in self.known:
             if self.holds(changes):
                 return words
-        levels = self.cut(), self.numbers(), self.otherwise(), self.whole(), self.weighing_of(2)
-        for changes, said, *calls in itertools.chain(*levels):
+        levels = (
+            self.weighed(), self.numbers(), self.otherwise(), self.whole(), self.exchanged(),
+            self.weighed_in_pairs(), self.in_loops(),
+        )  # fmt: skip
+        for changes, said, *steps in itertools.chain(*levels):
             if self.holds(changes):
-                words = {"change": f"as if: {said}", "place": places_of(calls)}
+                words = {"change": f"as if: {said}", "place": places_of(steps)}
                 self.known.append((changes, words))
                 return words
         return None
 
-    def cut(self):
+    def weighed(self):
         """What passes a call through one of its arguments counts otherwise, or not at all."""
-        ways = []
-        for site, (call, *_) in reversed(self.sites.items()):
-            for k in range(len(call.parts)):
+        self.ways = []
+        for site, (step, *_) in reversed(self.sites.items()):
+            for k in range(len(step.parts)):
                 self.runs -= 0.5
                 with forgiving():
                     cut = {site: weighing(k, 0)}
                     passes = self.rows - torch.stack([*self.gradients(self.case, cut, 2)])
                     if passes.norm() > 1e-9 * self.rows.norm():
-                        ways.append((site, k, passes, call))
-        self.ways = ways
-        yield from self.weighing_of(1)
+                        self.ways.append((site, k, passes, step))
+        yield from self.fitting(1)
 
-    def weighing_of(self, n):
-        """So many of these ways count otherwise."""
+    def weighed_in_pairs(self):
+        yield from self.fitting(2)
+
+    def fitting(self, n):
+        """So many of the ways count otherwise."""
         for some in itertools.combinations(self.ways, n):
             passes = torch.stack([way[2].reshape(-1) for way in some], 1)
             factors = torch.linalg.lstsq(passes, self.off.reshape(-1, 1)).solution
             rest = self.off.reshape(-1, 1) - passes @ factors
             factors = [tidy(f) for f in (1 + factors).reshape(-1).tolist()]
             if rest.abs().max() <= 1e-6 * self.size and 1 not in factors:
-                if len(some) == 1 or set(factors) <= {0, -1, 2, 0.5}:
-                    sites, parts, _, calls = zip(*some, strict=True)
+                if n == 1 or set(factors) <= {0, -1, 2, 0.5}:
+                    sites, parts, _, steps = zip(*some, strict=True)
                     changes = dict(zip(sites, map(weighing, parts, factors), strict=True))
-                    said = map(weighed, calls, parts, factors)
-                    yield changes, ", and ".join(said), *calls
+                    yield changes, ", and ".join(map(weighing_said, steps, parts, factors)), *steps
 
     def numbers(self):
         """The function has another number as an argument."""
         for name, old in self.case.subject.arguments.items():
             if isinstance(old, (int, float)) and not isinstance(old, bool):
-                for new in dict.fromkeys((0, 1, -old, *([old - 1, old + 1] * isinstance(old, int)))):
+                beside = (old - 1, old + 1) if isinstance(old, int) else ()
+                for new in dict.fromkeys((0, 1, -old, *beside)):
                     if new != old:
                         yield {name: type(old)(new)}, f"`{name}` were {new}"
 
     def otherwise(self):
-        """The derivative of a call is another."""
-        tangents = self.tangents()
-        wanted = self.project(self.off)
-        for level in (of_its_own, with_another_function, with_another_number, with_another_tensor,
-                      of_the_round_before, multiplied):  # fmt: skip
-            for site, calls in reversed(self.sites.items()):
-                for change in level(calls[-1]):
+        """The derivative of one call is another."""
+        tangents, wanted = self.tangents(), self.project(self.off)
+        levels = of_its_own, with_another_function, with_another_number, with_another_tensor
+        for level in (*levels, multiplied):
+            for site, steps in reversed(self.sites.items()):
+                for change in level(steps[0]) if steps[0].value is not None else ():
                     self.looks -= 1
                     if self.looks < 0:
                         return
                     effect = None
                     with forgiving():
-                        effect = self.effect(calls, change, tangents)
+                        effect = sum(self.effect(step, change, tangents) for step in steps)
                     if effect is None or not effect.isfinite().all():
                         continue
                     factor = 1.0
                     if change.keeps and effect.any():
                         factor = tidy((effect * wanted).sum().item() / effect.square().sum().item())
                     if (wanted - factor * effect).norm() <= 1e-4 * wanted.norm():
-                        yield {site: deriving(change, factor)}, change.words(factor), calls[0]
+                        yield {site: deriving(change, factor)}, change.words(factor), steps[0]
 
     def project(self, rows):
         return rows @ self.directions.T
 
     def tangents(self):
         """By differences, how each call's arguments change with the input, in a few directions."""
-        case, dice = self.case, torch.Generator().manual_seed(6)
-        n = case.x.numel()
-        self.directions = torch.randn(PROBES, n, generator=dice, dtype=torch.float64)
-        self.directions = self.directions.to(case.x.device)
-        step, found = 1e-5 * case.point.scales[case.i].mean().item(), []
+        case, dice, found = self.case, torch.Generator().manual_seed(6), []
+        drawn = torch.randn(PROBES, case.x.numel(), generator=dice, dtype=torch.float64)
+        self.directions = drawn.to(case.x.device)
+        h = 1e-5 * case.point.scales[case.i].mean().item()
         for direction in self.directions:
             sides = []
-            for sign in (1, -1):
+            for move in (h * direction, -h * direction):
                 values = list(case.point.values)
-                move = (sign * step * direction).to(case.x.dtype).reshape(case.shape)
-                values[case.i] = values[case.i] + move
+                values[case.i] = case.x + move.to(case.x.dtype).reshape(case.shape)
                 mode = Through()
                 self.forward(case, mode, values)
-                if [c.site for c in mode.steps] != [c.site for c in self.calls]:
+                sides.append([s for s in mode.steps if s.value is not None])
+                if [s.site for s in sides[-1]] != [s.site for s in self.steps]:
                     raise ValueError("it takes another way")
-                sides.append(mode.steps)
             found.append([
-                {p: (a.argument(p[0]) - b.argument(p[0])).detach() / (2 * step) for p in a.parts}
+                [(a.argument(p[0]) - b.argument(p[0])).detach() / (2 * h) for p in a.parts]
                 for a, b in zip(*sides, strict=True)
             ])  # fmt: skip
-        return {id(c): [one[k] for one in found] for k, c in enumerate(self.calls)}
+        return {id(step): of_step for step, *of_step in zip(self.steps, *found, strict=True)}
 
-    def effect(self, calls, change, tangents):
+    def effect(self, step, change, tangents):
         """How such a change of the derivative shows in the gradient, as `project` gives it."""
-        total = 0
-        for call in calls:
-            local, leaves = of_leaves(call)
-            way = change.direction(local).expand(local.value.shape)
-            k = next(k for k, c in enumerate(self.calls) if c is call)
-            for o, slopes in enumerate(self.slopes):
-                if slopes[k] is None:
-                    continue
-                new = grads(way, leaves, slopes[k])
-                old = [0] * len(new) if change.keeps else grads(local.value, leaves, slopes[k])
-                for part, a, b in zip(call.parts, new, old, strict=True):
-                    row = [((a - b) * tangent[part]).sum() for tangent in tangents[id(call)]]
-                    effect = torch.zeros(len(self.slopes), PROBES, dtype=torch.float64)
-                    effect[o] = torch.stack(row).to("cpu", torch.float64)
-                    total = total + effect
-        return None if isinstance(total, int) else total.to(self.off.device)
+        local, leaves = step.of_leaves()
+        way = change.direction(local).expand(local.value.shape)
+        effect = self.off.new_zeros(len(self.off), PROBES)
+        for row, slope in zip(effect, self.slopes[id(step)], strict=True):
+            if slope is not None:
+                news = grads(way, leaves, slope)
+                olds = [0] * len(news) if change.keeps else grads(local.value, leaves, slope)
+                for p, of_parts in enumerate(tangents[id(step)]):
+                    triples = zip(news, olds, of_parts, strict=True)
+                    row[p] = sum(((new - old) * t).sum() for new, old, t in triples)
+        return effect
 
     def whole(self):
         """Forward computes something else, and the gradient is that of this."""
         for level in (left_out, with_another_function, with_another_number):
-            for site, calls in reversed(self.sites.items()):
-                for change in level(calls[0]):
+            for site, (step, *_) in reversed(self.sites.items()):
+                for change in level(step) if step.value is not None else ():
                     if not change.keeps:
-                        words = change.words(1).replace(calls[0].text, calls[0].whole)
-                        yield {site: change.direction}, words, calls[0]
+                        words = change.words(1).replace(step.text, step.whole)
+                        yield {site: change.direction}, words, step
+
+    def exchanged(self):
+        """Two pieces are taken for each other, on the way back."""
+        for site, (step, *_) in self.sites.items():
+            for pair in itertools.combinations(step.pieces, 2):
+                said = f"the gradients of pieces {pair[0]} and {pair[1]} of {step.whole}"
+                yield {site: exchanging(*pair)}, f"{said} were exchanged", step
+        slices = [
+            (site, step)
+            for site, (step, *_) in self.sites.items()
+            if getattr(step.func, "__name__", "") == "__getitem__" and step.value is not None
+        ]
+        for (one, a), (other, b) in itertools.combinations(slices, 2):
+            if a.value.shape == b.value.shape and a.args[0] is b.args[0]:
+                changes = {one: at_another_place(b), other: at_another_place(a)}
+                yield changes, f"the gradients of {a.whole} and {b.whole} were exchanged", a, b
+
+    def in_loops(self):
+        """In each round, or in some; as rounds act on each other, nothing is looked at before."""
+        for site, (step, *others) in self.sites.items() if self.runs else ():
+            if not others:
+                continue
+            for k, name in enumerate(step.named_parts):
+                for said, chosen in ROUNDS.items():
+                    words = f"{name} were a constant in {step.whole}, in {said}"
+                    yield {site: weighing(k, 0, chosen)}, words, step
+            if step.value is None:
+                continue
+            levels = of_another_round, of_its_own, with_another_function, with_another_number
+            changes = itertools.chain(*(level(step) for level in (*levels, with_another_tensor)))
+            for change in itertools.islice(changes, TRIED):
+                if not change.keeps:
+                    yield {site: deriving(change, 1.0)}, change.words(1), step
 
 
-def weighing(k, factor):
+ROUNDS = {
+    "the first round": lambda n, last: n == 0,
+    "the last round": lambda n, last: n == last,
+    "all rounds but the first": lambda n, last: n > 0,
+    "all rounds but the last": lambda n, last: n < last,
+}
+
+
+def weighing(k, factor, chosen=None):
     """A change: what passes through part k of a call is multiplied by this factor."""
 
-    def change(call):
-        t = call.argument(call.parts[k][0])
+    def change(step):
+        if chosen and not chosen(step.round, len(step.rounds) - 1):
+            return step.call()
+        t = step.argument(step.parts[k][0])
         new = t.detach() + factor * (t - t.detach()) if factor else t.detach()
-        return call.calls(dict.fromkeys(call.parts[k], new))
+        return step.call(dict.fromkeys(step.parts[k], new))
 
     return change
 
 
-def weighed(call, k, factor):
-    name = call.named_parts[k]
-    if len(call.parts) == 1:
-        what, alone = call.text, call.whole
-    else:
-        what, alone = f"{call.text} with respect to {name}", None
+def weighing_said(step, k, factor):
+    name, one = step.named_parts[k], len(step.parts) == 1
     if factor == 0:
-        return f"{alone} were a constant" if alone else f"{name} were a constant in {call.whole}"
+        return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
+    what = step.text if one else f"{step.text} with respect to {name}"
     if factor == -1:
         return f"{what} were negated"
-    for said, value in call.scope.items():
+    for said, value in step.scope.items():
         if not torch.is_tensor(value) and value not in (0, 1):
             for how, meant in (("multiplied", value), ("divided", 1 / value)):
                 if abs(factor - meant) < 1e-6 * abs(factor):
@@ -385,26 +299,32 @@ def weighed(call, k, factor):
 def deriving(change, factor):
     """The value of a call as it is, with another derivative."""
 
-    def makes(call):
-        call.value = call.func(*call.args, **call.kwargs)
-        way = factor * change.direction(call).expand(call.value.shape)
-        way = way + call.value if change.keeps else way
-        return call.value.detach() + way - way.detach()
+    def makes(step):
+        step.value = step.call()
+        way = factor * change.direction(step).expand(step.value.shape)
+        way = way + step.value if change.keeps else way
+        return step.value.detach() + way - way.detach()
 
     return makes
 
 
-def of_leaves(call):
-    """The same call, of leaves; and these."""
-    local = object.__new__(type(call))
-    vars(local).update(vars(call))
-    leaves = [call.argument(part[0]).detach().clone().requires_grad_() for part in call.parts]
-    new = {where: t for part, t in zip(call.parts, leaves, strict=True) for where in part}
-    local.args = tuple(new.get(k, a) for k, a in enumerate(call.args))
-    local.kwargs = {k: new.get(k, a) for k, a in call.kwargs.items()}
-    with torch.enable_grad():
-        local.value = local.func(*local.args, **local.kwargs)
-    return local, leaves
+def exchanging(i, j):
+    def change(step):
+        made = step.call()
+        pieces = list(made)
+        for k, other in ((i, j), (j, i)):
+            pieces[k] = made[k].detach() + made[other] - made[other].detach()
+        return type(made)(pieces)
+
+    return change
+
+
+def at_another_place(other):
+    def change(step):
+        value, way = step.call(), step.call({1: other.args[1]})
+        return value.detach() + way - way.detach()
+
+    return change
 
 
 def grads(value, leaves, slope):
@@ -414,52 +334,58 @@ def grads(value, leaves, slope):
     return [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, found, strict=True)]
 
 
-def of_its_own(call):
-    """The derivative to one of its arguments were 1."""
-    for part, name in zip(call.parts, call.named_parts, strict=True):
-        if call.argument(part[0]).shape == call.value.shape:
-            what = call.text if len(call.parts) == 1 else f"{call.text} with respect to {name}"
+def of_its_own(step):
+    """The derivative with respect to an argument were 1."""
+    for part, name in zip(step.parts, step.named_parts, strict=True):
+        if step.argument(part[0]).shape == step.value.shape:
+            what = step.text if len(step.parts) == 1 else f"{step.text} with respect to {name}"
 
-            def direction(call, part=part):
-                t = call.argument(part[0])
-                others = {where: call.argument(where).detach() for where in part}
-                return call.calls(others) + t - t.detach()
+            def direction(step, part=part):
+                t = step.argument(part[0])
+                others = {where: step.argument(where).detach() for where in part}
+                return step.call(others) + t - t.detach()
 
             yield Change(lambda f, what=what: f"{what} were 1", direction, factors=(1,))
 
 
-def of_the_round_before(call):
-    for part, name in zip(call.parts, call.named_parts, strict=True) if call.before else ():
-        yield Change(
-            lambda f, name=name: f"{name} were that of the round before in {call.text}",
-            lambda c, part=part: c.with_argument(part[0], c.of_the_round_before(part[0])),
-            factors=(1,),
-        )
+def of_another_round(step):
+    for part, name in zip(step.parts, step.named_parts, strict=True):
+        for n, word in ((-1, "before"), (1, "after")):
+            yield Change(
+                lambda f, name=name, word=word: (
+                    f"{name} were that of the round {word} in {step.text}"
+                ),
+                lambda s, k=part[0], n=n: s.with_argument(k, s.in_round(s.round + n, k)),
+                factors=(1,),
+            )
 
 
-def with_another_function(call):
-    name = getattr(call.func, "__name__", "")
+def with_another_function(step):
+    name = getattr(step.func, "__name__", "")
     for group in ALIKE:
-        if name in [f.__name__ for f in group]:
-            for other in group:
-                if other.__name__ != name:
-                    words = f"`{other.__name__}` stood in place of `{name}` in {call.text}"
-                    yield Change(
-                        lambda f, words=words: words,
-                        lambda c, other=other: other(*c.args, **along(c.kwargs)),
-                        factors=(1,),
-                    )
+        for other in group if name in [f.__name__ for f in group] else ():
+            if other.__name__ != name:
+                words = f"`{other.__name__}` stood in place of `{name}` in {step.text}"
+                yield Change(
+                    lambda f, words=words: words,
+                    lambda s, other=other: first(other(*s.args, **along(s.kwargs))),
+                    factors=(1,),
+                )
+
+
+def first(made):
+    return made if is_real(made) else made[0]
 
 
 def along(kwargs):
     return {name: value for name, value in kwargs.items() if name in ("dim", "keepdim")}
 
 
-def left_out(call):
-    for part, name in zip(call.parts, call.named_parts, strict=True):
-        if call.argument(part[0]).shape == call.value.shape:
+def left_out(step):
+    for part, name in zip(step.parts, step.named_parts, strict=True):
+        if step.argument(part[0]).shape == step.value.shape:
             yield Change(
-                lambda f, name=name: f"{name} stood in place of {call.text}",
-                lambda c, part=part: c.argument(part[0]),
+                lambda f, name=name: f"{name} stood in place of {step.text}",
+                lambda s, part=part: s.argument(part[0]),
                 factors=(1,),
             )
