@@ -122,14 +122,14 @@ class OtherForward:
     def weighed(self):
         """What passes a call through one of its arguments counts otherwise, or not at all."""
         self.ways = []
-        for site, (step, *_) in reversed(self.sites.items()):
-            for k in range(len(step.parts)):
+        for site, steps in reversed(self.sites.items()):
+            for part in steps[-1].parts:
                 self.runs -= 0.5
                 with forgiving():
-                    cut = {site: weighing(k, 0)}
+                    cut = {site: weighing(part, 0)}
                     passes = self.rows - torch.stack([*self.gradients(self.case, cut, 2)])
                     if passes.norm() > 1e-9 * self.rows.norm():
-                        self.ways.append((site, k, passes, step))
+                        self.ways.append((site, part, passes, steps[-1]))
         yield from self.fitting(1)
 
     def weighed_in_pairs(self):
@@ -163,7 +163,7 @@ class OtherForward:
         levels = of_its_own, with_another_function, with_another_number, with_another_tensor
         for level in (*levels, multiplied):
             for site, steps in reversed(self.sites.items()):
-                for change in level(steps[0]) if steps[0].value is not None else ():
+                for change in level(steps[-1]) if steps[-1].value is not None else ():
                     self.looks -= 1
                     if self.looks < 0:
                         return
@@ -176,7 +176,7 @@ class OtherForward:
                     if change.keeps and effect.any():
                         factor = tidy((effect * wanted).sum().item() / effect.square().sum().item())
                     if (wanted - factor * effect).norm() <= 1e-4 * wanted.norm():
-                        yield {site: deriving(change, factor)}, change.words(factor), steps[0]
+                        yield {site: deriving(change, factor)}, change.words(factor), steps[-1]
 
     def project(self, rows):
         return rows @ self.directions.T
@@ -220,7 +220,7 @@ class OtherForward:
     def whole(self):
         """Forward computes something else, and the gradient is that of this."""
         for level in (left_out, with_another_function, with_another_number):
-            for site, (step, *_) in reversed(self.sites.items()):
+            for site, (*_, step) in reversed(self.sites.items()):
                 for change in level(step) if step.value is not None else ():
                     if not change.keeps:
                         words = change.words(1).replace(step.text, step.whole)
@@ -244,13 +244,13 @@ class OtherForward:
 
     def in_loops(self):
         """In each round, or in some; as rounds act on each other, nothing is looked at before."""
-        for site, (step, *others) in self.sites.items() if self.runs else ():
+        for site, (*others, step) in self.sites.items():
             if not others:
                 continue
-            for k, name in enumerate(step.named_parts):
+            for part in step.parts:
                 for said, chosen in ROUNDS.items():
-                    words = f"{name} were a constant in {step.whole}, in {said}"
-                    yield {site: weighing(k, 0, chosen)}, words, step
+                    words = f"{step.written(part)} were a constant in {step.whole}, in {said}"
+                    yield {site: weighing(part, 0, chosen)}, words, step
             if step.value is None:
                 continue
             levels = of_another_round, of_its_own, with_another_function, with_another_number
@@ -268,21 +268,21 @@ ROUNDS = {
 }
 
 
-def weighing(k, factor, chosen=None):
-    """A change: what passes through part k of a call is multiplied by this factor."""
+def weighing(part, factor, chosen=None):
+    """A change: what passes a call through this part of its arguments is multiplied."""
 
     def change(step):
         if chosen and not chosen(step.round, len(step.rounds) - 1):
             return step.call()
-        t = step.argument(step.parts[k][0])
+        t = step.argument(part[0])
         new = t.detach() + factor * (t - t.detach()) if factor else t.detach()
-        return step.call(dict.fromkeys(step.parts[k], new))
+        return step.call(dict.fromkeys(part, new))
 
     return change
 
 
-def weighing_said(step, k, factor):
-    name, one = step.named_parts[k], len(step.parts) == 1
+def weighing_said(step, part, factor):
+    name, one = step.written(part), len(step.parts) == 1
     if factor == 0:
         return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
     what = step.text if one else f"{step.text} with respect to {name}"
@@ -336,9 +336,10 @@ def grads(value, leaves, slope):
 
 def of_its_own(step):
     """The derivative with respect to an argument were 1."""
-    for part, name in zip(step.parts, step.named_parts, strict=True):
+    for part in step.parts:
         if step.argument(part[0]).shape == step.value.shape:
-            what = step.text if len(step.parts) == 1 else f"{step.text} with respect to {name}"
+            name = f" with respect to {step.written(part)}" if len(step.parts) > 1 else ""
+            what = step.text + name
 
             def direction(step, part=part):
                 t = step.argument(part[0])
@@ -349,7 +350,8 @@ def of_its_own(step):
 
 
 def of_another_round(step):
-    for part, name in zip(step.parts, step.named_parts, strict=True):
+    for part in step.parts:
+        name = step.written(part)
         for n, word in ((-1, "before"), (1, "after")):
             yield Change(
                 lambda f, name=name, word=word: (
@@ -382,10 +384,10 @@ def along(kwargs):
 
 
 def left_out(step):
-    for part, name in zip(step.parts, step.named_parts, strict=True):
+    for part in step.parts:
         if step.argument(part[0]).shape == step.value.shape:
             yield Change(
-                lambda f, name=name: f"{name} stood in place of {step.text}",
+                lambda f, part=part: f"{step.written(part)} stood in place of {step.text}",
                 lambda s, part=part: s.argument(part[0]),
                 factors=(1,),
             )

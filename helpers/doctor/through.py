@@ -32,8 +32,6 @@ class ForwardStep(Step):
             if is_real(t) and t.requires_grad:
                 parts.setdefault(id(t), []).append(where)
         self.parts = [tuple(part) for part in parts.values()]
-        named = dict(operands(self.whole.strip("`"), len(args)))
-        self.named_parts = [named.get(part[0], "an operand") for part in self.parts]
         self.recorded, self.pieces, self.value = recorded, (), None
 
     def made_of(self, value):
@@ -60,6 +58,10 @@ class ForwardStep(Step):
         self.func = first
         new = change(self)
         return type(everything[0])((new, *everything[0][1:]))
+
+    def written(self, part):
+        """How these arguments are written."""
+        return operands(self.whole.strip("`"), len(self.args)).get(part[0], "an operand")
 
     def call(self, new=None):
         """The call, with other arguments: {place: argument}."""
@@ -111,7 +113,7 @@ class ForwardStep(Step):
 
 @functools.lru_cache
 def operands(text, count):
-    """(place, how it is written) of the arguments of the call that this expression is."""
+    """{place: how it is written} of the arguments of the call that this expression is."""
     with contextlib.suppress(SyntaxError):
         match ast.parse(text, mode="eval").body:
             case ast.BinOp(left=left, right=right):
@@ -124,8 +126,8 @@ def operands(text, count):
                 found = args
             case _:
                 found = []
-        return [(k, f"`{ast.unparse(node)}`") for k, node in enumerate(found)]
-    return []
+        return {k: f"`{ast.unparse(node)}`" for k, node in enumerate(found)}
+    return {}
 
 
 def same(a, b):
