@@ -20,10 +20,11 @@ the product v · J · u is formed twice: with v · J from backward, and with J �
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
 elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
 transposed? that of another input? Where they say little, backward runs under watch, and changes of
-what its code computes are tried: which one makes the gradient right? Other trials repeat the same
-backward under other circumstances: with an expanded grad_output, a second time, for one of the
-inputs only, and so on. A jvp is compared with differences, too, and a rule for vmap with a loop
-over the batch.
+what its code computes are tried: which one makes the gradient right? If none does, autograd goes
+through forward in place of backward, and changes of forward are tried: of which other forward would
+the gradient be right? Other trials repeat the same backward under other circumstances: with an
+expanded grad_output, a second time, for one of the inputs only, and so on. A jvp is compared with
+differences, too, and a rule for vmap with a loop over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
 It knows nothing of branches that its calls do not take, and names the first line of these.

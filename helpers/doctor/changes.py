@@ -61,15 +61,17 @@ def left_out(step):
 
 
 def scaled(step):
-    def words(factor):
-        for name, value in step.scope.items():
-            if not torch.is_tensor(value) and value not in (0, 1):
-                for how, meant in (("multiplied", value), ("divided", 1 / value)):
-                    if abs(factor - meant) < 1e-6 * abs(factor):
-                        return f"{step.text} were {how} by {name}"
-        return f"{step.text} were multiplied by {brief(factor)}"
+    yield Change(lambda f: f"{step.text} were {scaled_by(f, step.scope)}", lambda s: s.value)
 
-    yield Change(words, lambda s: s.value)
+
+def scaled_by(factor, scope):
+    """In words, by the name of a number that the code has at hand, if one fits."""
+    for name, value in scope.items():
+        if not torch.is_tensor(value) and value not in (0, 1):
+            for how, meant in (("multiplied", value), ("divided", 1 / value)):
+                if abs(factor - meant) < 1e-6 * abs(factor):
+                    return f"{how} by {name}"
+    return f"multiplied by {brief(float(factor))}"
 
 
 # --- another argument, or another tensor in the place of what is made -------------------------

@@ -10,10 +10,16 @@ import itertools
 import torch
 import torch.nn.functional as F
 
-from .changes import Change, is_real, multiplied, with_another_number, with_another_tensor
+from .changes import (
+    Change,
+    is_real,
+    multiplied,
+    scaled_by,
+    with_another_number,
+    with_another_tensor,
+)  # fmt: skip
 from .effort import calls_a_second
 from .repair import forgiving, places_of, tidy
-from .report import brief
 from .slopes import largest
 from .through import Through, as_plain_code
 
@@ -286,14 +292,7 @@ def weighing_said(step, part, factor):
     if factor == 0:
         return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
     what = step.text if one else f"{step.text} with respect to {name}"
-    if factor == -1:
-        return f"{what} were negated"
-    for said, value in step.scope.items():
-        if not torch.is_tensor(value) and value not in (0, 1):
-            for how, meant in (("multiplied", value), ("divided", 1 / value)):
-                if abs(factor - meant) < 1e-6 * abs(factor):
-                    return f"{what} were {how} by {said}"
-    return f"{what} were multiplied by {brief(float(factor))}"
+    return f"{what} were {'negated' if factor == -1 else scaled_by(factor, step.scope)}"
 
 
 def deriving(change, factor):
