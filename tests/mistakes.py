@@ -280,10 +280,33 @@ class Shared(Function):
 
 
 INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
+
+
+class Planes(Function):
+    """Both means run over one dimension, where there are two."""
+
+    @staticmethod
+    def forward(ctx, x):
+        centred = x - x.mean((1, 2), keepdim=True)
+        y = centred / centred.square().mean((1, 2), keepdim=True).sqrt()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        size = x.var((1, 2), correction=0, keepdim=True).sqrt()
+        g = grad_output
+        return (g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)) / size
+
+
 CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
     (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
      "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
      ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
+    (Planes, [(2, 3, 4)], (), "(-2, -1) stood in place of -1 in each `mean`",
+     ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
+      "(g - g.mean((-2, -1), keepdim=True) - y * (g * y).mean((-2, -1), keepdim=True))")),
     (Gate, [(3, 4), (3, 4), (4, 4)], (),
      "`grad_output` times `1 - z` were added to `da @ w.mT`",
      ("return dx,", "return dx + grad_output * (1 - z),")),

@@ -10,243 +10,30 @@ from torch import nn
 from torch.autograd import Function
 
 from helpers.doctor import examine
+from tests import other_forwards
 from tests.common import random
-
-
-class Mish(Function):
-    """The derivative of softplus is forgotten."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        s = torch.nn.functional.softplus(x)
-        return x * s.tanh()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        t = torch.log1p(x.exp()).tanh()
-        return grad_output * (t + x * (1 - t * t))
-
-
-class Energy(Function):
-    """One of the two terms behind a sum is lost."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        pairs = x[1:] - x[:-1]
-        bends = x.sin()
-        return (pairs**4).sum() + (bends * bends).sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        found = torch.zeros_like(x)
-        found[1:] += 4 * (x[1:] - x[:-1]) ** 3
-        found[:-1] -= 4 * (x[1:] - x[:-1]) ** 3
-        return grad_output * found
-
-
-class OneSided(Energy):
-    """Each difference acts on its right end only."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        down = x[1:] - x[:-1]
-        right = x[:, 1:] - x[:, :-1]
-        return (down**4).sum() + (right**4).sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        found = torch.zeros_like(x)
-        found[1:] += 4 * (x[1:] - x[:-1]) ** 3
-        found[:, 1:] += 4 * (x[:, 1:] - x[:, :-1]) ** 3
-        return grad_output * found
-
-
-class Smoothed(Function):
-    """The loss is smoothed, its gradient is not."""
-
-    @staticmethod
-    def forward(ctx, x, target, eps):
-        logs = x.log_softmax(1)
-        ctx.save_for_backward(logs, target)
-        hard = logs.gather(1, target[:, None]).sum()
-        return -(1 - eps) * hard - eps * logs.mean(1).sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        logs, target = ctx.saved_tensors
-        p = logs.exp()
-        p[torch.arange(len(p)), target] -= 1
-        return grad_output * p, None, None
-
-
-class Ramp(Function):
-    """The sum for the bias forgets the mask."""
-
-    @staticmethod
-    def forward(ctx, x, b):
-        ctx.save_for_backward(x + b)
-        return torch.relu(x + b)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (z,) = ctx.saved_tensors
-        return grad_output * (z > 0), grad_output.sum(0)
-
-
-class Mixed(Function):
-    """Backward recomputes another function."""
-
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        t = torch.tanh(x)
-        return t @ w + t @ w**2
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, w = ctx.saved_tensors
-        t = torch.sigmoid(x)
-        g = grad_output @ (w + w**2).mT
-        return g * t * (1 - t), t.mT @ grad_output * (1 + 2 * w)
-
-
-class Normal(Function):
-    """The density has another width than the distribution."""
-
-    @staticmethod
-    def forward(ctx, x, mu):
-        ctx.save_for_backward(x, mu)
-        z = x - mu
-        return z * torch.erf(z / 2)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, mu = ctx.saved_tensors
-        z = x - mu
-        g = grad_output * (torch.erf(z) + z * 2 / torch.pi**0.5 * torch.exp(-z * z))
-        return g, -g.sum(0)
-
-
-class Form(Function):
-    """x.mT (a + a.mT) x, of which one half is taken twice."""
-
-    @staticmethod
-    def forward(ctx, x, a):
-        ctx.save_for_backward(x, a)
-        y = x @ a
-        return (y * x).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, a = ctx.saved_tensors
-        g = grad_output[:, None]
-        return 2 * g * (x @ a), x.mT @ (g * x)
-
-
-class Sums(Function):
-    """A running sum, along another dimension on the way back."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.cumsum(1).exp()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        g = grad_output * x.cumsum(1).exp()
-        turned = torch.zeros_like(g)
-        for k in range(len(g)):
-            turned[k] = g[k:].sum(0)
-        return turned
-
-
-class Gated(Function):
-    """One factor is that of the other branch."""
-
-    @staticmethod
-    def forward(ctx, x, u, v):
-        ctx.save_for_backward(x, u, v)
-        a = x * u
-        b = x * v
-        return (a.sin() * b).sum(-1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, u, v = ctx.saved_tensors
-        g = grad_output[:, None]
-        s, c = (x * u).sin(), (x * u).cos()
-        return g * (c * u * x * u + s * v), g * c * x * x * v, g * s * x
-
-
-class Weighted(Function):
-    """The weight of a group is applied twice, inside."""
-
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        inner = (x * w).sin()
-        return (inner + x.exp()).tanh().sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, w = ctx.saved_tensors
-        t = ((x * w).sin() + x.exp()).tanh()
-        return grad_output * (1 - t * t) * ((x * w).cos() * w * w + x.exp()), None
-
-
-class Recurrent(Function):
-    """q meets the state of the round before."""
-
-    @staticmethod
-    def forward(ctx, q, k):
-        ctx.save_for_backward(q, k)
-        state, out = torch.zeros_like(k[0]), []
-        for t in range(len(k)):
-            state = 0.5 * state + k[t]
-            out.append(q[t] * state)
-        return torch.stack(out)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        q, k = ctx.saved_tensors
-        states, dk, later = [torch.zeros_like(k[0])], torch.zeros_like(k), 0
-        for t in range(len(k)):
-            states.append(0.5 * states[-1] + k[t])
-        for t in reversed(range(len(k))):
-            later = 0.5 * later + grad_output[t] * q[t]
-            dk[t] = later
-        return grad_output * torch.stack(states[:-1]), dk
-
-
-class Filled(Function):
-    """A result that is written row by row, one of them of nothing."""
-
-    @staticmethod
-    def forward(x, w):
-        y = torch.empty_like(x)
-        y[:1] = x[:1]
-        y[1:] = w * x[1:].detach().exp() + x[1:] ** 2
-        return y.sin()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, w = ctx.saved_tensors
-        inner = torch.cat((x[:1], w * x[1:].exp() + x[1:] ** 2))
-        g = grad_output * inner.cos()
-        dx = torch.cat((g[:1], g[1:] * w * x[1:].exp()))
-        return dx, (g[1:] * x[1:].exp()).sum(0)
-
+from tests.other_forwards import (
+    Carried,
+    Chunked,
+    Decay,
+    Energy,
+    Filled,
+    Form,
+    Gated,
+    Mish,
+    Mixed,
+    Normal,
+    OneSided,
+    Outer,
+    Pieces,
+    Pooled,
+    Ramp,
+    Recurrent,
+    Slices,
+    Smoothed,
+    Sums,
+    Weighted,
+)  # fmt: skip
 
 INDEX = torch.tensor([1, 0, 3])
 AS_IF = [  # (Function, shapes, others, what is said, the same in the source of forward)
@@ -277,6 +64,30 @@ AS_IF = [  # (Function, shapes, others, what is said, the same in the source of 
       "p = s.detach() if t else 0 * state.detach()\n        s = state\n"
       "        out.append(q[t] * p + (q[t] * state - q[t] * p).detach()"
       " + q[t].detach() * (state - state.detach()))")),
+    (Pieces, [(3, 6), (3, 2)], (),
+     "the gradients of pieces 0 and 1 of `gates.chunk(3, 1)` were exchanged",
+     ("gates.chunk(3, 1)", "gates.chunk(3, 1)\n    i, f = (i.detach() + f - f.detach(), "
+      "f.detach() + i - i.detach())")),
+    (Slices, [(3, 5)], (), "the gradients of `x[:, :2]` and `x[:, 3:]` were exchanged",
+     ("return x[:, :2].exp() * x[:, 3:].sin()", "a, b = x[:, :2], x[:, 3:]\n"
+      "    a, b = a.detach() + b - b.detach(), b.detach() + a - a.detach()\n"
+      "    return a.exp() * b.sin()")),
+    (Pooled, [(3, 4)], (), "`mean` stood in place of `max` in the derivative of `x.exp().max(-1)`",
+     ("found.values * 2",
+      "(found.values.detach() + x.exp().mean(-1) - x.exp().mean(-1).detach()) * 2")),
+    (Chunked, [(3, 4), (4,)], (), "`w` were a constant in `x[k] * w`, in all rounds but the last",
+     ("x[k] * w", "x[k] * (w if k == 2 else w.detach())")),
+    (Decay, [(4, 3), (4, 3)], (),
+     "`states[-1]` were that of the round after in the derivative of `a[t] * states[-1]`",
+     ("states.append(a[t] * states[-1] + x[t])",
+      "s = states[-1]; new = (a[t] * s + x[t]).detach()\n        states.append(new + a[t].detach()"
+      " * (s - s.detach()) + (a[t] - a[t].detach()) * new + x[t] - x[t].detach())")),
+    (Carried, [(4, 3), (4, 3)], (),
+     "the derivative of `a[t] * states[-1]` with respect to `states[-1]` were 1",
+     ("a[t] * states[-1]",
+      "a[t] * states[-1].detach() + states[-1] - states[-1].detach()")),
+    (Outer, [(3, 4)], (), "the derivative of `x.sin()` were 1",
+     ("Inner.apply(x)", "(x.sin().detach() + x - x.detach())")),
     (Filled, [(3, 4), (4,)], (), "`x[1:] ** 2` were a constant",
      [("x[1:] ** 2", "(x[1:] ** 2).detach()"), (".detach().exp()", ".exp()")]),
 ]  # fmt: skip
@@ -288,7 +99,7 @@ def edited(thing, edits):
     for old, new in [edits] if isinstance(edits, tuple) else edits:
         assert source.count(old) == 1, old
         source = source.replace(old, new)
-    names = dict(globals())
+    names = vars(other_forwards) | globals()
     exec(source, names)
     return names[thing.__name__]
 
@@ -328,7 +139,7 @@ def test_the_gradient_is_that_of_the_forward_that_is_named(
     if finding.place:
         line = int(re.match(r"line (\d+)", finding.place)[1])
         lines, start = inspect.getsourcelines(function.forward)
-        assert start < line < start + len(lines)
+        assert start < line < start + len(lines) or function is Outer
         assert finding.place.endswith("in `forward`")
 
 
@@ -396,6 +207,13 @@ class Both(nn.Module):
         return (x - mean) / var.sqrt()
 
 
+class FirstOrder(nn.Module):
+    def forward(self, x):
+        w = x if x.requires_grad else x.detach().requires_grad_()
+        (g,) = torch.autograd.grad((w**3).sum(), w)
+        return w - 0.1 * g
+
+
 CUT = [  # (module, what is said, the same in its source)
     (Detached, "`x.mean(-1, keepdim=True).detach()` kept its gradient",
      ("keepdim=True).detach()", "keepdim=True)")),
@@ -406,6 +224,8 @@ CUT = [  # (module, what is said, the same in its source)
     (Data, "`x.data` kept its gradient", ("x.data", "x")),
     (Hooked, "`h.register_hook(lambda g: g.clamp(-0.5, 0.5))` were left out",
      ("if h.requires_grad", "if False")),
+    (FirstOrder, "`torch.autograd.grad((w**3).sum(), w)` had create_graph=True",
+     (".sum(), w)", ".sum(), w, create_graph=True)")),
     (Both, "`x.mean(-1, keepdim=True).detach()` kept its gradient, and what is computed under",
      [("True).detach()", "True)"), ("torch.no_grad()", "torch.enable_grad()")]),
 ]  # fmt: skip

@@ -78,11 +78,11 @@ class ForwardStep(Step):
         """The argument of another round; before the first, zeros; after the last, what was made."""
         if 0 <= n < len(self.rounds):
             return self.rounds[n].argument(where)
-        second = self.rounds[1].argument(where)
+        _, *later = [step.argument(where) for step in self.rounds]
         for made in self.recorded.values() if n > 0 else ():
-            if len(made) == n and same(made[0].value, second):
+            if len(made) == n and all(map(same, [step.value for step in made], later)):
                 return made[-1].value
-        return torch.zeros_like(second)
+        return torch.zeros_like(later[0])
 
     def with_argument(self, where, new):
         """The derivative with another argument in this place, and that to the one which was there.
