@@ -63,7 +63,8 @@ class OtherForward:
             mode = Through()
             run = self.forward(each, mode, each.point.values)
             self.recorded[id(each)] = mode.sites
-        self.sites, self.steps = mode.sites, [s for s in mode.steps if s.value is not None]
+        self.sites, self.given = mode.sites, mode.numbers
+        self.steps = [s for s in mode.steps if s.value is not None]
         edges, rows = [step.edge for step in self.steps], []
         self.slopes = {id(step): [] for step in self.steps}
         for v in case.vs[:2]:
@@ -85,17 +86,11 @@ class OtherForward:
             return case.subject.run(values)
 
     def gradients(self, case, changes, count=None):
-        """changes: {site: change}, and {name: number} for arguments of the function"""
-        subject, arguments = case.subject, case.subject.arguments
-        numbers = {name: new for name, new in changes.items() if isinstance(name, str)}
-        subject.arguments = arguments | numbers
-        try:
-            run = self.forward(case, Through(changes, self.recorded[id(case)]), case.point.values)
-        finally:
-            subject.arguments = arguments
+        """Those of forward with these changes, for so many v."""
+        run = self.forward(case, Through(changes, self.recorded[id(case)]), case.point.values)
         for v in case.vs[:count]:
             vs = [v if o == case.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
-            yield case.row(subject.backward(run, vs, retain=True)[case.i])
+            yield case.row(case.subject.backward(run, vs, retain=True)[case.i])
 
     def holds(self, changes):
         """Is the gradient, at each point, that of the changed forward?"""
@@ -155,13 +150,12 @@ class OtherForward:
                     yield changes, ", and ".join(map(weighing_said, steps, parts, factors)), *steps
 
     def numbers(self):
-        """The function has another number as an argument."""
-        for name, old in self.case.subject.arguments.items():
-            if isinstance(old, (int, float)) and not isinstance(old, bool):
-                beside = (old - 1, old + 1) if isinstance(old, int) else ()
-                for new in dict.fromkeys((0, 1, -old, *beside)):
-                    if new != old:
-                        yield {name: type(old)(new)}, f"`{name}` were {new}"
+        """Forward has another number as an argument."""
+        for argument, old in self.given.items():
+            beside = (old - 1, old + 1) if isinstance(old, int) else ()
+            for new in dict.fromkeys((0, 1, -old, *beside)):
+                if new != old:
+                    yield {argument: type(old)(new)}, f"`{argument[1]}` were {new}"
 
     def otherwise(self):
         """The derivative of one call is another."""

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import inspect
 import threading
 
 import torch
@@ -137,13 +138,25 @@ def same(a, b):
 class Through(Watch):
     """Notes the calls of forward, of which autograd makes a graph, or changes some.
 
-    changes: {site: change}, what is computed in the place of the calls of this site
+    changes: {site: change}, what is computed in the place of the calls of this site; and
+             {(Function, name): number} of an argument of its forward
     recorded: {site: steps}, those of a run without changes
+    numbers: {(Function, name): number}, those that forward was given
     """
 
     def __init__(self, changes=None, recorded=None):
         super().__init__({}, changes=changes)
-        self.recorded, self.sites = recorded or {}, {}
+        self.recorded, self.sites, self.numbers = recorded or {}, {}, {}
+
+    def call(self, cls, args, kwargs):
+        """What forward returns for these arguments, or for those that are changed."""
+        bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.numbers[cls, name] = value
+                bound.arguments[name] = (self.changes or {}).get((cls, name), value)
+        return cls.forward(*bound.args, **bound.kwargs)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, frame = kwargs or {}, frame_of_a_step()
@@ -187,7 +200,7 @@ def as_plain_code(mode):
         inside.append(cls)
         with torch.enable_grad(), contextlib.nullcontext() if inside[1:] else mode:
             try:
-                return cls.forward(*first, *args, **kwargs)
+                return mode.call(cls, (*first, *args), kwargs)
             finally:
                 inside.pop()
 
