@@ -203,9 +203,10 @@ def diagnosis(exam, cases, changes, forwards):
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
-    *COARSE, "grad-output-scaled", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
-    "own-term-lost", "right-only-for-ones", "scaled-along", "scan-not-reversed", "term-missing",
-    "term-off", "term-transposed",
+    *COARSE, "factor-missing", "grad-output-scaled", "mean-for-sum", "misplaced", "operand-turned",
+    "other-mask", "outputs-scaled", "own-term-lost", "right-only-for-ones", "scaled",
+    "scaled-along", "scan-not-reversed", "sum-for-mean", "term-missing", "term-off",
+    "term-transposed",
 )  # fmt: skip
 
 

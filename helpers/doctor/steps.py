@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from .changes import is_real
+from .subject import has_memory
 
 STEPS, LARGEST = 300, 20000  # at most; elements of a tensor that has a name
 TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
@@ -138,7 +139,8 @@ class Watch(TorchFunctionMode):
         found = {}
         for name, value in itertools.chain(held(frame), self.texts.items(), self.names.items()):
             if isinstance(value, torch.Tensor):
-                if 0 < value.numel() <= LARGEST and not value.is_complex():
+                small = 0 < value.numel() <= LARGEST and not value.is_complex()
+                if small and has_memory(value):  # to read what is freed would end Python
                     found.setdefault(name, self.copy(value))
             elif isinstance(value, (int, float)):
                 found.setdefault(name, value)
