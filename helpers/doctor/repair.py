@@ -16,7 +16,7 @@ from .steps import Return, Watch, watching
 from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-CHANGES, RUNS = 20000, 300  # at most
+CHANGES, RUNS = 10000, 300  # at most
 PROBES = 5
 
 
