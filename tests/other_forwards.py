@@ -365,3 +365,18 @@ class Outer(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * x.exp() * (x.sin() + 1)
+
+
+class Power(Function):
+    """The slope is that of the power below."""
+
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        ctx.n = n
+        return x.sin() ** n
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (ctx.n - 1) * x.sin() ** (ctx.n - 2) * x.cos(), None

@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd import Function
 
 from helpers.doctor import examine
+from helpers.doctor.through import operands
 from tests import other_forwards
 from tests.common import random
 from tests.other_forwards import (
@@ -27,6 +28,7 @@ from tests.other_forwards import (
     Outer,
     Pieces,
     Pooled,
+    Power,
     Ramp,
     Recurrent,
     Slices,
@@ -44,6 +46,7 @@ AS_IF = [  # (Function, shapes, others, what is said, the same in the source of 
     (OneSided, [(4, 5)], (), "`x[:, :-1]` were a constant in `x[:, 1:] - x[:, :-1]`, and `x[:-1]`",
      [("- x[:-1]", "- x[:-1].detach()"), ("- x[:, :-1]", "- x[:, :-1].detach()")]),
     (Smoothed, [(3, 4)], (INDEX, 0.2), "`eps` were 0", ("logs =", "eps = 0; logs =")),
+    (Power, [(3, 4)], (5,), "`n` were 4", ("** n", "** (n - 1)")),
     (Ramp, [(3, 4), (4,)], (), "the derivative of `torch.relu(x + b)` were 1",
      ("torch.relu(x + b)", "torch.relu(x + b).detach() + (x + b) - (x + b).detach()")),
     (Mixed, [(3, 4), (4, 2)], (), "`sigmoid` stood in place of `tanh` in `torch.tanh(x)`",
@@ -141,6 +144,22 @@ def test_the_gradient_is_that_of_the_forward_that_is_named(
         lines, start = inspect.getsourcelines(function.forward)
         assert start < line < start + len(lines) or function is Outer
         assert finding.place.endswith("in `forward`")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "written"),
+    [
+        ("x.add(b, alpha=2)", 2, ["x", "b"]),
+        ("torch.add(x, b)", 2, ["x", "b"]),
+        ("x @ b[0]", 2, ["x", "b[0]"]),
+        ("-x", 1, ["x"]),
+        ("x[1:]", 2, ["x"]),
+        ("x.mT", 1, ["x"]),
+        ("return x", 1, []),
+    ],
+)
+def test_operands_are_named_as_they_are_written(text, count, written):
+    assert operands(text, count) == {k: f"`{name}`" for k, name in enumerate(written)}
 
 
 class InNumpy(Mish):
