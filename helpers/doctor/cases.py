@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from .gradient import Case, Point
-from .report import TEXTS, Text, error
+from .report import TEXTS, Text, brief, error
 from .slopes import Dice, largest, of_the_same_kind
 from .subject import CallError
-from .where import Spots, rule, sizes_of
+from .where import Spots, rule, sizes_of, value_of
 
 
 @dataclass
@@ -117,11 +117,9 @@ class Cases(tuple):
             return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
         return None
 
-    def both(self):
-        """The first case, and again where the values stand in another order, if they can."""
-        yield self
-        if self.again is not None:
-            yield Cases([self.again])
+    def each(self):
+        """Each case alone, and the first where the values stand in another order, if they can."""
+        yield from (Cases([c]) for c in (*self, *filter(None, [self.again])))
 
     @functools.cached_property
     def through(self):
@@ -130,7 +128,7 @@ class Cases(tuple):
         where and look are None where they follow no rule. False, if that is not what is wrong.
         """
         points = []
-        for cases in self.both():
+        for cases in self.each():
             if not cases.jacobians:
                 break
             given, expected, limit = cases.jacobians
@@ -179,7 +177,10 @@ class Cases(tuple):
                     sizes.append((math.prod(ns[d] for d in dims), named))
         for (n, what), sign in itertools.product(sizes, (1, -1)):
             if n > 2 and fits(sign * n):
-                return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+                also = value_of(self.factor, c.subject.numbers)
+                also = also and f" But {brief(self.factor)}{also}, too."
+                negated = "" if sign > 0 else " and negated"
+                return {"n": n, "what": what, "negated": negated, "also": also}
         return False
 
     def varied(self, k):

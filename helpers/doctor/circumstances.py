@@ -10,7 +10,8 @@ from .examination import Trials
 from .exceptions import told
 from .reached import functions
 from .report import error, warning
-from .subject import CallError, graph
+from .slopes import Dice
+from .subject import CallError, Subject, graph
 
 trial = Trials()
 STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
@@ -151,3 +152,26 @@ def only_one_input(exam):
             seen = {f"operations for `{name}` alone": spent, "for all inputs": total}
             others = " and ".join(f"`{x}`" for x in vain)
             yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)
+
+
+CACHED = warning(
+    "parameter-cached",
+    "{x} gets no gradient, and the output follows it in a fresh copy of the module only: what "
+    "forward once made of it is kept.",
+    look="caches, and what is made of {x} in the first call",
+)
+
+
+@trial()
+def parameters_without_a_gradient(exam):
+    subject, (fn, args, kwargs, _) = exam.subject, exam.given
+    for i, grad in enumerate(exam.first.grads):
+        if grad is None and subject.inputs[i] in subject.state:
+            values = list(subject.values)
+            values[i] = Dice().nearby(values[i])
+            fresh = Subject(fn, args, kwargs)
+            fresh.use(torch.float64 if exam.low else None)
+            with contextlib.suppress(CallError):
+                pairs = zip(fresh.forward(values), subject.forward(values), strict=True)
+                if not all(exam.same(a, b) for a, b in pairs):
+                    yield CACHED(subject.inputs[i])

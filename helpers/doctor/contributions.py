@@ -127,7 +127,8 @@ def outputs_scaled(cases):
     wrong, where, _ = found
     given, expected, limit = cases.jacobians
     there = expected[wrong].abs() > limit
-    how = relation(given[wrong][there], expected[wrong][there], torch.tensor(limit))
+    numbers = cases[0].subject.numbers
+    how = relation(given[wrong][there], expected[wrong][there], torch.tensor(limit), numbers)
     if "is wrong" in how:
         return False
     return {"where": where or f"at {int(wrong.sum())} of {len(wrong)} of them", "how": how}
@@ -151,10 +152,28 @@ def grad_output_scaled(cases):
     if found := cases.jacobians and each_row(c, *cases.jacobians):
         along = f"another factor at each index of dimension {found[0]} ({found[1]})"
         return {"how": f"multiplied by {along}"}
-    for turned in zip(*(turns(v) for v in c.vs[:2]), strict=True):
+    for turned in zip(*(arranged(v, c) for v in c.vs[:2]), strict=False):
         if c.fits_rows(c.vjp(v) for _, v in turned):
             return {"how": turned[0][0]}
+    for name in (c.output, *c.subject.names) if c.x.numel() < c.y.numel() else ():
+        for how, sign in (("above", 1), ("below", -1)):
+            if all(c.fits_scaled((sign * c.tensor(name) > 0).to(c.y.dtype), 1) for c in cases):
+                what = name if name == c.output else f"`{name}`"
+                return {"how": f"set to zero wherever {what} is not {how} 0"}
     return False
+
+
+def arranged(v, c):
+    """turns, and v with its dimensions, or their parts of the sizes of an input, permuted."""
+    yield from turns(v)
+    sizes = {n for t in c.point.values for n in t.shape}
+    parts = [[(n,), *((m, n // m) for m in sizes if 1 < m < n and n % m == 0)] for n in v.shape]
+    for split in itertools.product(*parts):
+        whole = v.reshape([n for part in split for n in part])
+        for order in itertools.permutations(range(whole.dim())) if whole.dim() <= 4 else ():
+            if order != tuple(range(whole.dim())):
+                how = f"viewed as {tuple(whole.shape)}, permuted by permute{order} and viewed back"
+                yield how, whole.permute(order).reshape(v.shape)
 
 
 def each_row(c, given, expected, limit):
@@ -279,7 +298,7 @@ def other_mask(cases):
         extra = c.wrong & (c.expected.abs() <= c.limit).all(0)
         if not lost.any() or not extra.any() or (c.wrong & ~lost & ~extra).any():
             return False
-        among = ", of those examined" if c.sparse else ""
+        among = f", of {int(c.trusted.sum())} examined" if c.sparse else ""
         words = words or {"lost": int(lost.sum()), "extra": int(extra.sum()), "among": among}
     return words
 
@@ -292,10 +311,11 @@ def partly_right(cases):
     matters = (c.expected.abs() > c.limit).any(0)
     if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
         return False
-    points = [of_elements(cases[0]) for cases in cases.both()]
+    points = [of_elements(cases[0]) for cases in cases.each()]
     how = c.how()
     twice = () if how == "should be zero" else list(repeated(c.subject))
-    found = rule(c.shape, points, c.named, twice)
+    varied = ((v.subject.numbers, [of_elements(v)]) for v in c.varied())
+    found = rule(c.shape, points, c.subject.numbers, varied, twice)
     if not found:
         return False
     may = MEANT if how == "should be zero" else ""

@@ -8,11 +8,12 @@ import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .circumstances import has_own_nodes
 from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
-from .forward import NOT_EXAMINED
+from .forward import CUT_OFF, NOT_EXAMINED
 from .gradient import Case, Point
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
@@ -124,10 +125,15 @@ def derivative_of_forward(exam):
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
-        said = text, words.get("change")
-        same = [(t, w.get("change")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
+        said = text, words.get("change"), words.get("other")
+        of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
+        same = [(t, w.get("change"), w.get("other")) == said for t, w in of_this]
         y = exam.run.names[o]
-        yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
+        through = "" if len(same) == graded and all(same) else y
+        finding = text(x, y, seen, through=through, **words)
+        if finding.remedy and not has_own_nodes(exam):
+            finding.remedy = CUT_OFF
+        yield finding
 
 
 def of_its_place(item):

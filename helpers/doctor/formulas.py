@@ -6,7 +6,7 @@ import math
 import torch
 
 from .cases import Causes
-from .factors import is_flat
+from .factors import POWERS, is_flat
 from .report import MEANT, brief
 from .slopes import largest
 from .where import BRANCH, FORMULA, of_elements
@@ -158,24 +158,51 @@ def inner_derivative_forgotten(cases):
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right where grad_output is {when}, but not in general.",
+    "The gradient of {x} is right {only}where grad_output is {when}{but}.",
     look="{look}",
 )
 def right_only_for_ones(cases):
     """Or for others of a kind, of which ones are."""
+    c = cases[0]
     if not all(c.y.numel() > 1 and c.for_ones for c in cases):
         return False
+    dims, shape = range(c.y.dim()), c.y.shape
+    kinds = [(f"the same all along {named(d)}", lambda v, d=d: v.mean(d, True).expand_as(v))
+             for d in subsets(shape) if len(d) < len(shape)]  # fmt: skip
+    kinds += [(f"the same with dimensions {d} and {e} exchanged",
+               lambda v, d=d, e=e: (v + v.transpose(d, e)) / 2)
+              for d, e in itertools.combinations(dims, 2) if shape[d] == shape[e]]  # fmt: skip
+    kinds += [("all ones, as it is after `.sum()`", lambda v: v.mean().expand_as(v))]
     mixes = "what mixes the elements of grad_output: a sum, a mean, an index or a transform"
-    kinds = [(f"the same all along dimension {d}", lambda v, d=d: v.mean(d, True).expand_as(v))
-             for d in range(cases[0].y.dim()) if cases[0].y.dim() > 1]  # fmt: skip
-    if cases[0].y.is_complex():
+    if c.y.is_complex():
         conjugate = "a conjugate that is missing, or one too many, in a term"
-        kinds = [("real", lambda v: v.real.to(v.dtype))]
+        kinds.insert(0, ("real", lambda v: v.real.to(v.dtype)))
         mixes = conjugate if all(c.with_vs(kinds[0][1]).is_right for c in cases) else mixes
-    for when, made in kinds:
+    for when, made in kinds[:-1]:
         if all(c.with_vs(made).is_right for c in cases):
-            return {"when": when, "look": mixes}
-    return {"when": "all ones, as it is after `.sum()`", "look": mixes}
+            return {"when": when, "look": mixes} | of_how_many(cases, made)
+    return {"when": kinds[-1][0], "look": mixes} | of_how_many(cases, kinds[-1][1])
+
+
+def of_how_many(cases, made):
+    """The words for whether it is right for these grad_outputs alone."""
+    but = {"only": "", "but": ", but not in general"}
+    if not cases.jacobians or cases[0].y.is_complex():
+        return but
+    given, expected, limit = cases.jacobians
+    of_a_kind = torch.stack(
+        [
+            made(v.reshape(cases[0].y.shape)).reshape(-1)
+            for v in torch.eye(len(given), dtype=given.dtype)
+        ]
+    )
+    wrong, kind = (
+        torch.linalg.matrix_rank(t, atol=a)
+        for t, a in ((given - expected, 10 * limit), (of_a_kind, 1e-6))
+    )
+    if len(given) - wrong == kind:
+        return {"only": "only ", "but": ""}
+    return but | {"but": ", and for some others, but not in general"}
 
 
 @cause(
@@ -202,7 +229,7 @@ def others_term(cases):
 def tensor_missing(cases):
     """Off by a factor that is an input or the output, perhaps times a number."""
     for name, of in factors(cases[0]) if cases.ratios else ():
-        for power, lacks in ((-1, "lacks"), (1, "has once too often"), (-2, "lacks twice")):
+        for power, lacks in POWERS:
             rest = cases.rest(of, power)
             if rest is None or ((rest - rest[0]).abs() > 1e-4 * rest[0].abs()).any():
                 continue

@@ -15,6 +15,7 @@ from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
 
+CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
 )

@@ -1,13 +1,13 @@
 """One gradient, element by element, as backward gives it and as differences of forward say."""
 
+import contextlib
 import copy
 import functools
 import math
 
 import torch
 
-from .report import brief
-from .slopes import as_vector, largest, position, scale, shaped, slopes_along
+from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
 from .where import relation
 
@@ -302,13 +302,18 @@ class Case:
         """In words, what the gradient is where it is wrong."""
         t = [t[:, self.wrong] for t in (self.sampled, self.expected, self.limit)]
         passed = None if self.passed is None else self.passed[:, self.elements][:, self.wrong]
-        return relation(*t, passed)
+        return relation(*t, self.subject.numbers, passed)
 
-    def named(self, low, high):
-        """The argument, if there is one, whose value lies between the two."""
+    def varied(self):
+        """The same with another value of each argument that is a float."""
         for name, value in self.subject.arguments.items():
-            if isinstance(value, (int, float)) and low <= value <= high:
-                return f"`{name}` = {brief(value)}"
+            if type(value) is float:
+                subject = copy.copy(self.subject)
+                subject.arguments = {**subject.arguments, name: 1.1 * value}
+                subject.numbers = {**subject.numbers, f"`{name}`": 1.1 * value}
+                with contextlib.suppress(CallError, RuntimeError):
+                    point = Point(subject, self.point.values, Dice())
+                    yield Case(point, self.i, self.o, self.tolerance)
 
 
 def same(a, b):

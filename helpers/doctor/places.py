@@ -6,6 +6,7 @@ import torch
 
 from .cases import Causes
 from .factors import whose
+from .slopes import largest
 
 cause = Causes()
 
@@ -46,15 +47,41 @@ def swapped(cases):
 
 
 @cause(
+    "other-output",
+    "The gradient of {x} is that through {other}.",
+    look="the order in which backward receives a grad_output for each output of forward",
+    before=("derivative-wrong",),
+)
+def of_another_output(cases):
+    """What backward makes of the grad_output of this one belongs to that of another."""
+    for o, name in enumerate(cases[0].point.names):
+        if o != cases[0].o and all(through(c, o) for c in cases):
+            return {"other": name}
+    return False
+
+
+def through(c, o):
+    """Is the gradient that belongs through output o given through this one?"""
+    vs, (expected, error, *_) = c.point.vs[o], c.point.expected(c.i)[1][o]
+    if vs[0].shape != c.y.shape or vs[0].dtype != c.y.dtype:
+        return False
+    given = torch.stack([c.vjp(v) for v in vs])[:, c.elements]
+    limit = error + c.tolerance * largest(expected)
+    return bool(
+        (((given - expected).abs() <= limit) & (expected.abs() > limit).any())[:, c.trusted].all()
+    )
+
+
+@cause(
     "reversed",
-    "The gradient of {x} is right, but reversed along dimension {d}.",
-    look="flips and index arithmetic",
+    "The gradient of {x} is right, but {how}.",
+    look="flips and index arithmetic; the direction, or a conjugate, of a Fourier transform",
     before=("misplaced", "grad-output-scaled"),  # with a reason for each place
 )
 def reversed_along(cases):
-    for d, n in enumerate(cases[0].shape):
-        if n > 1 and cases.moved(cases.places().flip(d).reshape(-1)):
-            return {"d": d}
+    for how, order in turns(cases.places()):
+        if how.startswith(("flipped", "reversed")) and cases.moved(order.reshape(-1)):
+            return {"how": how}
     return False
 
 
@@ -78,7 +105,7 @@ def shifted(cases):
             inner = (index + by >= 0) & (index + by < n)
             if cases.moved(cases.places().roll(-by, d).reshape(-1), inner):
                 return {"by": by, "d": d, "halves": ""}
-        for by in range(3, n - 2) if n < 100 else ():  # round the end
+        for by in range(3, n - 2) if n < 100 else (n // 2,):  # round the end
             if cases.moved(cases.places().roll(-by, d).reshape(-1)):
                 halves = ": its halves are exchanged" if 2 * by == n else ""
                 return {"by": by if 2 * by <= n else by - n, "d": d, "halves": halves}
@@ -162,7 +189,9 @@ def turns(t):
     found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
     for d, e in itertools.combinations(dims, 2):
         if t.shape[d] == t.shape[e] > 1:
-            named = "transposed" if t.dim() == 2 else f"with dimensions {d} and {e} exchanged"
+            named = "transposed" if t.dim() == 2 else f"transposed in dimensions {d} and {e}"
             found.append((named, t.transpose(d, e)))
+    found += [(f"rolled by half along dimension {d}", t.roll(t.shape[d] // 2, d)) for d in dims
+              if t.shape[d] % 2 == 0 < t.shape[d] - 2]  # fmt: skip
     around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
     return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]

@@ -10,7 +10,7 @@ import signal
 import traceback
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .effort import tell
 from .slopes import as_vector
@@ -251,6 +251,23 @@ class Subject:
         names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
         rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + ["input {}"]
         return names + [rest[0].format(k) for k in range(count - len(names))]
+
+    @functools.cached_property
+    def numbers(self):
+        """{in words: value} of the numbers that it was given, or that its modules and ctx hold."""
+        modules = self.scope.module.named_modules() if self.is_module else ()
+        holders = [
+            ("", self.arguments),
+            *((f"{name}." if name else "", vars(m)) for name, m in modules),
+        ]
+        holders += [("ctx.", vars(n)) for n in graph(self.run(self.values).outputs)
+                    if isinstance(n, BackwardCFunction)]  # fmt: skip
+        found = {}
+        for name, held in holders:
+            for key, value in held.items():
+                if type(value) in (int, float) and value not in (1, -1, *found.values()):
+                    found[f"`{name}{key}`"] = value
+        return {name: value for name, value in found.items() if 1e-99 < abs(value) < 1e99}
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

@@ -120,7 +120,7 @@ def against_differences(exam, i, u, found, name):
         off = torch.where(slope.trusted, (given - slope.value).abs().nan_to_num(torch.inf), 0.0)
         if (off > limit).any():
             k, wrong = int(off.argmax()), off > limit
-            how = relation(given[wrong], slope.value[wrong], limit[wrong])
+            how = relation(given[wrong], slope.value[wrong], limit[wrong], subject.numbers)
             if given.any() and torch.equal(given, as_vector(moved(exam, {i: 2 * u})[o])):
                 how = f"does not change with that of `{subject.inputs[i]}`"
             at = position(k // (2 if output.is_complex() else 1), output.shape)
