@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from .gradient import Case, Point
 from .report import TEXTS, Text, brief, error
 from .slopes import Dice, largest, of_the_same_kind
 from .subject import CallError
-from .where import Spots, rule, sizes_of, value_of
+from .where import Spots, named, rule, sizes_of, subsets, value_of
 
 
 @dataclass
@@ -166,16 +165,10 @@ class Cases(tuple):
         sizes += [(c.y.numel(), c.output), (c.x.numel(), x)]
         for k, (t, ns) in enumerate(both):
             varied = self.varied(k)
-
-            def may_be_reduced(dims, varied=varied):
-                return varied is None or varied.issuperset(dims)
-
-            for many in range(2, len(ns)):
-                for dims in filter(may_be_reduced, itertools.combinations(range(len(ns)), many)):
-                    *first, last = map(str, dims)
-                    named = f"dimensions {', '.join(first)} and {last} of {t}"
-                    sizes.append((math.prod(ns[d] for d in dims), named))
-        for (n, what), sign in itertools.product(sizes, (1, -1)):
+            for dims in subsets(ns):
+                if 1 < len(dims) < len(ns) and (varied is None or varied.issuperset(dims)):
+                    sizes.append((math.prod(ns[d] for d in dims), f"{named(dims)} of {t}"))
+        for n, what, sign in ((*pair, sign) for pair in sizes for sign in (1, -1)):
             if n > 2 and fits(sign * n):
                 also = value_of(self.factor, c.subject.numbers)
                 also = also and f" But {brief(self.factor)}{also}, too."

@@ -156,22 +156,19 @@ def only_one_input(exam):
 
 CACHED = warning(
     "parameter-cached",
-    "{x} gets no gradient, and the output follows it in a fresh copy of the module only: what "
-    "forward once made of it is kept.",
-    look="caches, and what is made of {x} in the first call",
+    "{x} gets no gradient, and only in a fresh copy of the module does the output follow it.",
+    look="caches: what forward makes of {x} once, and keeps",
 )
 
 
 @trial()
 def parameters_without_a_gradient(exam):
-    subject, (fn, args, kwargs, _) = exam.subject, exam.given
-    for i, grad in enumerate(exam.first.grads):
-        if grad is None and subject.inputs[i] in subject.state:
-            values = list(subject.values)
-            values[i] = Dice().nearby(values[i])
-            fresh = Subject(fn, args, kwargs)
+    subject = exam.subject
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        if grad is None and x in subject.state:
+            fresh, values = Subject(*exam.given[:3]), list(subject.values)
             fresh.use(torch.float64 if exam.low else None)
+            values[i] = Dice().nearby(values[i])
             with contextlib.suppress(CallError):
-                pairs = zip(fresh.forward(values), subject.forward(values), strict=True)
-                if not all(exam.same(a, b) for a, b in pairs):
-                    yield CACHED(subject.inputs[i])
+                if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
+                    yield CACHED(x)

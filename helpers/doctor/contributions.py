@@ -127,8 +127,8 @@ def outputs_scaled(cases):
     wrong, where, _ = found
     given, expected, limit = cases.jacobians
     there = expected[wrong].abs() > limit
-    numbers = cases[0].subject.numbers
-    how = relation(given[wrong][there], expected[wrong][there], torch.tensor(limit), numbers)
+    off = given[wrong][there], expected[wrong][there]
+    how = relation(*off, torch.tensor(limit), cases[0].subject.numbers)
     if "is wrong" in how:
         return False
     return {"where": where or f"at {int(wrong.sum())} of {len(wrong)} of them", "how": how}
@@ -145,21 +145,19 @@ def grad_output_scaled(cases):
     if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
         return False
     c = cases[0]
-    for name in (*c.subject.names, c.output):
-        for power, how in ((1, "multiplied by"), (-1, "divided by")):
-            if all(c.fits_scaled(c.tensor(name), power) for c in cases):
-                return {"how": f"{how} {name if name == c.output else f'`{name}`'}"}
+    for name, (power, how) in itertools.product(c.tensors, ((1, "multiplied"), (-1, "divided"))):
+        if all(c.fits_scaled(c.tensors[name], power) for c in cases):
+            return {"how": f"{how} by {name}"}
     if found := cases.jacobians and each_row(c, *cases.jacobians):
         along = f"another factor at each index of dimension {found[0]} ({found[1]})"
         return {"how": f"multiplied by {along}"}
     for turned in zip(*(arranged(v, c) for v in c.vs[:2]), strict=False):
         if c.fits_rows(c.vjp(v) for _, v in turned):
             return {"how": turned[0][0]}
-    for name in (c.output, *c.subject.names) if c.x.numel() < c.y.numel() else ():
-        for how, sign in (("above", 1), ("below", -1)):
-            if all(c.fits_scaled((sign * c.tensor(name) > 0).to(c.y.dtype), 1) for c in cases):
-                what = name if name == c.output else f"`{name}`"
-                return {"how": f"set to zero wherever {what} is not {how} 0"}
+    signs = ((1, "above"), (-1, "below")) if c.x.numel() < c.y.numel() else ()
+    for name, (sign, how) in itertools.product(c.tensors, signs):
+        if all(c.fits_scaled((sign * c.tensors[name] > 0).to(c.y.dtype), 1) for c in cases):
+            return {"how": f"set to zero wherever {name} is not {how} 0"}
     return False
 
 

@@ -9,7 +9,7 @@ from .cases import Causes
 from .factors import POWERS, is_flat
 from .report import MEANT, brief
 from .slopes import largest
-from .where import BRANCH, FORMULA, of_elements
+from .where import BRANCH, FORMULA, named, of_elements, subsets
 
 cause = Causes()
 
@@ -28,13 +28,13 @@ def term_off(cases):
         or any(c.passes or not c.given.any() for c in cases)
     ):
         return False
-    for name in ("", cases[0].input, *cases[0].subject.names, cases[0].output):
+    for name in ("", *cases[0].tensors):
         found = []
         for c in cases:
             if c.passed is None:
                 return False
             try:
-                t = c.row(c.tensor(name).expand(c.shape)) if name else torch.ones_like(c.given[0])
+                t = c.row(c.tensors[name].expand(c.shape)) if name else torch.ones_like(c.given[0])
             except RuntimeError:
                 break
             off, term = c.sampled - c.expected, (c.passed * t)[:, c.elements]
@@ -43,7 +43,7 @@ def term_off(cases):
                 break
             found.append(times.item())
         if len(found) == len(cases) and abs(found[0] - found[-1]) <= 1e-4 * abs(found[0]):
-            also = f", times {name if name == cases[0].output else f'`{name}`'}" if name else ""
+            also = f", times {name}" if name else ""
             return {"what": brief(found[0]) + also}
     return False
 
@@ -104,17 +104,6 @@ def same_shaped(c):
     return [(name, c.row(t)) for name, t in found if not t.is_complex() and t.isfinite().all()]
 
 
-def subsets(shape):
-    """Dimensions that are reduced together, the fewest first."""
-    for many in range(1, len(shape) + 1):
-        yield from itertools.combinations(range(len(shape)), many)
-
-
-def named(dims):
-    *first, last = map(str, dims)
-    return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
-
-
 def segments(c):
     """(name, a mask for each number) of integers that say which elements go together."""
     for name, t in c.subject.arguments.items():
@@ -158,51 +147,27 @@ def inner_derivative_forgotten(cases):
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right {only}where grad_output is {when}{but}.",
+    "The gradient of {x} is right where grad_output is {when}, but not in general.",
     look="{look}",
 )
 def right_only_for_ones(cases):
     """Or for others of a kind, of which ones are."""
-    c = cases[0]
+    c, shape = cases[0], cases[0].y.shape
     if not all(c.y.numel() > 1 and c.for_ones for c in cases):
         return False
-    dims, shape = range(c.y.dim()), c.y.shape
-    kinds = [(f"the same all along {named(d)}", lambda v, d=d: v.mean(d, True).expand_as(v))
-             for d in subsets(shape) if len(d) < len(shape)]  # fmt: skip
-    kinds += [(f"the same with dimensions {d} and {e} exchanged",
-               lambda v, d=d, e=e: (v + v.transpose(d, e)) / 2)
-              for d, e in itertools.combinations(dims, 2) if shape[d] == shape[e]]  # fmt: skip
-    kinds += [("all ones, as it is after `.sum()`", lambda v: v.mean().expand_as(v))]
     mixes = "what mixes the elements of grad_output: a sum, a mean, an index or a transform"
+    kinds = [(f"the same all along {named(dims)}", lambda v, d=dims: v.mean(d, True).expand_as(v))
+             for dims in subsets(shape) if len(dims) < len(shape)]  # fmt: skip
+    kinds += [(f"symmetric in {named(two)}", lambda v, d=two: v + v.transpose(*d))
+              for two in subsets(shape) if len(two) == 2 and len({shape[d] for d in two}) == 1]  # fmt: skip
     if c.y.is_complex():
         conjugate = "a conjugate that is missing, or one too many, in a term"
         kinds.insert(0, ("real", lambda v: v.real.to(v.dtype)))
         mixes = conjugate if all(c.with_vs(kinds[0][1]).is_right for c in cases) else mixes
-    for when, made in kinds[:-1]:
+    for when, made in kinds:
         if all(c.with_vs(made).is_right for c in cases):
-            return {"when": when, "look": mixes} | of_how_many(cases, made)
-    return {"when": kinds[-1][0], "look": mixes} | of_how_many(cases, kinds[-1][1])
-
-
-def of_how_many(cases, made):
-    """The words for whether it is right for these grad_outputs alone."""
-    but = {"only": "", "but": ", but not in general"}
-    if not cases.jacobians or cases[0].y.is_complex():
-        return but
-    given, expected, limit = cases.jacobians
-    of_a_kind = torch.stack(
-        [
-            made(v.reshape(cases[0].y.shape)).reshape(-1)
-            for v in torch.eye(len(given), dtype=given.dtype)
-        ]
-    )
-    wrong, kind = (
-        torch.linalg.matrix_rank(t, atol=a)
-        for t, a in ((given - expected, 10 * limit), (of_a_kind, 1e-6))
-    )
-    if len(given) - wrong == kind:
-        return {"only": "only ", "but": ""}
-    return but | {"but": ", and for some others, but not in general"}
+            return {"when": when, "look": mixes}
+    return {"when": "all ones, as it is after `.sum()`", "look": mixes}
 
 
 @cause(
@@ -240,14 +205,12 @@ def tensor_missing(cases):
 
 def factors(c):
     """(in words, the tensor of a case) of what each element may be multiplied by."""
-    for name in dict.fromkeys((c.input, *c.subject.names, c.output)):
-        of, what = (lambda c, n=name: c.tensor(n)), name if name == c.output else f"`{name}`"
-        yield what, of
-        if of(c).dim() == len(c.shape) + 1:
-            yield f"`{name}[0]`", lambda c, of=of: of(c)[0]
-            yield f"`{name}[-1]`", lambda c, of=of: of(c)[-1]
+    for name, t in c.tensors.items():
+        yield name, lambda c, n=name: c.tensors[n]
+        for k in (0, -1) if t.dim() == len(c.shape) + 1 else ():
+            yield f"{name[:-1]}[{k}]`", lambda c, n=name, k=k: c.tensors[n][k]
         if name != c.output:
-            yield f"exp of {what}", lambda c, of=of: of(c).exp()
+            yield f"exp of {name}", lambda c, n=name: c.tensors[n].exp()
 
 
 @cause("partly-right", before=("derivative-wrong",))  # off at each element, it would be

@@ -42,8 +42,7 @@ def inputs_are_dense(exam):
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
 NOT_IN_DOUBLE = note(
-    "not-in-double",
-    "It does not run in float64, so it was examined in {dtype}{where}.",
+    "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
 )
 
 
@@ -112,10 +111,7 @@ def agree(exam, some, others):
     return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
 
 
-COARSE_INSIDE = note(
-    "coarse-inside",
-    "Forward {how}, so that only errors of some percent show.",
-)
+COARSE_INSIDE = note("coarse-inside", "Forward {how}, so that only errors of some percent show.")
 
 
 @trial()

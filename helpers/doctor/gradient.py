@@ -183,17 +183,15 @@ class Case:
             return False
         return self.fits(torch.stack([*self.expected[:2], self.sampled[2]]))
 
-    def tensor(self, name):
-        """The input of this name, differentiated or not, or the output."""
-        subject = self.subject
-        if name == self.output:
-            return self.y
-        k = subject.names.index(name)
-        return (
-            self.point.values[subject.examined.index(k)]
-            if k in subject.examined
-            else subject.tensors[k]
-        )
+    @functools.cached_property
+    def tensors(self):
+        """{in words: tensor} of its input, of all, differentiated or not, and of the output."""
+        found = {
+            self.input: self.x,
+            **dict(zip(self.subject.names, self.subject.tensors, strict=True)),
+        }
+        found |= dict(zip(self.subject.inputs, self.point.values, strict=True))
+        return {f"`{name}`": t for name, t in found.items()} | {self.output: self.y}
 
     def fits_scaled(self, t, power):
         """Is it right for a grad_output that is multiplied by t**power before?"""
@@ -207,30 +205,19 @@ class Case:
 
     def fits_with(self, j, value):
         """Is it right with another value of input j?"""
-        values = [value if k == j else v for k, v in enumerate(self.point.values)]
-
-        def row(v):
-            vs = [
-                v if o == self.o else torch.zeros_like(t) for o, t in enumerate(self.point.outputs)
-            ]
-            return self.row(self.subject.gradients(values, vs)[self.i])
-
+        point = copy.copy(self.point)
+        point.values = [value if k == j else v for k, v in enumerate(point.values)]
         try:
-            return self.fits_rows(row(v) for v in self.vs)
+            return self.fits_rows(self.row(point.vjp({self.o: v})[self.i]) for v in self.vs)
         except (CallError, RuntimeError):
             return False
 
     def fits_rows(self, rows):
         """fits, for the gradients of one v after the other, until one does not."""
-        mask, fine = self.trusted, bool(self.trusted.any())
-        for k, row in enumerate(rows):
-            fine = (
-                fine
-                and ((row[self.elements] - self.expected[k]).abs() <= self.limit[k])[mask].all()
-            )
-            if not fine:
-                return False
-        return True
+        mask = self.trusted
+        rows = zip(rows, self.expected, self.limit, strict=False)
+        near = (((row[self.elements] - e).abs() <= limit)[mask].all() for row, e, limit in rows)
+        return bool(mask.any()) and all(near)
 
     def fit_of(self, j, given, at):
         """Are the gradients `given` for input `at` those of input j, summed to its shape?"""
@@ -256,9 +243,16 @@ class Case:
         rows = [grads[j] for grads in self.point.given(self.o)]
         if any(row is None for row in rows):
             return False
-        dtype = torch.complex128 if self.x.is_complex() else torch.float64
-        given = torch.stack([row.detach().reshape(-1).to(dtype) for row in rows])
-        return self.fit_of(self.i, given, j)
+        return self.fit_of(self.i, torch.stack([self.row(row) for row in rows]), j)
+
+    def is_through(self, o):
+        """Is what belongs through output o given through this one?"""
+        vs, (expected, error, *_) = self.point.vs[o], self.point.expected(self.i)[1][o]
+        if vs[0].shape != self.y.shape or vs[0].dtype != self.y.dtype:
+            return False
+        off = (torch.stack([self.vjp(v) for v in vs])[:, self.elements] - expected).abs()
+        limit = error + self.tolerance * largest(expected)
+        return bool((off <= limit)[:, self.trusted].all() and (expected.abs() > limit).any())
 
     @functools.cached_property
     def passed(self):

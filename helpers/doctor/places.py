@@ -6,7 +6,6 @@ import torch
 
 from .cases import Causes
 from .factors import whose
-from .slopes import largest
 
 cause = Causes()
 
@@ -55,21 +54,9 @@ def swapped(cases):
 def of_another_output(cases):
     """What backward makes of the grad_output of this one belongs to that of another."""
     for o, name in enumerate(cases[0].point.names):
-        if o != cases[0].o and all(through(c, o) for c in cases):
+        if o != cases[0].o and all(c.is_through(o) for c in cases):
             return {"other": name}
     return False
-
-
-def through(c, o):
-    """Is the gradient that belongs through output o given through this one?"""
-    vs, (expected, error, *_) = c.point.vs[o], c.point.expected(c.i)[1][o]
-    if vs[0].shape != c.y.shape or vs[0].dtype != c.y.dtype:
-        return False
-    given = torch.stack([c.vjp(v) for v in vs])[:, c.elements]
-    limit = error + c.tolerance * largest(expected)
-    return bool(
-        (((given - expected).abs() <= limit) & (expected.abs() > limit).any())[:, c.trusted].all()
-    )
 
 
 @cause(
@@ -90,31 +77,30 @@ def reversed_along(cases):
     "The gradient of {x} is right, but shifted by {by} along dimension {d}{halves}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
-    before=(
-        "right-only-for-ones",
-        "misplaced",
-        "jacobian-transposed",
-    ),  # as all of them look, moved
+    # As all of them look, moved.
+    before=("right-only-for-ones", "misplaced", "jacobian-transposed"),
 )
 def shifted(cases):
-    c = cases[0]
-    for d, n in enumerate(c.shape):
-        index = torch.arange(n, device=c.x.device)
-        index = index.reshape([-1] + [1] * (len(c.shape) - d - 1)).expand(c.shape).reshape(-1)
+    shape, places = cases[0].shape, cases.places()
+    index = torch.unravel_index(places.reshape(-1), shape)
+
+    def fits(by, dims):
+        to = [index[d] + n for d, n in zip(dims, by, strict=True)]
+        inner = [(0 <= t) & (t < shape[d]) for d, t in zip(dims, to, strict=True)]
+        order = places.roll([-n for n in by], dims).reshape(-1)
+        return cases.moved(order, torch.stack(inner).all(0))
+
+    for d, n in enumerate(shape):
         for by in (1, -1, 2, -2) if n > 3 else ():
-            inner = (index + by >= 0) & (index + by < n)
-            if cases.moved(cases.places().roll(-by, d).reshape(-1), inner):
+            if fits((by,), (d,)):
                 return {"by": by, "d": d, "halves": ""}
         for by in range(3, n - 2) if n < 100 else (n // 2,):  # round the end
-            if cases.moved(cases.places().roll(-by, d).reshape(-1)):
+            if cases.moved(places.roll(-by, d).reshape(-1)):
                 halves = ": its halves are exchanged" if 2 * by == n else ""
                 return {"by": by if 2 * by <= n else by - n, "d": d, "halves": halves}
-    for d, e in itertools.combinations(range(len(c.shape)), 2):
-        for by in itertools.product((1, -1), repeat=2) if min(c.shape[d], c.shape[e]) > 3 else ():
-            index = torch.unravel_index(cases.places().reshape(-1), c.shape)
-            to = [index[k] + n for k, n in zip((d, e), by, strict=True)]
-            inner = (to[0] >= 0) & (to[0] < c.shape[d]) & (to[1] >= 0) & (to[1] < c.shape[e])
-            if cases.moved(cases.places().roll([-n for n in by], (d, e)).reshape(-1), inner):
+    for d, e in itertools.combinations(range(len(shape)), 2):
+        for by in itertools.product((1, -1), repeat=2) if min(shape[d], shape[e]) > 3 else ():
+            if fits(by, (d, e)):
                 return {"by": f"{by[0]} and {by[1]}", "d": f"{d} and {e}", "halves": ""}
     return False
 

@@ -63,21 +63,6 @@ def announced(cls, name, note):
         setattr(cls, name, method)
 
 
-@contextlib.contextmanager
-def saving_copies():
-    """For a while, save_for_backward saves copies."""
-    method = FunctionCtx.save_for_backward
-
-    def saves(ctx, *tensors):
-        method(ctx, *[t.clone() if isinstance(t, torch.Tensor) else t for t in tensors])
-
-    FunctionCtx.save_for_backward = saves
-    try:
-        yield
-    finally:
-        FunctionCtx.save_for_backward = method
-
-
 def mapped(obj, name, visit):
     """`obj` with every tensor in it replaced by visit(name, tensor).
 

@@ -59,8 +59,7 @@ JVP_FAILS = error(
     "set_materialize_grads(False); save_for_forward",
 )
 JVP_MISSING = note(
-    "jvp-missing",
-    "`{name}` declares a jvp, but `{other}` does not, so forward mode raises.",
+    "jvp-missing", "`{name}` declares a jvp, but `{other}` does not, so forward mode raises."
 )
 NO_JVP = "must implement the jvp"
 
@@ -140,7 +139,7 @@ def against_backward(exam, i, u, found, name):
     expected = (as_vector(grad) * as_vector(u)).sum().item()
     limit = exam.tolerance * max(largest(as_vector(grad) * as_vector(u)), abs(expected))
     if not abs(given - expected) <= limit:
-        how = relation(*(torch.tensor([t]) for t in (given, expected, limit)))
+        how = relation(*(torch.tensor([t]) for t in (given, expected, limit)), subject.numbers)
         seen = {"along a random step, given": given, "by backward": expected}
         x, how = subject.inputs[i], f"{how}, against backward"
         yield JVP_WRONG(x, "the output", seen, name=name, what=f"`{x}` moves", how=how)

@@ -194,6 +194,17 @@ def indices(which, n, others=None):
     return f"index {', '.join(map(str, which[:6]))}{' and more' * (len(which) > 6)}"
 
 
+def subsets(shape):
+    """Dimensions that are reduced together, the fewest first."""
+    for many in range(1, len(shape) + 1):
+        yield from itertools.combinations(range(len(shape)), many)
+
+
+def named(dims):
+    *first, last = map(str, dims)
+    return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
+
+
 def slices(shape, numbers, factors):
     """In words, (dimension, factors), if each of its indices has another one; otherwise None."""
     for d in range(len(shape)):
