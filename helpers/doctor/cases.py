@@ -73,12 +73,9 @@ class Cases(tuple):
             expected = c.expected[rows]
             keep = c.trusted & (expected.abs() > 1e-3 * largest(expected)).all(0)
             ratio = c.sampled[rows][:, keep] / expected[:, keep]
-            if (
-                not (c.wrong & keep).any()
-                or ((ratio - ratio[0]).abs() > 1e-3 * largest(ratio)).any()
-            ):
-                return None
-            if not ratio.any() or (c.sampled.abs() > c.limit)[:, c.trusted & zero].any():
+            same = (ratio - ratio[:1]).abs() <= 1e-3 * largest(ratio)
+            extra = (c.sampled.abs() > c.limit)[:, c.trusted & zero]
+            if not (same.all() and (c.wrong & keep).any() and ratio.any()) or extra.any():
                 return None
             found.append((c.elements[keep], ratio[0]))
         return found
@@ -188,14 +185,3 @@ class Cases(tuple):
         shape, there = ((self[0].y.shape, there.T), (self[0].shape, there))[k]
         index = torch.unravel_index(torch.arange(there.shape[1], device=there.device), shape)
         return {d for d, i in enumerate(index) if any(len(i[row].unique()) > 1 for row in there)}
-
-    def rest(self, of, power):
-        """ratios / t**power, where t = of(case); None without two of them."""
-        found = []
-        for c, (elements, ratio) in zip(self, self.ratios, strict=True):
-            try:
-                found.append(ratio / c.row(of(c).expand(c.shape))[elements] ** power)
-            except RuntimeError:  # t has no value at each element
-                return None
-        found = torch.cat(found)
-        return found if len(found) > 1 and found.isfinite().all() and found.all() else None

@@ -138,26 +138,36 @@ def outputs_scaled(cases):
     "grad-output-scaled",
     "The gradient of {x} would be right if grad_output were {how} before.",
     look="where grad_output enters the gradient of {x}",
-    before=("right-only-for-ones", "inner-derivative-forgotten"),  # as ones are then, or all is
+    before=("right-only-for-ones", "inner-derivative-forgotten", "partly-right"),  # as ones are
+    # then, or all is, or what the mask does not reach
 )
 def grad_output_scaled(cases):
     """By a factor for each element of the output; where it is one of the input, that is simpler."""
     if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
         return False
     c = cases[0]
-    for name, (power, how) in itertools.product(c.tensors, ((1, "multiplied"), (-1, "divided"))):
-        if all(c.fits_scaled(c.tensors[name], power) for c in cases):
-            return {"how": f"{how} by {name}"}
-    if found := cases.jacobians and each_row(c, *cases.jacobians):
-        along = f"another factor at each index of dimension {found[0]} ({found[1]})"
-        return {"how": f"multiplied by {along}"}
-    for turned in zip(*(arranged(v, c) for v in c.vs[:2]), strict=False):
-        if c.fits_rows(c.vjp(v) for _, v in turned):
-            return {"how": turned[0][0]}
-    signs = ((1, "above"), (-1, "below")) if c.x.numel() < c.y.numel() else ()
-    for name, (sign, how) in itertools.product(c.tensors, signs):
-        if all(c.fits_scaled((sign * c.tensors[name] > 0).to(c.y.dtype), 1) for c in cases):
-            return {"how": f"set to zero wherever {name} is not {how} 0"}
+    ways = {"multiplied by {}": lambda t: t, "divided by {}": lambda t: 1 / t}
+    for word, sign in (("above", 1), ("below", -1)) if c.x.numel() < c.y.numel() else ():
+        ways[f"set to zero wherever {{}} is not {word} 0"] = lambda t, sign=sign: sign * t > 0
+    for (how, made), name in itertools.product(ways.items(), c.tensors):
+        if all(c.fits_scaled(name, made) for c in cases):
+            return {"how": how.format(name)}
+    if cases.jacobians:
+        given, expected, limit = cases.jacobians
+        rows = (expected.abs() > limit).any(1)
+        size = (given * expected).sum(1) / expected.square().sum(1)
+        if size[rows].all() and ((given - size[:, None] * expected).abs() <= limit)[rows].all():
+            if found := slices(c.y.shape, rows.nonzero()[:, 0], 1 / size[rows]):
+                along = f"another factor at each index of dimension {found[0]} ({found[1]})"
+                return {"how": f"multiplied by {along}"}
+    numbers = torch.arange(c.y.numel(), device=c.y.device).reshape(c.y.shape)
+    for how, order in arranged(numbers, c) if cases.jacobians else turns(numbers):
+        if cases.jacobians:
+            fine = ((given[order.reshape(-1).argsort()] - expected).abs() <= limit).all()
+        else:
+            fine = c.fits_rows(c.vjp(v.reshape(-1)[order]) for v in c.vs[:2])
+        if fine:
+            return {"how": how}
     return False
 
 
@@ -172,16 +182,6 @@ def arranged(v, c):
             if order != tuple(range(whole.dim())):
                 how = f"viewed as {tuple(whole.shape)}, permuted by permute{order} and viewed back"
                 yield how, whole.permute(order).reshape(v.shape)
-
-
-def each_row(c, given, expected, limit):
-    """(dimension of the output, factors) by which the rows of the Jacobian belong multiplied."""
-    rows = (expected.abs() > limit).any(1)
-    given, expected = given[rows], expected[rows]
-    factors = (given * expected).sum(1) / expected.square().sum(1)
-    if not factors.all() or ((given - factors[:, None] * expected).abs() > limit).any():
-        return None
-    return slices(c.y.shape, rows.nonzero()[:, 0], 1 / factors)
 
 
 @cause(
@@ -199,32 +199,7 @@ def operand_turned(cases):
     return False
 
 
-@cause(
-    "scan-not-reversed",
-    "The gradient of {x} gathers what comes {gets} it along dimension {d}, where what comes "
-    "{wants} it belongs.",
-    look="the direction of cumulative sums and of loops: backward runs from the other end",
-)
-def scan_not_reversed(cases):
-    c = cases[0]
-    if not cases.jacobians or c.x.dim() != c.y.dim():
-        return False
-    given, expected, limit = cases.jacobians
-    for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
-        steps = rows[:, None] - columns if c.shape[d] == c.y.shape[d] > 2 else None
-        for sign, gets, wants in ((1, "before", "after"), (-1, "after", "before")):
-            if steps is not None and all(
-                (sign * s * steps[t.abs() > limit] <= 0).all() and steps[t.abs() > limit].any()
-                for s, t in ((1, given), (-1, expected))
-            ):
-                return {"d": d, "gets": gets, "wants": wants}
-    return False
-
-
-@cause(
-    "misplaced",
-    before=("partly-right",),  # where the places are the same
-)
+@cause("misplaced", before=("partly-right",))  # where the places are the same
 def contributions_misplaced(cases):
     """Each element of grad_output is passed on with the right numbers, but to others."""
     if not cases.jacobians:
@@ -266,23 +241,6 @@ def scaled_along(cases):
 
 
 @cause(
-    "term-transposed",
-    "The error of the gradient of {x} changes its sign when it is transposed, as when one of its "
-    "terms is transposed.",
-    look="the order of the factors, and every transpose, in each term",
-    before=("partly-right",),  # on the diagonal
-)
-def term_transposed(cases):
-    for c in cases:
-        if not c.whole or c.x.dim() < 2 or c.shape[-1] != c.shape[-2] or c.shape[-1] < 3:
-            return False
-        error = (c.given - c.expected).reshape(3, *c.shape)
-        if ((error + error.mT).abs() > c.limit.max()).any():
-            return False
-    return True
-
-
-@cause(
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
     "{extra} where it should be{among}.",
@@ -301,9 +259,7 @@ def other_mask(cases):
     return words
 
 
-@cause(
-    "partly-right", before=("inner-derivative-forgotten",)
-)  # the derivative may be 1 here and there
+@cause("partly-right", before=("inner-derivative-forgotten",))  # which may be 1 here and there
 def partly_right(cases):
     c = cases[0]
     matters = (c.expected.abs() > c.limit).any(0)
@@ -311,7 +267,11 @@ def partly_right(cases):
         return False
     points = [of_elements(cases[0]) for cases in cases.each()]
     how = c.how()
-    twice = () if how == "should be zero" else list(repeated(c.subject))
+    twice = []  # (name, numbers that it holds more than once) of each input of integers
+    for name, t in () if how == "should be zero" else c.subject.arguments.items():
+        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
+            numbers, counts = t.unique(return_counts=True)
+            twice.append((name, set(numbers[counts > 1].tolist())))
     varied = ((v.subject.numbers, [of_elements(v)]) for v in c.varied())
     found = rule(c.shape, points, c.subject.numbers, varied, twice)
     if not found:
@@ -324,11 +284,3 @@ def partly_right(cases):
 def outputs_wrong(cases):
     found = cases.through
     return found and found[1] and {"where": found[1], "how": "is wrong"}
-
-
-def repeated(subject):
-    """(name, numbers that it holds more than once) of each input of integers."""
-    for name, t in subject.arguments.items():
-        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
-            numbers, counts = t.unique(return_counts=True)
-            yield name, set(numbers[counts > 1].tolist())

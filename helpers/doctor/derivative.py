@@ -125,7 +125,8 @@ def derivative_of_forward(exam):
         found[io] = diagnosis(exam, cases, changes)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
-    for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
+    in_order = sorted(found.items(), key=lambda item: item[1][0].code != "out-of-place")
+    for (i, o), (text, x, seen, words) in in_order:
         said = text, words.get("change"), words.get("other")
         of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
         same = [(t, w.get("change"), w.get("other")) == said for t, w in of_this]
@@ -135,10 +136,6 @@ def derivative_of_forward(exam):
         if finding.remedy and not has_own_nodes(exam):
             finding.remedy = CUT_OFF
         yield finding
-
-
-def of_its_place(item):
-    return item[1][0].code != "out-of-place"
 
 
 def reads_one_triangle(exam, i):
@@ -206,8 +203,7 @@ def diagnosis(exam, cases, changes):
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "grad-output-scaled", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
-    "own-term-lost", "right-only-for-ones", "scaled-along", "scan-not-reversed", "term-missing",
-    "term-off", "term-transposed",
+    "own-term-lost", "right-only-for-ones", "scaled-along", "term-missing", "term-off",
 )  # fmt: skip
 
 

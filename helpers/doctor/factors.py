@@ -157,7 +157,7 @@ def sum_for_mean(cases):
     "scaled",
     "The gradient of {x} is right, but multiplied by {factor}.{meant}",
     look="constant factors, in forward and in backward",
-    before=("swapped", "term-missing", "summed-too-far"),  # so may be all of these
+    before=("swapped", "other-output", "term-missing", "summed-too-far"),  # so may be all of these
 )
 def scaled(cases):
     if cases.factor is None:

@@ -159,7 +159,8 @@ def right_only_for_ones(cases):
     kinds = [(f"the same all along {named(dims)}", lambda v, d=dims: v.mean(d, True).expand_as(v))
              for dims in subsets(shape) if len(dims) < len(shape)]  # fmt: skip
     kinds += [(f"symmetric in {named(two)}", lambda v, d=two: v + v.transpose(*d))
-              for two in subsets(shape) if len(two) == 2 and len({shape[d] for d in two}) == 1]  # fmt: skip
+              for two in subsets(shape)
+              if len({shape[d] for d in two}) < len(two) == 2]  # fmt: skip
     if c.y.is_complex():
         conjugate = "a conjugate that is missing, or one too many, in a term"
         kinds.insert(0, ("real", lambda v: v.real.to(v.dtype)))
@@ -194,12 +195,22 @@ def others_term(cases):
 def tensor_missing(cases):
     """Off by a factor that is an input or the output, perhaps times a number."""
     for name, of in factors(cases[0]) if cases.ratios else ():
-        for power, lacks in POWERS:
-            rest = cases.rest(of, power)
-            if rest is None or ((rest - rest[0]).abs() > 1e-4 * rest[0].abs()).any():
-                continue
-            also = f", and is multiplied by {brief(rest[0].item())}"
-            return {"lacks": lacks, "what": name, "rest": "" if abs(rest[0] - 1) < 1e-4 else also}
+        try:
+            pairs = zip(cases, cases.ratios, strict=True)
+            found = [(c.row(of(c).expand(c.shape))[k], ratio) for c, (k, ratio) in pairs]
+        except RuntimeError:  # it has no value at each element
+            continue
+        t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
+        for power, lacks in POWERS if len(t) > 1 else ():
+            rest = ratio / t**power
+            if (
+                rest.isfinite().all()
+                and rest.all()
+                and ((rest - rest[0]).abs() <= 1e-4 * rest[0].abs()).all()
+            ):
+                also = f", and is multiplied by {brief(rest[0].item())}"
+                also = "" if abs(rest[0] - 1) < 1e-4 else also
+                return {"lacks": lacks, "what": name, "rest": also}
     return False
 
 

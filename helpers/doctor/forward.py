@@ -245,18 +245,10 @@ def leaves_are_untouched(exam):
             return
 
 
-INPUT_RETURNED = note(
-    "input-returned",
-    "Forward returns {x} itself: autograd refuses to change such an output in place (`y += 1` "
-    "raises).",
-    look="a copy, if callers may do that",
-)
-VIEW_RETURNED = note(
-    "view-returned",
-    "Forward returns a view of {x}: autograd refuses to change such an output in place (`y += 1` "
-    "raises).",
-    look="a copy, if callers may do that",
-)
+REFUSED = "autograd refuses to change such an output in place (`y += 1` raises)."
+COPY = "a copy, if callers may do that"
+INPUT_RETURNED = note("input-returned", "Forward returns {x} itself: " + REFUSED, look=COPY)
+VIEW_RETURNED = note("view-returned", "Forward returns a view of {x}: " + REFUSED, look=COPY)
 
 
 def nodes(exam):

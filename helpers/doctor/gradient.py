@@ -186,17 +186,15 @@ class Case:
     @functools.cached_property
     def tensors(self):
         """{in words: tensor} of its input, of all, differentiated or not, and of the output."""
-        found = {
-            self.input: self.x,
-            **dict(zip(self.subject.names, self.subject.tensors, strict=True)),
-        }
-        found |= dict(zip(self.subject.inputs, self.point.values, strict=True))
-        return {f"`{name}`": t for name, t in found.items()} | {self.output: self.y}
+        names = self.input, *self.subject.names, *self.subject.inputs
+        values = self.x, *self.subject.tensors, *self.point.values
+        found = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
+        return found | {self.output: self.y}
 
-    def fits_scaled(self, t, power):
-        """Is it right for a grad_output that is multiplied by t**power before?"""
+    def fits_scaled(self, name, made):
+        """Is it right for a grad_output that is multiplied by made(the tensor of this name)?"""
         try:
-            t = t.to(self.y.dtype).expand(self.y.shape) ** power
+            t = made(self.tensors[name]).to(self.y.dtype).expand(self.y.shape)
         except RuntimeError:
             return False
         if not t.isfinite().all() or (t == t.reshape(-1)[0]).all():

@@ -6,6 +6,7 @@ import torch
 
 from .cases import Causes
 from .factors import whose
+from .where import named, subsets
 
 cause = Causes()
 
@@ -30,8 +31,9 @@ def transposed(cases):
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
     look="{look}",
-    before=("inner-derivative-forgotten", "others-term"),  # it may be grad_output that belongs to
-    # the other input; and where its own is zero, the error is the other's
+    before=("inner-derivative-forgotten", "others-term", "other-output"),  # it may be grad_output
+    # that belongs to the other input; where its own is zero, the error is the other's; and outputs
+    # may differ as the inputs do
 )
 def swapped(cases):
     other = whose(cases)
@@ -49,7 +51,7 @@ def swapped(cases):
     "other-output",
     "The gradient of {x} is that through {other}.",
     look="the order in which backward receives a grad_output for each output of forward",
-    before=("derivative-wrong",),
+    before=("inner-derivative-forgotten", "derivative-wrong"),  # at each output alone, it is so
 )
 def of_another_output(cases):
     """What backward makes of the grad_output of this one belongs to that of another."""
@@ -109,8 +111,8 @@ def shifted(cases):
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places{which}.",
     look="gather against scatter, a permutation against its inverse",
-    before=("partly-right", "jacobian-transposed", "grad-output-scaled", "term-transposed"),
-    # as that of a permutation is its inverse; its places are those of grad_output; all its terms
+    before=("partly-right", "jacobian-transposed", "grad-output-scaled"),  # as that of a
+    # permutation is its inverse; its places are those of grad_output
 )
 def misplaced(cases):
     for c in cases:
@@ -157,15 +159,14 @@ def broadcast_wrong(cases):
     before=("term-missing",),  # the error is then the same all along
 )
 def summed_too_far(cases):
-    dims = list(range(len(cases[0].shape)))
-    for along in [[d] for d in dims] + [dims] * (len(dims) > 1):
-        fit = all(c.whole and c.x.numel() > 1 for c in cases)
-        for c in cases if fit else ():
-            total = c.expected.reshape(3, *c.shape).sum([d + 1 for d in along], keepdim=True)
-            off = (c.given.reshape(3, *c.shape) - total).abs()
-            fit &= bool((off <= c.limit.max() * c.x.numel()).all()) and bool(total.any())
-        if fit:
-            return {"along": f"dimension {along[0]}" if len(along) == 1 else "all dimensions"}
+    def fits(c, dims):
+        total = c.expected.reshape(3, *c.shape).sum([d + 1 for d in dims], keepdim=True)
+        off = (c.given.reshape(3, *c.shape) - total).abs()
+        return (off <= c.limit.max() * c.x.numel()).all() and total.any()
+
+    for dims in subsets(cases[0].shape) if all(c.whole and c.x.numel() > 1 for c in cases) else ():
+        if all(fits(c, dims) for c in cases):
+            return {"along": named(dims)}
     return False
 
 

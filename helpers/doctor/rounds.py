@@ -176,8 +176,7 @@ def listed(name, given):
 class Rounds:
     def __init__(self, max_bytes, max_patterns, only, skip, faithful):
         self.options = max_bytes, max_patterns, only, skip, faithful
-        self.max_bytes, self.max_patterns = max_bytes, max_patterns
-        self.only, self.skip, self.faithful = only, skip, faithful
+        self.max_bytes, self.max_patterns, self.only, self.skip, self.faithful = self.options
         self.during = str  # called for what runs at the moment
 
     def __enter__(self):

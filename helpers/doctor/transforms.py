@@ -190,7 +190,7 @@ GENERATED = (
 @trial(unless=NOISY)
 def over_batches(exam):
     rules = declaring(exam, "vmap", "generate_vmap_rule")
-    if not rules or draws_numbers(exam):
+    if not rules or not exam.subject.run(exam.subject.values) or draws():
         return
     subject = exam.subject
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
@@ -211,11 +211,6 @@ def over_batches(exam):
             if finding:
                 yield finding
                 return
-
-
-def draws_numbers(exam):
-    exam.subject.run(exam.subject.values)
-    return draws()
 
 
 def one_of_batch(exam, pairs, batched, which):

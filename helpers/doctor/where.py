@@ -97,23 +97,22 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
 
 def by_value(points, numbers, varied):
     """A bound between the numbers where it is right and where it is wrong; is it no chance?"""
-    for what in () if any(p.smooth for p in points) else points[0].sizes:
+    sizes = points[0].sizes
+    for what in () if any(p.smooth for p in points) else sizes:
         right, wrong = halves(points, what)
         if not len(right) or not len(wrong):
             return None
-        if what == next(iter(points[0].sizes)) and not wrong.any() and right.all():
+        if what == next(iter(sizes)) and not wrong.any() and right.all():
             return f"where {what} is 0,", True
         for word, sign in (("above", 1), ("below", -1)):
             good, bad = (sign * right).max().item(), (sign * wrong).min().item()
-            edge = 0.0 if good < 0 < bad else (good + bad) / 2
+            edge = 0.0 if good < 0 < bad else sign * (good + bad) / 2
             few = min(len(right), len(wrong)) < 3
             if good < bad and not (few and (edge or len(points) < 2)):
-                if points[0].sizes[what].dtype == torch.bool:
+                if sizes[what].dtype == torch.bool:
                     return f"where {what} is {sign > 0},", True
-                named = edge and bounds(what, sign, good, bad, numbers, varied)
-                return f"where {what} is {word} {named or brief(sign * edge)},", bool(
-                    named or not edge
-                )
+                named = edge and bounds(what, sign, ((numbers, points), *varied))
+                return f"where {what} is {word} {named or brief(edge)},", bool(named) or not edge
     return None
 
 
@@ -123,23 +122,20 @@ def halves(points, what):
     return [torch.cat(t).double() for t in zip(*pairs, strict=True)]
 
 
-def bounds(what, sign, good, bad, numbers, varied):
-    """In words, the numbers that may be the bound, as far as others move it likewise."""
-
-    def between(numbers, good, bad):
-        found = dict(numbers)
-        for (a, m), (b, n) in itertools.permutations(numbers.items(), 2):
-            found[f"{a} / {b}"] = m / n
-        return {name: n for name, n in found.items() if good <= sign * n <= bad}
-
-    found, varied = between(numbers, good, bad), list(varied)
-    for others, points in varied:
-        right, wrong = halves(points, what)
+def bounds(what, sign, settings):
+    """In words, which number is the bound in each setting, (numbers, points); empty if none is."""
+    found = None
+    for numbers, points in settings:
+        right, wrong = (sign * t for t in halves(points, what))
         if len(right) and len(wrong):
-            still = between(others, (sign * right).max(), (sign * wrong).min())
-            found = {name: n for name, n in found.items() if name in still}
-    found = {name: n for name, n in found.items() if varied or name in numbers}
-    return " or ".join(f"{name} = {brief(n)}" for name, n in found.items())
+            pairs = itertools.permutations(numbers.items(), 2) if len(settings) > 1 else ()
+            both = numbers | {f"{a} / {b}": m / n for (a, m), (b, n) in pairs}
+            fit = {name: n for name, n in both.items() if right.max() <= sign * n <= wrong.min()}
+            found = {
+                name: n for name, n in (fit if found is None else found).items() if name in fit
+            }
+    told = [f"{name} = {brief(n)}" for name, n in found.items()]
+    return " or ".join(told) if len(told) == 1 or len(settings) > 1 else ""
 
 
 def by_place(shape, right, wrong, most=None):
