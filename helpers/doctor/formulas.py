@@ -156,11 +156,11 @@ def right_only_for_ones(cases):
     if not all(c.y.numel() > 1 and c.for_ones for c in cases):
         return False
     mixes = "what mixes the elements of grad_output: a sum, a mean, an index or a transform"
-    kinds = [(f"the same all along {named(dims)}", lambda v, d=dims: v.mean(d, True).expand_as(v))
-             for dims in subsets(shape) if len(dims) < len(shape)]  # fmt: skip
-    kinds += [(f"symmetric in {named(two)}", lambda v, d=two: v + v.transpose(*d))
-              for two in subsets(shape)
-              if len({shape[d] for d in two}) < len(two) == 2]  # fmt: skip
+    kinds = [(f"symmetric in {named(two)}", lambda v, d=two: v + v.transpose(*d))
+             for two in subsets(shape)
+             if len({shape[d] for d in two}) < len(two) == 2]  # fmt: skip
+    kinds += [(f"the same all along {named(dims)}", lambda v, d=dims: v.mean(d, True).expand_as(v))
+              for dims in subsets(shape) if len(dims) < len(shape)]  # fmt: skip
     if c.y.is_complex():
         conjugate = "a conjugate that is missing, or one too many, in a term"
         kinds.insert(0, ("real", lambda v: v.real.to(v.dtype)))
