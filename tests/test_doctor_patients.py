@@ -53,7 +53,6 @@ def test_the_healthy_are_not_accused(k):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ScansExclusively", "lacks what each index of dimension 1 gets from the same index"),
         ("MeanOfSome", "another factor at each index of dimension 0: 0.75, 0.5, 1."),
         ("MeanOfBags", "multiplied by another factor at each index of dimension 0 (0.5, 0.333)"),
         ("OuterProducts", "right if grad_output were transposed before"),

@@ -131,8 +131,8 @@ def derivative_of_forward(exam):
         of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
         same = [(t, w.get("change"), w.get("other")) == said for t, w in of_this]
         y = exam.run.names[o]
-        through = "" if len(same) == graded and all(same) else y
-        finding = text(x, y, seen, through=through, **words)
+        words["through"] = "" if len(same) == graded and all(same) else y
+        finding = text(x, y, seen, **words)
         if finding.remedy and not has_own_nodes(exam):
             finding.remedy = CUT_OFF
         yield finding
@@ -203,7 +203,7 @@ def diagnosis(exam, cases, changes):
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "grad-output-scaled", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
-    "own-term-lost", "right-only-for-ones", "scaled-along", "term-missing", "term-off",
+    "right-only-for-ones", "scaled-along", "term-missing", "term-off",
 )  # fmt: skip
 
 

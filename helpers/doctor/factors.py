@@ -24,7 +24,7 @@ def whose(cases):
     returned = cases.returned.get(cases[0].input, cases[0].x)  # before the engine summed it
     for j, name in enumerate(cases[0].subject.inputs):
         if j != cases[0].i and returned.shape == cases[0].point.values[j].shape:
-            if all(c.is_that_of(j) for c in cases):
+            if all(not c.sparse and c.fit_of(j, c.given, c.i) for c in cases):
                 return name
 
 

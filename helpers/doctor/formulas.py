@@ -203,11 +203,8 @@ def tensor_missing(cases):
         t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
         for power, lacks in POWERS if len(t) > 1 else ():
             rest = ratio / t**power
-            if (
-                rest.isfinite().all()
-                and rest.all()
-                and ((rest - rest[0]).abs() <= 1e-4 * rest[0].abs()).all()
-            ):
+            even = (rest - rest[0]).abs() <= 1e-4 * rest[0].abs()
+            if rest.all() and even.all():
                 also = f", and is multiplied by {brief(rest[0].item())}"
                 also = "" if abs(rest[0] - 1) < 1e-4 else also
                 return {"lacks": lacks, "what": name, "rest": also}
@@ -228,8 +225,9 @@ def factors(c):
 def partly_right_somewhere(cases):
     """Without a rule that says where."""
     c = cases[0]
-    right = of_elements(c).right & (c.expected.abs() > c.limit).any(0)
-    if not c.wrong.any() or 10 * right.sum() < c.trusted.sum():
+    spots = of_elements(c)
+    right = spots.right & (c.expected.abs() > c.limit).any(0)
+    if not c.wrong.any() or 10 * right.sum() < c.trusted.sum() or spots.smooth:
         return False
     where = f"at {int(c.wrong.sum())} of {int(c.trusted.sum())} elements examined"
     how = c.how()

@@ -176,8 +176,8 @@ def turns(t):
     found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
     for d, e in itertools.combinations(dims, 2):
         if t.shape[d] == t.shape[e] > 1:
-            named = "transposed" if t.dim() == 2 else f"transposed in dimensions {d} and {e}"
-            found.append((named, t.transpose(d, e)))
+            where = "" if t.dim() == 2 else f" in dimensions {d} and {e}"
+            found.append((f"transposed{where}", t.transpose(d, e)))
     found += [(f"rolled by half along dimension {d}", t.roll(t.shape[d] // 2, d)) for d in dims
               if t.shape[d] % 2 == 0 < t.shape[d] - 2]  # fmt: skip
     around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate

@@ -240,19 +240,17 @@ class Subject:
     @functools.cached_property
     def numbers(self):
         """{in words: value} of the numbers that it was given, or that its modules and ctx hold."""
-        modules = self.scope.module.named_modules() if self.is_module else ()
-        holders = [
-            ("", self.arguments),
-            *((f"{name}." if name else "", vars(m)) for name, m in modules),
-        ]
-        holders += [("ctx.", vars(n)) for n in graph(self.run(self.values).outputs)
-                    if isinstance(n, BackwardCFunction)]  # fmt: skip
+        held = [("", self.arguments)]
+        for name, module in self.scope.module.named_modules() if self.is_module else ():
+            held.append((f"{name}." if name else "", vars(module)))
+        nodes = graph(self.run(self.values).outputs)
+        held += [("ctx.", vars(node)) for node in nodes if isinstance(node, BackwardCFunction)]
         found = {}
-        for name, held in holders:
-            for key, value in held.items():
-                if type(value) in (int, float) and value not in (1, -1, *found.values()):
-                    found[f"`{name}{key}`"] = value
-        return {name: value for name, value in found.items() if 1e-99 < abs(value) < 1e99}
+        for owner, values in held:
+            for name, n in values.items():
+                if type(n) in (int, float) and n not in (1, -1, *found.values()):
+                    found |= {f"`{owner}{name}`": n} if 1e-99 < abs(n) < 1e99 else {}
+        return found
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

@@ -22,7 +22,7 @@ class Spots:
     """What is right and what is wrong at one point.
 
     elements: the numbers of those that are known; right, wrong: masks of them; sizes: {in words:
-    numbers}, in which there may be a bound between the two; smooth: are there some between the two?
+    numbers}, in which there may be a bound between the two; smooth: does the error shrink to 0?
     """
 
     elements: torch.Tensor
@@ -38,11 +38,12 @@ def of_elements(case):
     size = case.tolerance * torch.maximum(case.sampled.abs(), case.expected.abs())
     right = (off <= error + size).all(0) & ((error <= size) | (case.sampled == 0)).all(0)
     wrong = (off > 10 * error + size).any(0)
-    near = right & (off > 10 * error + 1e-3 * size).any(0)
+    near = case.trusted & right & (off > 10 * error + 0.1 * size).any(0)
+    wrong, by = case.trusted & wrong, (off / size).amax(0)[case.trusted & wrong]
     return Spots(
-        case.elements, case.trusted & right & ~near, case.trusted & wrong,
+        case.elements, case.trusted & right & ~near, wrong,
         {what: t[case.elements] for what, t in sizes_of(case, case.x)},
-        bool((case.trusted & near).any()),
+        bool(near.any() or len(by) and by.min() < 1e-3 * by.median()),
     )  # fmt: skip
 
 
@@ -70,6 +71,8 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
     numbers: what may be a bound; varied: (such numbers, points) where one has another value.
     repeated: (name, numbers that occur in it more than once) of tensors that may be indices.
     """
+    if points[0].smooth and len(shape) < 2:
+        return None
     found, sure = by_value(points, numbers or {}, varied) or (None, False)
     if sure:
         return found, BRANCH
@@ -83,7 +86,8 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
         return (found, BRANCH) if found else None
     if not len(right) or not len(wrong):
         return None
-    if found and not (len(points) > 1 and by_place(shape, right, wrong, 1)):
+    place = by_place(shape, right, wrong, 1) if len(points) > 1 else None
+    if found and not (place and (len(shape) > 1 or " to " in place)):
         return found, BRANCH
     index = [torch.stack(torch.unravel_index(t, shape), -1) for t in (wrong, right)]
     for (name, many), d in itertools.product(repeated, range(len(shape))):
@@ -106,7 +110,7 @@ def by_value(points, numbers, varied):
             return f"where {what} is 0,", True
         for word, sign in (("above", 1), ("below", -1)):
             good, bad = (sign * right).max().item(), (sign * wrong).min().item()
-            edge = 0.0 if good < 0 < bad else sign * (good + bad) / 2
+            edge = 0.0 if good <= 0 < bad else sign * (good + bad) / 2
             few = min(len(right), len(wrong)) < 3
             if good < bad and not (few and (edge or len(points) < 2)):
                 if sizes[what].dtype == torch.bool:
@@ -124,18 +128,19 @@ def halves(points, what):
 
 def bounds(what, sign, settings):
     """In words, which number is the bound in each setting, (numbers, points); empty if none is."""
-    found = None
+    fits, tried = [], len(settings) > 1
     for numbers, points in settings:
+        known = dict(numbers)
+        for a, m in numbers.items() if tried else ():
+            known |= {f"1 - {a}": 1 - m, f"-{a}": -m}
+            known |= {f"{a} / {b}": m / n for b, n in numbers.items() if a != b}
         right, wrong = (sign * t for t in halves(points, what))
         if len(right) and len(wrong):
-            pairs = itertools.permutations(numbers.items(), 2) if len(settings) > 1 else ()
-            both = numbers | {f"{a} / {b}": m / n for (a, m), (b, n) in pairs}
-            fit = {name: n for name, n in both.items() if right.max() <= sign * n <= wrong.min()}
-            found = {
-                name: n for name, n in (fit if found is None else found).items() if name in fit
-            }
-    told = [f"{name} = {brief(n)}" for name, n in found.items()]
-    return " or ".join(told) if len(told) == 1 or len(settings) > 1 else ""
+            fits.append({a: n for a, n in known.items() if right.max() <= sign * n <= wrong.min()})
+    found = [a for a in fits[0] if all(a in fit for fit in fits)]
+    found = [a for a in found if a in settings[0][0]] or found  # the simpler ones
+    told = [f"{a} = {brief(fits[0][a])}" for a in found]
+    return " or ".join(told) if len(told) == 1 or tried else ""
 
 
 def by_place(shape, right, wrong, most=None):

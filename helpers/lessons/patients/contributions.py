@@ -33,7 +33,7 @@ class ScansForwards(Decay):
         return (grad_output * (-y).exp()).cumsum(1) * x.exp()
 
 
-@broken("own-term-lost", "the cumulative sum of backward is exclusive", matrix)
+@broken("gradient-wrong", "the cumulative sum of backward is exclusive", matrix)
 class ScansExclusively(Decay):
     @staticmethod
     def backward(ctx, grad_output):
