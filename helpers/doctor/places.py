@@ -31,9 +31,8 @@ def transposed(cases):
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
     look="{look}",
-    before=("inner-derivative-forgotten", "others-term", "other-output"),  # it may be grad_output
-    # that belongs to the other input; where its own is zero, the error is the other's; and outputs
-    # may differ as the inputs do
+    before=("inner-derivative-forgotten", "others-term", "other-output"),  # it may be grad_output;
+    # where its own is zero, the error is the other's; and outputs may differ as the inputs do
 )
 def swapped(cases):
     other = whose(cases)
@@ -79,8 +78,7 @@ def reversed_along(cases):
     "The gradient of {x} is right, but shifted by {by} along dimension {d}{halves}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
-    # As all of them look, moved.
-    before=("right-only-for-ones", "misplaced", "jacobian-transposed"),
+    before=("right-only-for-ones", "misplaced", "jacobian-transposed"),  # as all look, moved
 )
 def shifted(cases):
     shape, places = cases[0].shape, cases.places()

@@ -239,7 +239,7 @@ class Subject:
 
     @functools.cached_property
     def numbers(self):
-        """{in words: value} of the numbers that it was given, or that its modules and ctx hold."""
+        """{in words: value} of the numbers that it was given, and of floats in modules and ctx."""
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
@@ -248,9 +248,9 @@ class Subject:
         found = {}
         for owner, values in held:
             for name, n in values.items():
-                if type(n) in (int, float) and n not in (1, -1, *found.values()):
-                    found |= {f"`{owner}{name}`": n} if 1e-99 < abs(n) < 1e99 else {}
-        return found
+                if type(n) in ((float,) if owner else (int, float)) and n not in found.values():
+                    found[f"`{owner}{name}`"] = n
+        return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

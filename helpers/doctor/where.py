@@ -53,7 +53,7 @@ def sizes_of(case, like):
     found = [(own, like.real), (f"the magnitude of {own}", like.abs())]
     pairs = [(f"`{n}`", t) for n, t in zip(case.subject.inputs, case.point.values, strict=True)]
     found += [(n, t.real) for n, t in [*pairs, (case.output, case.y)] if t.shape == like.shape]
-    for (a, s), (b, t) in itertools.combinations(pairs, 2):
+    for (a, s), (b, t) in itertools.combinations(pairs[: len(case.subject.arguments)], 2):
         if s.shape == t.shape == like.shape and not (s - t).is_complex():
             found += [(f"{a} - {b}", s - t), (f"the magnitude of {a} - {b}", (s - t).abs())]
     for name, t in case.subject.arguments.items():  # masks and signs, of whole rows perhaps
@@ -71,11 +71,9 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
     numbers: what may be a bound; varied: (such numbers, points) where one has another value.
     repeated: (name, numbers that occur in it more than once) of tensors that may be indices.
     """
-    if points[0].smooth and len(shape) < 2:
-        return None
     found, sure = by_value(points, numbers or {}, varied) or (None, False)
-    if sure:
-        return found, BRANCH
+    if sure or points[0].smooth and len(shape) < 2:
+        return (found, BRANCH) if sure else None
     wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
     right = torch.cat([p.elements[p.right] for p in points]).unique()
     if torch.isin(right, wrong).any():  # then it is the values that matter, not the places
@@ -101,8 +99,8 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
 
 def by_value(points, numbers, varied):
     """A bound between the numbers where it is right and where it is wrong; is it no chance?"""
-    sizes = points[0].sizes
-    for what in () if any(p.smooth for p in points) else sizes:
+    sizes, smooth = points[0].sizes, any(p.smooth for p in points)
+    for what in sizes:
         right, wrong = halves(points, what)
         if not len(right) or not len(wrong):
             return None
@@ -116,7 +114,10 @@ def by_value(points, numbers, varied):
                 if sizes[what].dtype == torch.bool:
                     return f"where {what} is {sign > 0},", True
                 named = edge and bounds(what, sign, ((numbers, points), *varied))
-                return f"where {what} is {word} {named or brief(edge)},", bool(named) or not edge
+                if named or not (edge and smooth):
+                    return f"where {what} is {word} {named or brief(edge)},", bool(
+                        named or not edge
+                    )
     return None
 
 
@@ -136,11 +137,12 @@ def bounds(what, sign, settings):
             known |= {f"{a} / {b}": m / n for b, n in numbers.items() if a != b}
         right, wrong = (sign * t for t in halves(points, what))
         if len(right) and len(wrong):
-            fits.append({a: n for a, n in known.items() if right.max() <= sign * n <= wrong.min()})
+            low, high = right.max(), wrong.min()
+            known = {a: n for a, n in known.items() if tried or high - low <= 0.25 * abs(n)}
+            fits.append({a: n for a, n in known.items() if low <= sign * n <= high})
     found = [a for a in fits[0] if all(a in fit for fit in fits)]
     found = [a for a in found if a in settings[0][0]] or found  # the simpler ones
-    told = [f"{a} = {brief(fits[0][a])}" for a in found]
-    return " or ".join(told) if len(told) == 1 or tried else ""
+    return " or ".join(f"{a} = {brief(fits[0][a])}" for a in found)
 
 
 def by_place(shape, right, wrong, most=None):
