@@ -196,6 +196,17 @@ def test_for_which_grad_outputs_it_is_right(mixed, words):
     assert f"is right where grad_output is {words}, but not in general" in message
 
 
+def test_what_a_mask_should_keep_from_a_sum_is_named():
+    def backward(grad_output, x, scale):
+        inside = (x * scale).abs() < 1
+        return grad_output * scale * inside, (grad_output * x).sum(0)
+
+    fn = wrong(lambda x, scale: (x * scale).clamp(-1, 1), backward)
+    message = told(fn, *draw((8, 3)), torch.tensor([0.9, 1.1, 1.3], dtype=torch.float64)).message
+    assert "where the magnitude of the output is above" in message
+    assert message.endswith("it should be zero.")
+
+
 # --- where there is no Function -------------------------------------------------------------------
 
 

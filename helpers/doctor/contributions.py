@@ -110,9 +110,8 @@ def outputs_scaled(cases):
         return False
     wrong, where, _ = found
     given, expected, limit = cases.jacobians
-    there = expected[wrong].abs() > limit
-    off = given[wrong][there], expected[wrong][there]
-    how = relation(*off, torch.tensor(limit), cases[0].subject.numbers)
+    off = ((given - expected).abs() > limit) & wrong[:, None]
+    how = relation(given[off], expected[off], torch.tensor(limit), cases[0].subject.numbers)
     if "is wrong" in how:
         return False
     return {"where": where or f"at {int(wrong.sum())} of {len(wrong)} of them", "how": how}
