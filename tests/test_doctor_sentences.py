@@ -78,6 +78,23 @@ def test_a_number_is_the_factor_if_another_one_changes_it(forward, words):
     assert words in told(wrong(forward, lambda g, x, c: g), *vector(), 3.0).message
 
 
+@pytest.mark.parametrize(
+    ("forward", "name"),
+    [(lambda x, c: c * x, " = `arguments[1]`"), (lambda x, c: 2 * x + c, "")],
+    ids=["it is", "it is not"],
+)
+def test_a_factor_in_part_has_a_name_if_another_number_changes_it(forward, name):
+    def right_above_0(x, c):
+        return torch.where(x > 0, x, forward(x, c))
+
+    def backward(grad_output, x, c):
+        slope = forward(1.0, c) - forward(0.0, c)
+        return grad_output * torch.where(x > 0, 1.0, slope * slope)
+
+    message = told(wrong(right_above_0, backward), *draw((20,)), 2.0).message
+    assert message.endswith(f"where `arguments[0]` is below 0, it is multiplied by 2{name}.")
+
+
 class Scaled(torch.nn.Module):
     """A sum where a mean belongs, or a factor 1/4 that is missing? Both fit."""
 

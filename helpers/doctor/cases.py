@@ -61,6 +61,12 @@ class Cases(tuple):
     def is_factor(self, f):
         return self.factor is not None and abs(self.factor - f) < 1e-4 * abs(self.factor)
 
+    @property
+    def numbers(self):
+        """Those that may be the factor; it is no float among the arguments, for these are tried."""
+        found, tried = self[0].subject.numbers, self[0].subject.arguments
+        return {a: n for a, n in found.items() if type(n) is int or a[1:-1] not in tried}
+
     @functools.cached_property
     def ratios(self):
         """(elements, given / expected) of each case, if that is the same for every v, or None."""
@@ -168,7 +174,7 @@ class Cases(tuple):
                     sizes.append((math.prod(ns[d] for d in dims), f"{named(dims)} of {t}"))
         for n, what, sign in ((*pair, sign) for pair in sizes for sign in (1, -1)):
             if n > 2 and fits(sign * n):
-                also = value_of(self.factor, c.subject.numbers)
+                also = value_of(self.factor, self.numbers)
                 also = also and f" But {brief(self.factor)}{also}, too."
                 negated = "" if sign > 0 else " and negated"
                 return {"n": n, "what": what, "negated": negated, "also": also}

@@ -28,8 +28,6 @@ UNFAITHFUL = note(
     "unfaithful",
     "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
 )
-
-
 ONE_TRIANGLE = note(
     "one-triangle",
     "Forward reads one triangle of {x}, which is symmetric; the gradient is right for symmetric "

@@ -162,7 +162,7 @@ def sum_for_mean(cases):
 def scaled(cases):
     if cases.factor is None:
         return False
-    return {"factor": brief(cases.factor) + value_of(cases.factor, cases[0].subject.numbers)}
+    return {"factor": brief(cases.factor) + value_of(cases.factor, cases.numbers)}
 
 
 @cause(

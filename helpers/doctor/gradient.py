@@ -285,11 +285,14 @@ class Case:
             seen |= {"given_jacobian": torch.stack(rows), "expected_jacobian": self.jacobian}
         return seen
 
-    def how(self):
-        """In words, what the gradient is where it is wrong."""
+    def how(self, tried=False):
+        """In words, what the gradient is where it is wrong, and so with other numbers, too."""
         t = [t[:, self.wrong] for t in (self.sampled, self.expected, self.limit)]
         passed = None if self.passed is None else self.passed[:, self.elements][:, self.wrong]
-        return relation(*t, self.subject.numbers, passed)
+        how = relation(*t, self.subject.numbers, passed)
+        what, _, name = how.partition(" = ")
+        others = [v for v in self.varied() if v.wrong.any()] if name and not tried else ()
+        return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
     def varied(self):
         """The same with another value of each argument that is a float."""

@@ -37,9 +37,9 @@ def of_elements(case):
     off, error = (case.sampled - case.expected).abs(), case.limit - case.floor
     size = case.tolerance * torch.maximum(case.sampled.abs(), case.expected.abs())
     right = (off <= error + size).all(0) & ((error <= size) | (case.sampled == 0)).all(0)
-    wrong = (off > 10 * error + size).any(0)
+    wrong = case.trusted & (off > 10 * error + size).any(0)
     near = case.trusted & right & (off > 10 * error + 0.1 * size).any(0)
-    wrong, by = case.trusted & wrong, (off / size).amax(0)[case.trusted & wrong]
+    by = (off / size).nan_to_num().amax(0)[wrong]
     return Spots(
         case.elements, case.trusted & right & ~near, wrong,
         {what: t[case.elements] for what, t in sizes_of(case, case.x)},
