@@ -115,7 +115,7 @@ def test_a_time_limit_of_the_caller_is_not_swallowed():
 
 
 class TwoHeads(Function):
-    """The gradients of the two outputs are exchanged: no one change serves both."""
+    """The gradients of both outputs are wrong: no one change serves both."""
 
     @staticmethod
     def forward(ctx, x):
@@ -125,7 +125,7 @@ class TwoHeads(Function):
     @staticmethod
     def backward(ctx, grad_sin, grad_cos):
         (x,) = ctx.saved_tensors
-        return grad_cos * x.cos() - grad_sin * x.sin()
+        return grad_sin * x.exp() - grad_cos * x.cos()
 
 
 def test_a_change_for_one_output_is_said_of_that_output():

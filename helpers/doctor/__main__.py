@@ -97,23 +97,14 @@ def main(argv=None):
         "--run", nargs=argparse.REMAINDER, metavar=("script.py", "args"),
         help="run a program, and examine every Function that it applies",
     )  # fmt: skip
-    parser.add_argument(
-        "--input",
-        dest="inputs",
-        action="append",
-        type=tensor,
-        default=[],
-        metavar="3x4[:dtype]",
-        help="a random tensor, in the order of arguments",
-    )
-    parser.add_argument(
-        "--value",
-        dest="inputs",
-        action="append",
-        type=number,
-        metavar="2.5",
-        help="a number, in the order of arguments",
-    )
+    for name, kind, shown, what in (
+        ("--input", tensor, "3x4[:dtype]", "a random tensor"),
+        ("--value", number, "2.5", "a number"),
+    ):  # fmt: skip
+        parser.add_argument(
+            name, dest="inputs", action="append", type=kind, default=[], metavar=shown,
+            help=f"{what}, in the order of arguments",
+        )  # fmt: skip
     parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
     options = parser.parse_args(argv)
     if options.run and not os.path.isfile(options.run[0]):

@@ -6,6 +6,7 @@ import torch
 
 from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from .forward import CUT_OFF
 from .gradient import Point
 from .report import brief, error, note, warning
 from .slopes import largest, position
@@ -16,7 +17,7 @@ trial = Trials()
 OUTPUT_DETACHED = error(
     "output-detached",
     "{y} requires no gradient, though it changes with {x}: forward has left autograd.",
-    look="detach, .data, .item(), NumPy and torch.no_grad in forward",
+    look=CUT_OFF,
 )
 MARKED_NON_DIFFERENTIABLE = note(
     "marked-non-differentiable", "{y} is marked as non-differentiable, though it changes with {x}."

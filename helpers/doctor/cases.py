@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from .gradient import Case, Point
-from .report import TEXTS, Text, error
+from .report import TEXTS, Text, brief, error
 from .slopes import Dice, largest, of_the_same_kind
 from .subject import CallError
-from .where import Spots, rule, sizes_of
+from .where import Spots, named, rule, sizes_of, subsets, value_of
 
 
 @dataclass
@@ -62,6 +61,12 @@ class Cases(tuple):
     def is_factor(self, f):
         return self.factor is not None and abs(self.factor - f) < 1e-4 * abs(self.factor)
 
+    @property
+    def numbers(self):
+        """Those that may be the factor; it is no float among the arguments, for these are tried."""
+        found, tried = self[0].subject.numbers, self[0].subject.arguments
+        return {a: n for a, n in found.items() if type(n) is int or a[1:-1] not in tried}
+
     @functools.cached_property
     def ratios(self):
         """(elements, given / expected) of each case, if that is the same for every v, or None."""
@@ -74,12 +79,9 @@ class Cases(tuple):
             expected = c.expected[rows]
             keep = c.trusted & (expected.abs() > 1e-3 * largest(expected)).all(0)
             ratio = c.sampled[rows][:, keep] / expected[:, keep]
-            if (
-                not (c.wrong & keep).any()
-                or ((ratio - ratio[0]).abs() > 1e-3 * largest(ratio)).any()
-            ):
-                return None
-            if not ratio.any() or (c.sampled.abs() > c.limit)[:, c.trusted & zero].any():
+            same = (ratio - ratio[:1]).abs() <= 1e-3 * largest(ratio)
+            extra = (c.sampled.abs() > c.limit)[:, c.trusted & zero]
+            if not (same.all() and (c.wrong & keep).any() and ratio.any()) or extra.any():
                 return None
             found.append((c.elements[keep], ratio[0]))
         return found
@@ -117,11 +119,9 @@ class Cases(tuple):
             return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
         return None
 
-    def both(self):
-        """The first case, and again where the values stand in another order, if they can."""
-        yield self
-        if self.again is not None:
-            yield Cases([self.again])
+    def each(self):
+        """Each case alone, and the first where the values stand in another order, if they can."""
+        yield from (Cases([c]) for c in (*self, *filter(None, [self.again])))
 
     @functools.cached_property
     def through(self):
@@ -130,13 +130,15 @@ class Cases(tuple):
         where and look are None where they follow no rule. False, if that is not what is wrong.
         """
         points = []
-        for cases in self.both():
+        for cases in self.each():
             if not cases.jacobians:
                 break
             given, expected, limit = cases.jacobians
             there, off = expected.abs() > limit, (given - expected).abs() > limit
             right, wrong = there.any(1) & ~off.any(1), off.any(1)
-            if (off != there)[wrong].any() or not (there[right].any(0) & there[wrong].any(0)).any():
+            some = wrong & there.any(1)  # or all of them should be zero
+            mixed = (off != there)[some].any() or some.any() and (some != wrong).any()
+            if mixed or not (there[right].any(0) & off[wrong].any(0)).any():
                 break
             c = cases[0]
             numbers = torch.arange(len(off), device=off.device)
@@ -168,18 +170,15 @@ class Cases(tuple):
         sizes += [(c.y.numel(), c.output), (c.x.numel(), x)]
         for k, (t, ns) in enumerate(both):
             varied = self.varied(k)
-
-            def may_be_reduced(dims, varied=varied):
-                return varied is None or varied.issuperset(dims)
-
-            for many in range(2, len(ns)):
-                for dims in filter(may_be_reduced, itertools.combinations(range(len(ns)), many)):
-                    *first, last = map(str, dims)
-                    named = f"dimensions {', '.join(first)} and {last} of {t}"
-                    sizes.append((math.prod(ns[d] for d in dims), named))
-        for (n, what), sign in itertools.product(sizes, (1, -1)):
+            for dims in subsets(ns):
+                if 1 < len(dims) < len(ns) and (varied is None or varied.issuperset(dims)):
+                    sizes.append((math.prod(ns[d] for d in dims), f"{named(dims)} of {t}"))
+        for n, what, sign in ((*pair, sign) for pair in sizes for sign in (1, -1)):
             if n > 2 and fits(sign * n):
-                return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+                also = value_of(self.factor, self.numbers)
+                also = also and f" But {brief(self.factor)}{also}, too."
+                negated = "" if sign > 0 else " and negated"
+                return {"n": n, "what": what, "negated": negated, "also": also}
         return False
 
     def varied(self, k):
@@ -194,14 +193,3 @@ class Cases(tuple):
         shape, there = ((self[0].y.shape, there.T), (self[0].shape, there))[k]
         index = torch.unravel_index(torch.arange(there.shape[1], device=there.device), shape)
         return {d for d, i in enumerate(index) if any(len(i[row].unique()) > 1 for row in there)}
-
-    def rest(self, of, power):
-        """ratios / t**power, where t = of(case); None without two of them."""
-        found = []
-        for c, (elements, ratio) in zip(self, self.ratios, strict=True):
-            try:
-                found.append(ratio / c.row(of(c).expand(c.shape))[elements] ** power)
-            except RuntimeError:  # t has no value at each element
-                return None
-        found = torch.cat(found)
-        return found if len(found) > 1 and found.isfinite().all() and found.all() else None

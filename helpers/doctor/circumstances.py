@@ -10,7 +10,8 @@ from .examination import Trials
 from .exceptions import told
 from .reached import functions
 from .report import error, warning
-from .subject import CallError, graph
+from .slopes import Dice
+from .subject import CallError, Subject, graph
 
 trial = Trials()
 STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
@@ -151,3 +152,23 @@ def only_one_input(exam):
             seen = {f"operations for `{name}` alone": spent, "for all inputs": total}
             others = " and ".join(f"`{x}`" for x in vain)
             yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)
+
+
+CACHED = warning(
+    "parameter-cached",
+    "{x} gets no gradient, and only in a fresh copy of the module does the output follow it.",
+    look="caches: what forward makes of {x} once, and keeps",
+)
+
+
+@trial()
+def parameters_without_a_gradient(exam):
+    subject = exam.subject
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        if grad is None and x in subject.state:
+            fresh, values = Subject(*exam.given[:3]), list(subject.values)
+            fresh.use(torch.float64 if exam.low else None)
+            values[i] = Dice().nearby(values[i])
+            with contextlib.suppress(CallError):
+                if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
+                    yield CACHED(x)

@@ -42,30 +42,14 @@ def grad_output_partly_ignored(cases):
     before=("contribution-lost",),  # all but one of each
 )
 def cross_terms_lost(cases):
-    return lacks_all(cases, lambda y, x: y != x)
-
-
-@cause(
-    "own-term-lost",
-    "The gradient of {x} lacks what each index of dimension {d} gets from the same index of {y}.",
-    look="sums that leave out their own element: exclusive in place of inclusive, or a diagonal",
-)
-def own_term_lost(cases):
-    return lacks_all(cases, lambda y, x: y == x)
-
-
-def lacks_all(cases, pairs):
-    """Are just those entries lost where pairs(index of the output, of the input) along one d?"""
     c = cases[0]
     if not cases.missing or c.x.dim() != c.y.dim():
         return False
     missing, there = cases.missing
-    if not (there & ~missing).any():
-        return False
     for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
-        chosen = pairs(rows[:, None], columns)
-        if c.shape[d] == c.y.shape[d] > 1 and torch.equal(missing, there & chosen):
-            return {"d": d}
+        others = there & (rows[:, None] != columns)
+        if c.shape[d] == c.y.shape[d] > 1 and torch.equal(missing, others):
+            return bool((there & ~missing).any())
     return False
 
 
@@ -126,8 +110,8 @@ def outputs_scaled(cases):
         return False
     wrong, where, _ = found
     given, expected, limit = cases.jacobians
-    there = expected[wrong].abs() > limit
-    how = relation(given[wrong][there], expected[wrong][there], torch.tensor(limit))
+    off = ((given - expected).abs() > limit) & wrong[:, None]
+    how = relation(given[off], expected[off], torch.tensor(limit), cases[0].subject.numbers)
     if "is wrong" in how:
         return False
     return {"where": where or f"at {int(wrong.sum())} of {len(wrong)} of them", "how": how}
@@ -137,34 +121,50 @@ def outputs_scaled(cases):
     "grad-output-scaled",
     "The gradient of {x} would be right if grad_output were {how} before.",
     look="where grad_output enters the gradient of {x}",
-    before=("right-only-for-ones", "inner-derivative-forgotten"),  # as ones are then, or all is
+    before=("right-only-for-ones", "inner-derivative-forgotten", "partly-right"),  # as ones are
+    # then, or all is, or what the mask does not reach
 )
 def grad_output_scaled(cases):
     """By a factor for each element of the output; where it is one of the input, that is simpler."""
     if cases.ratios or any(c.x.is_complex() or c.y.is_complex() for c in cases):
         return False
     c = cases[0]
-    for name in (*c.subject.names, c.output):
-        for power, how in ((1, "multiplied by"), (-1, "divided by")):
-            if all(c.fits_scaled(c.tensor(name), power) for c in cases):
-                return {"how": f"{how} {name if name == c.output else f'`{name}`'}"}
-    if found := cases.jacobians and each_row(c, *cases.jacobians):
-        along = f"another factor at each index of dimension {found[0]} ({found[1]})"
-        return {"how": f"multiplied by {along}"}
-    for turned in zip(*(turns(v) for v in c.vs[:2]), strict=True):
-        if c.fits_rows(c.vjp(v) for _, v in turned):
-            return {"how": turned[0][0]}
+    ways = {"multiplied by {}": lambda t: t, "divided by {}": lambda t: 1 / t}
+    for word, sign in (("above", 1), ("below", -1)) if c.x.numel() < c.y.numel() else ():
+        ways[f"set to zero wherever {{}} is not {word} 0"] = lambda t, sign=sign: sign * t > 0
+    for (how, made), name in itertools.product(ways.items(), c.tensors):
+        if all(c.fits_scaled(name, made) for c in cases):
+            return {"how": how.format(name)}
+    if cases.jacobians:
+        given, expected, limit = cases.jacobians
+        rows = (expected.abs() > limit).any(1)
+        size = (given * expected).sum(1) / expected.square().sum(1)
+        if size[rows].all() and ((given - size[:, None] * expected).abs() <= limit)[rows].all():
+            if found := slices(c.y.shape, rows.nonzero()[:, 0], 1 / size[rows]):
+                along = f"another factor at each index of dimension {found[0]} ({found[1]})"
+                return {"how": f"multiplied by {along}"}
+    numbers = torch.arange(c.y.numel(), device=c.y.device).reshape(c.y.shape)
+    for how, order in arranged(numbers, c) if cases.jacobians else turns(numbers):
+        if cases.jacobians:
+            fine = ((given[order.reshape(-1).argsort()] - expected).abs() <= limit).all()
+        else:
+            fine = c.fits_rows(c.vjp(v.reshape(-1)[order]) for v in c.vs[:2])
+        if fine:
+            return {"how": how}
     return False
 
 
-def each_row(c, given, expected, limit):
-    """(dimension of the output, factors) by which the rows of the Jacobian belong multiplied."""
-    rows = (expected.abs() > limit).any(1)
-    given, expected = given[rows], expected[rows]
-    factors = (given * expected).sum(1) / expected.square().sum(1)
-    if not factors.all() or ((given - factors[:, None] * expected).abs() > limit).any():
-        return None
-    return slices(c.y.shape, rows.nonzero()[:, 0], 1 / factors)
+def arranged(v, c):
+    """turns, and v with its dimensions, or their parts of the sizes of an input, permuted."""
+    yield from turns(v)
+    sizes = {n for t in c.point.values for n in t.shape}
+    parts = [[(n,), *((m, n // m) for m in sizes if 1 < m < n and n % m == 0)] for n in v.shape]
+    for split in itertools.product(*parts):
+        whole = v.reshape([n for part in split for n in part])
+        for order in itertools.permutations(range(whole.dim())) if whole.dim() <= 4 else ():
+            if order != tuple(range(whole.dim())):
+                how = f"viewed as {tuple(whole.shape)}, permuted by permute{order} and viewed back"
+                yield how, whole.permute(order).reshape(v.shape)
 
 
 @cause(
@@ -182,32 +182,7 @@ def operand_turned(cases):
     return False
 
 
-@cause(
-    "scan-not-reversed",
-    "The gradient of {x} gathers what comes {gets} it along dimension {d}, where what comes "
-    "{wants} it belongs.",
-    look="the direction of cumulative sums and of loops: backward runs from the other end",
-)
-def scan_not_reversed(cases):
-    c = cases[0]
-    if not cases.jacobians or c.x.dim() != c.y.dim():
-        return False
-    given, expected, limit = cases.jacobians
-    for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
-        steps = rows[:, None] - columns if c.shape[d] == c.y.shape[d] > 2 else None
-        for sign, gets, wants in ((1, "before", "after"), (-1, "after", "before")):
-            if steps is not None and all(
-                (sign * s * steps[t.abs() > limit] <= 0).all() and steps[t.abs() > limit].any()
-                for s, t in ((1, given), (-1, expected))
-            ):
-                return {"d": d, "gets": gets, "wants": wants}
-    return False
-
-
-@cause(
-    "misplaced",
-    before=("partly-right",),  # where the places are the same
-)
+@cause("misplaced", before=("partly-right",))  # where the places are the same
 def contributions_misplaced(cases):
     """Each element of grad_output is passed on with the right numbers, but to others."""
     if not cases.jacobians:
@@ -249,23 +224,6 @@ def scaled_along(cases):
 
 
 @cause(
-    "term-transposed",
-    "The error of the gradient of {x} changes its sign when it is transposed, as when one of its "
-    "terms is transposed.",
-    look="the order of the factors, and every transpose, in each term",
-    before=("partly-right",),  # on the diagonal
-)
-def term_transposed(cases):
-    for c in cases:
-        if not c.whole or c.x.dim() < 2 or c.shape[-1] != c.shape[-2] or c.shape[-1] < 3:
-            return False
-        error = (c.given - c.expected).reshape(3, *c.shape)
-        if ((error + error.mT).abs() > c.limit.max()).any():
-            return False
-    return True
-
-
-@cause(
     "other-mask",
     "The gradient of {x} is zero at {lost} elements where it should not be, and not zero at "
     "{extra} where it should be{among}.",
@@ -279,23 +237,26 @@ def other_mask(cases):
         extra = c.wrong & (c.expected.abs() <= c.limit).all(0)
         if not lost.any() or not extra.any() or (c.wrong & ~lost & ~extra).any():
             return False
-        among = ", of those examined" if c.sparse else ""
+        among = f", of {int(c.trusted.sum())} examined" if c.sparse else ""
         words = words or {"lost": int(lost.sum()), "extra": int(extra.sum()), "among": among}
     return words
 
 
-@cause(
-    "partly-right", before=("inner-derivative-forgotten",)
-)  # the derivative may be 1 here and there
+@cause("partly-right", before=("inner-derivative-forgotten",))  # which may be 1 here and there
 def partly_right(cases):
     c = cases[0]
     matters = (c.expected.abs() > c.limit).any(0)
     if not (c.right & matters).any() or 10 * c.right.sum() < c.trusted.sum() or not c.wrong.any():
         return False
-    points = [of_elements(cases[0]) for cases in cases.both()]
+    points = [of_elements(cases[0]) for cases in cases.each()]
     how = c.how()
-    twice = () if how == "should be zero" else list(repeated(c.subject))
-    found = rule(c.shape, points, c.named, twice)
+    twice = []  # (name, numbers that it holds more than once) of each input of integers
+    for name, t in () if how == "should be zero" else c.subject.arguments.items():
+        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
+            numbers, counts = t.unique(return_counts=True)
+            twice.append((name, set(numbers[counts > 1].tolist())))
+    varied = ((v.subject.numbers, [of_elements(v)]) for v in c.varied())
+    found = rule(c.shape, points, c.subject.numbers, varied, twice)
     if not found:
         return False
     may = MEANT if how == "should be zero" else ""
@@ -306,11 +267,3 @@ def partly_right(cases):
 def outputs_wrong(cases):
     found = cases.through
     return found and found[1] and {"where": found[1], "how": "is wrong"}
-
-
-def repeated(subject):
-    """(name, numbers that it holds more than once) of each input of integers."""
-    for name, t in subject.arguments.items():
-        if isinstance(t, torch.Tensor) and t.dtype in (torch.int32, torch.int64):
-            numbers, counts = t.unique(return_counts=True)
-            yield name, set(numbers[counts > 1].tolist())

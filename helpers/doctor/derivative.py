@@ -8,19 +8,21 @@ import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .circumstances import has_own_nodes
 from .cuts import cut
 from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
 from .factors import gradient_out_of_place
-from .forward import NOT_EXAMINED
+from .forward import CUT_OFF, NOT_EXAMINED
 from .gradient import Case, Point
 from .paths import other_forward
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
+from .saved import saving
 from .screen import agrees, is_large, screen
 from .slopes import Dice, as_vector, is_symmetric, largest, position
-from .subject import CallError, saving_copies
+from .subject import CallError
 
 trial = Trials()
 
@@ -28,8 +30,6 @@ UNFAITHFUL = note(
     "unfaithful",
     "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
 )
-
-
 ONE_TRIANGLE = note(
     "one-triangle",
     "Forward reads one triangle of {x}, which is symmetric; the gradient is right for symmetric "
@@ -125,15 +125,17 @@ def derivative_of_forward(exam):
         found[io] = diagnosis(exam, cases, changes, forwards)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
-    for (i, o), (text, x, seen, words) in sorted(found.items(), key=of_its_place):
-        said = text, words.get("change")
-        same = [(t, w.get("change")) == said for (j, _), (t, _, _, w) in found.items() if j == i]
+    in_order = sorted(found.items(), key=lambda item: item[1][0].code != "out-of-place")
+    for (i, o), (text, x, seen, words) in in_order:
+        said = text, words.get("change"), words.get("other")
+        of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
+        same = [(t, w.get("change"), w.get("other")) == said for t, w in of_this]
         y = exam.run.names[o]
-        yield text(x, y, seen, through="" if len(same) == graded and all(same) else y, **words)
-
-
-def of_its_place(item):
-    return item[1][0].code != "out-of-place"
+        words["through"] = "" if len(same) == graded and all(same) else y
+        finding = text(x, y, seen, **words)
+        if finding.remedy and not has_own_nodes(exam):
+            finding.remedy = CUT_OFF
+        yield finding
 
 
 def reads_one_triangle(exam, i):
@@ -204,9 +206,8 @@ def diagnosis(exam, cases, changes, forwards):
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "factor-missing", "grad-output-scaled", "mean-for-sum", "misplaced", "operand-turned",
-    "other-mask", "outputs-scaled", "own-term-lost", "right-only-for-ones", "scaled",
-    "scaled-along", "scan-not-reversed", "sum-for-mean", "term-missing", "term-off",
-    "term-transposed",
+    "other-mask", "outputs-scaled", "right-only-for-ones", "scaled", "scaled-along",
+    "sum-for-mean", "term-missing", "term-off",
 )  # fmt: skip
 
 
@@ -238,7 +239,7 @@ def in_a_corner(exam, case):
 
 def is_right_with_copies(exam, case):
     """Is the gradient right if save_for_backward saves copies?"""
-    with saving_copies():
+    with saving(lambda saved, _: [None if t is None else t.clone() for t in saved]):
         point = Point(exam.subject, case.point.values, exam.dice)
         return not Case(point, case.i, case.o, exam.tolerance).wrong.any()
 

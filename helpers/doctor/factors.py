@@ -4,12 +4,14 @@ import math
 
 import torch
 
-from .cases import Causes
+from .cases import Cases, Causes
 from .gradient import same
 from .report import MEANT, brief
 from .slopes import largest
+from .where import value_of
 
 cause = Causes()
+POWERS = (-1, "lacks"), (1, "has once too often"), (-2, "lacks twice"), (2, "has twice too often")
 
 
 def is_flat(cases):
@@ -22,7 +24,7 @@ def whose(cases):
     returned = cases.returned.get(cases[0].input, cases[0].x)  # before the engine summed it
     for j, name in enumerate(cases[0].subject.inputs):
         if j != cases[0].i and returned.shape == cases[0].point.values[j].shape:
-            if all(c.is_that_of(j) for c in cases):
+            if all(not c.sparse and c.fit_of(j, c.given, c.i) for c in cases):
                 return name
 
 
@@ -117,18 +119,22 @@ def negated(cases):
     before=("scaled",),  # by a number that has a name
 )
 def number_missing(cases):
-    for name, value in cases[0].subject.arguments.items():
-        if isinstance(value, (int, float)) and value not in (0, 1, -1):
-            for power, lacks in ((-1, "lacks"), (1, "has once too often")):
-                if cases.is_factor(value**power):
-                    return {"lacks": lacks, "what": f"`{name}` = {brief(value)}", "rest": ""}
+    c = cases[0]
+    for x, value in c.subject.arguments.items():
+        if type(value) is int and (mean_for_sum(cases) or sum_for_mean(cases)):
+            continue  # which says so, too
+        for power, lacks in POWERS if (name := f"`{x}`") in c.subject.numbers else ():
+            if cases.is_factor(value**power) and all(
+                Cases([v]).is_factor(v.subject.numbers[name] ** power) for v in c.varied()
+            ):  # fmt: skip
+                return {"lacks": lacks, "what": f"{name} = {brief(value)}", "rest": ""}
     return False
 
 
 @cause(
     "mean-for-sum",
     "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size of {what}: a "
-    "mean where a sum belongs?",
+    "mean where a sum belongs?{also}",
     look="how the gradient of {x} is reduced",
     before=("scaled",),  # by a number that has a reason
 )
@@ -139,7 +145,7 @@ def mean_for_sum(cases):
 @cause(
     "sum-for-mean",
     "The gradient of {x} is {n} times too large{negated}, and {n} is the size of {what}: a sum "
-    "where a mean belongs?",
+    "where a mean belongs?{also}",
     look="how the gradient of {x} is reduced",
     before=("scaled",),  # by a number that has a reason
 )
@@ -151,10 +157,12 @@ def sum_for_mean(cases):
     "scaled",
     "The gradient of {x} is right, but multiplied by {factor}.{meant}",
     look="constant factors, in forward and in backward",
-    before=("swapped", "term-missing", "summed-too-far"),  # so may be all of these
+    before=("swapped", "other-output", "term-missing", "summed-too-far"),  # so may be all of these
 )
 def scaled(cases):
-    return cases.factor is not None and {"factor": brief(cases.factor)}
+    if cases.factor is None:
+        return False
+    return {"factor": brief(cases.factor) + value_of(cases.factor, cases.numbers)}
 
 
 @cause(

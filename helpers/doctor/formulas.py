@@ -6,10 +6,10 @@ import math
 import torch
 
 from .cases import Causes
-from .factors import is_flat
+from .factors import POWERS, is_flat
 from .report import MEANT, brief
 from .slopes import largest
-from .where import BRANCH, FORMULA, of_elements
+from .where import BRANCH, FORMULA, named, of_elements, subsets
 
 cause = Causes()
 
@@ -28,13 +28,13 @@ def term_off(cases):
         or any(c.passes or not c.given.any() for c in cases)
     ):
         return False
-    for name in ("", cases[0].input, *cases[0].subject.names, cases[0].output):
+    for name in ("", *cases[0].tensors):
         found = []
         for c in cases:
             if c.passed is None:
                 return False
             try:
-                t = c.row(c.tensor(name).expand(c.shape)) if name else torch.ones_like(c.given[0])
+                t = c.row(c.tensors[name].expand(c.shape)) if name else torch.ones_like(c.given[0])
             except RuntimeError:
                 break
             off, term = c.sampled - c.expected, (c.passed * t)[:, c.elements]
@@ -43,7 +43,7 @@ def term_off(cases):
                 break
             found.append(times.item())
         if len(found) == len(cases) and abs(found[0] - found[-1]) <= 1e-4 * abs(found[0]):
-            also = f", times {name if name == cases[0].output else f'`{name}`'}" if name else ""
+            also = f", times {name}" if name else ""
             return {"what": brief(found[0]) + also}
     return False
 
@@ -104,17 +104,6 @@ def same_shaped(c):
     return [(name, c.row(t)) for name, t in found if not t.is_complex() and t.isfinite().all()]
 
 
-def subsets(shape):
-    """Dimensions that are reduced together, the fewest first."""
-    for many in range(1, len(shape) + 1):
-        yield from itertools.combinations(range(len(shape)), many)
-
-
-def named(dims):
-    *first, last = map(str, dims)
-    return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
-
-
 def segments(c):
     """(name, a mask for each number) of integers that say which elements go together."""
     for name, t in c.subject.arguments.items():
@@ -163,14 +152,18 @@ def inner_derivative_forgotten(cases):
 )
 def right_only_for_ones(cases):
     """Or for others of a kind, of which ones are."""
+    c, shape = cases[0], cases[0].y.shape
     if not all(c.y.numel() > 1 and c.for_ones for c in cases):
         return False
     mixes = "what mixes the elements of grad_output: a sum, a mean, an index or a transform"
-    kinds = [(f"the same all along dimension {d}", lambda v, d=d: v.mean(d, True).expand_as(v))
-             for d in range(cases[0].y.dim()) if cases[0].y.dim() > 1]  # fmt: skip
-    if cases[0].y.is_complex():
+    kinds = [(f"symmetric in {named(two)}", lambda v, d=two: v + v.transpose(*d))
+             for two in subsets(shape)
+             if len({shape[d] for d in two}) < len(two) == 2]  # fmt: skip
+    kinds += [(f"the same all along {named(dims)}", lambda v, d=dims: v.mean(d, True).expand_as(v))
+              for dims in subsets(shape) if len(dims) < len(shape)]  # fmt: skip
+    if c.y.is_complex():
         conjugate = "a conjugate that is missing, or one too many, in a term"
-        kinds = [("real", lambda v: v.real.to(v.dtype))]
+        kinds.insert(0, ("real", lambda v: v.real.to(v.dtype)))
         mixes = conjugate if all(c.with_vs(kinds[0][1]).is_right for c in cases) else mixes
     for when, made in kinds:
         if all(c.with_vs(made).is_right for c in cases):
@@ -202,33 +195,39 @@ def others_term(cases):
 def tensor_missing(cases):
     """Off by a factor that is an input or the output, perhaps times a number."""
     for name, of in factors(cases[0]) if cases.ratios else ():
-        for power, lacks in ((-1, "lacks"), (1, "has once too often"), (-2, "lacks twice")):
-            rest = cases.rest(of, power)
-            if rest is None or ((rest - rest[0]).abs() > 1e-4 * rest[0].abs()).any():
-                continue
-            also = f", and is multiplied by {brief(rest[0].item())}"
-            return {"lacks": lacks, "what": name, "rest": "" if abs(rest[0] - 1) < 1e-4 else also}
+        try:
+            pairs = zip(cases, cases.ratios, strict=True)
+            found = [(c.row(of(c).expand(c.shape))[k], ratio) for c, (k, ratio) in pairs]
+        except RuntimeError:  # it has no value at each element
+            continue
+        t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
+        for power, lacks in POWERS if len(t) > 1 else ():
+            rest = ratio / t**power
+            even = (rest - rest[0]).abs() <= 1e-4 * rest[0].abs()
+            if rest.all() and even.all():
+                also = f", and is multiplied by {brief(rest[0].item())}"
+                also = "" if abs(rest[0] - 1) < 1e-4 else also
+                return {"lacks": lacks, "what": name, "rest": also}
     return False
 
 
 def factors(c):
     """(in words, the tensor of a case) of what each element may be multiplied by."""
-    for name in dict.fromkeys((c.input, *c.subject.names, c.output)):
-        of, what = (lambda c, n=name: c.tensor(n)), name if name == c.output else f"`{name}`"
-        yield what, of
-        if of(c).dim() == len(c.shape) + 1:
-            yield f"`{name}[0]`", lambda c, of=of: of(c)[0]
-            yield f"`{name}[-1]`", lambda c, of=of: of(c)[-1]
+    for name, t in c.tensors.items():
+        yield name, lambda c, n=name: c.tensors[n]
+        for k in (0, -1) if t.dim() == len(c.shape) + 1 else ():
+            yield f"{name[:-1]}[{k}]`", lambda c, n=name, k=k: c.tensors[n][k]
         if name != c.output:
-            yield f"exp of {what}", lambda c, of=of: of(c).exp()
+            yield f"exp of {name}", lambda c, n=name: c.tensors[n].exp()
 
 
 @cause("partly-right", before=("derivative-wrong",))  # off at each element, it would be
 def partly_right_somewhere(cases):
     """Without a rule that says where."""
     c = cases[0]
-    right = of_elements(c).right & (c.expected.abs() > c.limit).any(0)
-    if not c.wrong.any() or 10 * right.sum() < c.trusted.sum():
+    spots = of_elements(c)
+    right = spots.right & (c.expected.abs() > c.limit).any(0)
+    if not c.wrong.any() or 10 * right.sum() < c.trusted.sum() or spots.smooth:
         return False
     where = f"at {int(c.wrong.sum())} of {int(c.trusted.sum())} elements examined"
     how = c.how()

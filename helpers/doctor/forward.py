@@ -15,6 +15,7 @@ from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
 
+CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
 )
@@ -41,8 +42,7 @@ def inputs_are_dense(exam):
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
 NOT_IN_DOUBLE = note(
-    "not-in-double",
-    "It does not run in float64, so it was examined in {dtype}{where}.",
+    "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
 )
 
 
@@ -111,10 +111,7 @@ def agree(exam, some, others):
     return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
 
 
-COARSE_INSIDE = note(
-    "coarse-inside",
-    "Forward {how}, so that only errors of some percent show.",
-)
+COARSE_INSIDE = note("coarse-inside", "Forward {how}, so that only errors of some percent show.")
 
 
 @trial()
@@ -248,18 +245,10 @@ def leaves_are_untouched(exam):
             return
 
 
-INPUT_RETURNED = note(
-    "input-returned",
-    "Forward returns {x} itself: autograd refuses to change such an output in place (`y += 1` "
-    "raises).",
-    look="a copy, if callers may do that",
-)
-VIEW_RETURNED = note(
-    "view-returned",
-    "Forward returns a view of {x}: autograd refuses to change such an output in place (`y += 1` "
-    "raises).",
-    look="a copy, if callers may do that",
-)
+REFUSED = "autograd refuses to change such an output in place (`y += 1` raises)."
+COPY = "a copy, if callers may do that"
+INPUT_RETURNED = note("input-returned", "Forward returns {x} itself: " + REFUSED, look=COPY)
+VIEW_RETURNED = note("view-returned", "Forward returns a view of {x}: " + REFUSED, look=COPY)
 
 
 def nodes(exam):

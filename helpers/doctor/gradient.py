@@ -1,13 +1,13 @@
 """One gradient, element by element, as backward gives it and as differences of forward say."""
 
+import contextlib
 import copy
 import functools
 import math
 
 import torch
 
-from .report import brief
-from .slopes import as_vector, largest, position, scale, shaped, slopes_along
+from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
 from .where import relation
 
@@ -183,22 +183,18 @@ class Case:
             return False
         return self.fits(torch.stack([*self.expected[:2], self.sampled[2]]))
 
-    def tensor(self, name):
-        """The input of this name, differentiated or not, or the output."""
-        subject = self.subject
-        if name == self.output:
-            return self.y
-        k = subject.names.index(name)
-        return (
-            self.point.values[subject.examined.index(k)]
-            if k in subject.examined
-            else subject.tensors[k]
-        )
+    @functools.cached_property
+    def tensors(self):
+        """{in words: tensor} of its input, of all, differentiated or not, and of the output."""
+        names = self.input, *self.subject.names, *self.subject.inputs
+        values = self.x, *self.subject.tensors, *self.point.values
+        found = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
+        return found | {self.output: self.y}
 
-    def fits_scaled(self, t, power):
-        """Is it right for a grad_output that is multiplied by t**power before?"""
+    def fits_scaled(self, name, made):
+        """Is it right for a grad_output that is multiplied by made(the tensor of this name)?"""
         try:
-            t = t.to(self.y.dtype).expand(self.y.shape) ** power
+            t = made(self.tensors[name]).to(self.y.dtype).expand(self.y.shape)
         except RuntimeError:
             return False
         if not t.isfinite().all() or (t == t.reshape(-1)[0]).all():
@@ -207,30 +203,18 @@ class Case:
 
     def fits_with(self, j, value):
         """Is it right with another value of input j?"""
-        values = [value if k == j else v for k, v in enumerate(self.point.values)]
-
-        def row(v):
-            vs = [
-                v if o == self.o else torch.zeros_like(t) for o, t in enumerate(self.point.outputs)
-            ]
-            return self.row(self.subject.gradients(values, vs)[self.i])
-
+        point = copy.copy(self.point)
+        point.values = [value if k == j else v for k, v in enumerate(point.values)]
         try:
-            return self.fits_rows(row(v) for v in self.vs)
+            return self.fits_rows(self.row(point.vjp({self.o: v})[self.i]) for v in self.vs)
         except (CallError, RuntimeError):
             return False
 
     def fits_rows(self, rows):
         """fits, for the gradients of one v after the other, until one does not."""
-        mask, fine = self.trusted, bool(self.trusted.any())
-        for k, row in enumerate(rows):
-            fine = (
-                fine
-                and ((row[self.elements] - self.expected[k]).abs() <= self.limit[k])[mask].all()
-            )
-            if not fine:
-                return False
-        return True
+        rows = zip(rows, self.expected, self.limit, strict=False)
+        near = (((row[self.elements] - e).abs() <= limit)[self.trusted] for row, e, limit in rows)
+        return bool(self.trusted.any()) and all(t.all() for t in near)
 
     def fit_of(self, j, given, at):
         """Are the gradients `given` for input `at` those of input j, summed to its shape?"""
@@ -247,18 +231,21 @@ class Case:
         near = ((given - torch.stack(sums)).abs() <= limit).all() and trusted.all()
         return bool(near) and any(largest(t) > limit for t in sums)
 
-    def is_that_of(self, j):
-        """Is this gradient that of input j?"""
-        return not self.sparse and self.fit_of(j, self.given, self.i)
-
     def is_returned_for(self, j):
         """Is what is returned for input j what belongs here?"""
         rows = [grads[j] for grads in self.point.given(self.o)]
         if any(row is None for row in rows):
             return False
-        dtype = torch.complex128 if self.x.is_complex() else torch.float64
-        given = torch.stack([row.detach().reshape(-1).to(dtype) for row in rows])
-        return self.fit_of(self.i, given, j)
+        return self.fit_of(self.i, torch.stack([self.row(row) for row in rows]), j)
+
+    def is_through(self, o):
+        """Is what belongs through output o given through this one?"""
+        vs, (expected, error, *_) = self.point.vs[o], self.point.expected(self.i)[1][o]
+        if vs[0].shape != self.y.shape or vs[0].dtype != self.y.dtype:
+            return False
+        off = (torch.stack([self.vjp(v) for v in vs])[:, self.elements] - expected).abs()
+        limit = error + self.tolerance * largest(expected)
+        return bool((off <= limit)[:, self.trusted].all() and (expected.abs() > limit).any())
 
     @functools.cached_property
     def passed(self):
@@ -298,17 +285,25 @@ class Case:
             seen |= {"given_jacobian": torch.stack(rows), "expected_jacobian": self.jacobian}
         return seen
 
-    def how(self):
-        """In words, what the gradient is where it is wrong."""
+    def how(self, tried=False):
+        """In words, what the gradient is where it is wrong, and so with other numbers, too."""
         t = [t[:, self.wrong] for t in (self.sampled, self.expected, self.limit)]
         passed = None if self.passed is None else self.passed[:, self.elements][:, self.wrong]
-        return relation(*t, passed)
+        how = relation(*t, self.subject.numbers, passed)
+        what, _, name = how.partition(" = ")
+        others = [v for v in self.varied() if v.wrong.any()] if name and not tried else ()
+        return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
-    def named(self, low, high):
-        """The argument, if there is one, whose value lies between the two."""
+    def varied(self):
+        """The same with another value of each argument that is a float."""
         for name, value in self.subject.arguments.items():
-            if isinstance(value, (int, float)) and low <= value <= high:
-                return f"`{name}` = {brief(value)}"
+            if type(value) is float:
+                subject = copy.copy(self.subject)
+                subject.arguments = subject.arguments | {name: 0.8 * value}
+                subject.numbers = subject.numbers | {f"`{name}`": 0.8 * value}
+                with contextlib.suppress(CallError, RuntimeError):
+                    point = Point(subject, self.point.values, Dice())
+                    yield Case(point, self.i, self.o, self.tolerance)
 
 
 def same(a, b):

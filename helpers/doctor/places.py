@@ -6,6 +6,7 @@ import torch
 
 from .cases import Causes
 from .factors import whose
+from .where import named, subsets
 
 cause = Causes()
 
@@ -30,8 +31,8 @@ def transposed(cases):
     "swapped",
     "The gradient returned for {x} is that of `{other}`.",
     look="{look}",
-    before=("inner-derivative-forgotten", "others-term"),  # it may be grad_output that belongs to
-    # the other input; and where its own is zero, the error is the other's
+    before=("inner-derivative-forgotten", "others-term", "other-output"),  # it may be grad_output;
+    # where its own is zero, the error is the other's; and outputs may differ as the inputs do
 )
 def swapped(cases):
     other = whose(cases)
@@ -46,15 +47,29 @@ def swapped(cases):
 
 
 @cause(
+    "other-output",
+    "The gradient of {x} is that through {other}.",
+    look="the order in which backward receives a grad_output for each output of forward",
+    before=("inner-derivative-forgotten", "derivative-wrong"),  # at each output alone, it is so
+)
+def of_another_output(cases):
+    """What backward makes of the grad_output of this one belongs to that of another."""
+    for o, name in enumerate(cases[0].point.names):
+        if o != cases[0].o and all(c.is_through(o) for c in cases):
+            return {"other": name}
+    return False
+
+
+@cause(
     "reversed",
-    "The gradient of {x} is right, but reversed along dimension {d}.",
-    look="flips and index arithmetic",
+    "The gradient of {x} is right, but {how}.",
+    look="flips and index arithmetic; the direction, or a conjugate, of a Fourier transform",
     before=("misplaced", "grad-output-scaled"),  # with a reason for each place
 )
 def reversed_along(cases):
-    for d, n in enumerate(cases[0].shape):
-        if n > 1 and cases.moved(cases.places().flip(d).reshape(-1)):
-            return {"d": d}
+    for how, order in turns(cases.places()):
+        if how.startswith(("flipped", "reversed")) and cases.moved(order.reshape(-1)):
+            return {"how": how}
     return False
 
 
@@ -63,31 +78,29 @@ def reversed_along(cases):
     "The gradient of {x} is right, but shifted by {by} along dimension {d}{halves}.",
     look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
     "other way than forward)",
-    before=(
-        "right-only-for-ones",
-        "misplaced",
-        "jacobian-transposed",
-    ),  # as all of them look, moved
+    before=("right-only-for-ones", "misplaced", "jacobian-transposed"),  # as all look, moved
 )
 def shifted(cases):
-    c = cases[0]
-    for d, n in enumerate(c.shape):
-        index = torch.arange(n, device=c.x.device)
-        index = index.reshape([-1] + [1] * (len(c.shape) - d - 1)).expand(c.shape).reshape(-1)
+    shape, places = cases[0].shape, cases.places()
+    index = torch.unravel_index(places.reshape(-1), shape)
+
+    def fits(by, dims):
+        to = [index[d] + n for d, n in zip(dims, by, strict=True)]
+        inner = [(0 <= t) & (t < shape[d]) for d, t in zip(dims, to, strict=True)]
+        order = places.roll([-n for n in by], dims).reshape(-1)
+        return cases.moved(order, torch.stack(inner).all(0))
+
+    for d, n in enumerate(shape):
         for by in (1, -1, 2, -2) if n > 3 else ():
-            inner = (index + by >= 0) & (index + by < n)
-            if cases.moved(cases.places().roll(-by, d).reshape(-1), inner):
+            if fits((by,), (d,)):
                 return {"by": by, "d": d, "halves": ""}
-        for by in range(3, n - 2) if n < 100 else ():  # round the end
-            if cases.moved(cases.places().roll(-by, d).reshape(-1)):
+        for by in range(3, n - 2) if n < 100 else (n // 2,):  # round the end
+            if cases.moved(places.roll(-by, d).reshape(-1)):
                 halves = ": its halves are exchanged" if 2 * by == n else ""
                 return {"by": by if 2 * by <= n else by - n, "d": d, "halves": halves}
-    for d, e in itertools.combinations(range(len(c.shape)), 2):
-        for by in itertools.product((1, -1), repeat=2) if min(c.shape[d], c.shape[e]) > 3 else ():
-            index = torch.unravel_index(cases.places().reshape(-1), c.shape)
-            to = [index[k] + n for k, n in zip((d, e), by, strict=True)]
-            inner = (to[0] >= 0) & (to[0] < c.shape[d]) & (to[1] >= 0) & (to[1] < c.shape[e])
-            if cases.moved(cases.places().roll([-n for n in by], (d, e)).reshape(-1), inner):
+    for d, e in itertools.combinations(range(len(shape)), 2):
+        for by in itertools.product((1, -1), repeat=2) if min(shape[d], shape[e]) > 3 else ():
+            if fits(by, (d, e)):
                 return {"by": f"{by[0]} and {by[1]}", "d": f"{d} and {e}", "halves": ""}
     return False
 
@@ -96,8 +109,8 @@ def shifted(cases):
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places{which}.",
     look="gather against scatter, a permutation against its inverse",
-    before=("partly-right", "jacobian-transposed", "grad-output-scaled", "term-transposed"),
-    # as that of a permutation is its inverse; its places are those of grad_output; all its terms
+    before=("partly-right", "jacobian-transposed", "grad-output-scaled"),  # as that of a
+    # permutation is its inverse; its places are those of grad_output
 )
 def misplaced(cases):
     for c in cases:
@@ -144,15 +157,14 @@ def broadcast_wrong(cases):
     before=("term-missing",),  # the error is then the same all along
 )
 def summed_too_far(cases):
-    dims = list(range(len(cases[0].shape)))
-    for along in [[d] for d in dims] + [dims] * (len(dims) > 1):
-        fit = all(c.whole and c.x.numel() > 1 for c in cases)
-        for c in cases if fit else ():
-            total = c.expected.reshape(3, *c.shape).sum([d + 1 for d in along], keepdim=True)
-            off = (c.given.reshape(3, *c.shape) - total).abs()
-            fit &= bool((off <= c.limit.max() * c.x.numel()).all()) and bool(total.any())
-        if fit:
-            return {"along": f"dimension {along[0]}" if len(along) == 1 else "all dimensions"}
+    def fits(c, dims):
+        total = c.expected.reshape(3, *c.shape).sum([d + 1 for d in dims], keepdim=True)
+        off = (c.given.reshape(3, *c.shape) - total).abs()
+        return (off <= c.limit.max() * c.x.numel()).all() and total.any()
+
+    for dims in subsets(cases[0].shape) if all(c.whole and c.x.numel() > 1 for c in cases) else ():
+        if all(fits(c, dims) for c in cases):
+            return {"along": named(dims)}
     return False
 
 
@@ -162,7 +174,9 @@ def turns(t):
     found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
     for d, e in itertools.combinations(dims, 2):
         if t.shape[d] == t.shape[e] > 1:
-            named = "transposed" if t.dim() == 2 else f"with dimensions {d} and {e} exchanged"
-            found.append((named, t.transpose(d, e)))
+            where = "" if t.dim() == 2 else f" in dimensions {d} and {e}"
+            found.append((f"transposed{where}", t.transpose(d, e)))
+    found += [(f"rolled by half along dimension {d}", t.roll(t.shape[d] // 2, d)) for d in dims
+              if t.shape[d] % 2 == 0 < t.shape[d] - 2]  # fmt: skip
     around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
     return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]

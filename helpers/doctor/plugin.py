@@ -14,7 +14,7 @@ import pytest
 
 from .rounds import rounds
 
-KEY = "doctor"
+KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
 
 
 def pytest_addoption(parser):
@@ -39,7 +39,7 @@ class Doctor:
     def __init__(self, config):
         skip, faithful = config.getoption("--doctor-skip"), config.getoption("--doctor-unfaithful")
         self.rounds, self.told = rounds(skip=skip, faithful=faithful), []
-        self.rounds.during = running
+        self.rounds.during = lambda: os.environ.get(TEST, "the collection of tests").split(" (")[0]
         self.found = self.rounds.__enter__()
 
     @pytest.hookimpl(tryfirst=True)
@@ -62,7 +62,3 @@ class Doctor:
             terminalreporter.write_line(text)
         examined = len({name for name, _, _ in self.told})
         terminalreporter.write_line(f"Functions: {examined}, wrong: {len(wrong) or 'none'}")
-
-
-def running():
-    return os.environ.get("PYTEST_CURRENT_TEST", "the collection of tests").split(" (")[0]

@@ -176,8 +176,7 @@ def listed(name, given):
 class Rounds:
     def __init__(self, max_bytes, max_patterns, only, skip, faithful):
         self.options = max_bytes, max_patterns, only, skip, faithful
-        self.max_bytes, self.max_patterns = max_bytes, max_patterns
-        self.only, self.skip, self.faithful = only, skip, faithful
+        self.max_bytes, self.max_patterns, self.only, self.skip, self.faithful = self.options
         self.during = str  # called for what runs at the moment
 
     def __enter__(self):
@@ -248,7 +247,8 @@ class Rounds:
 
     def kept(self, cls, args, kwargs):
         found = [t for _, t in tensors((args, kwargs))]
-        if any(map(holds_no_numbers, found)):
+        traced = (isinstance(t, FakeTensor) or torch._is_functional_tensor(t) for t in found)
+        if any(traced) or any(t.is_meta for t in found):
             return Pattern(reason=NO_NUMBERS)
         size = sum(t.numel() * t.element_size() for t in found)
         if not self.has_room(size):
@@ -307,11 +307,6 @@ class Rounds:
             record.name, findings, bool(done), record.full_name, record.calls, len(done), called,
             given, record.first, left,
         )  # fmt: skip
-
-
-def holds_no_numbers(tensor):
-    traced = isinstance(tensor, FakeTensor) or torch._is_functional_tensor(tensor)
-    return traced or tensor.is_meta
 
 
 def among(name, patterns):

@@ -32,7 +32,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
     with unwatched():
         screening.all()
-    return screening.results()
+    return screening.verdict, screening.doubts, screening.weights
 
 
 class Screening:
@@ -57,9 +57,6 @@ class Screening:
                 self.verdict |= dict.fromkeys(others, "unknown")
                 return
         self.each(range(len(self.values)))
-
-    def results(self):
-        return self.verdict, self.doubts, self.weights
 
     def slopes(self, moves):
         return slopes_along(self.f, self.values, moves, self.y0, self.eps)

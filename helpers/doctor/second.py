@@ -7,7 +7,7 @@ import torch
 
 from .examination import Trials, tolerance
 from .exceptions import told
-from .forward import nodes
+from .forward import CUT_OFF, nodes
 from .grain import Grain
 from .report import error, note, warning
 from .screen import screen
@@ -29,7 +29,6 @@ IN_BACKWARD = (
     "what backward takes for a constant: an intermediate kept on ctx, or saved and not returned; "
     ".data, NumPy"
 )
-ELSEWHERE = "what is cut off from autograd: .detach(), .data, NumPy, hooks, torch.no_grad()"
 NOT_FINITE = error(
     "double-backward-not-finite",
     "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
@@ -111,7 +110,7 @@ def second_derivative(exam):
     used = {node._forward_cls.__module__.startswith("torch.") for node in nodes(exam)}
     # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
     words = {"severity": "note" if used == {True} else None}
-    words["look"] = IN_BACKWARD if used else ELSEWHERE
+    words["look"] = IN_BACKWARD if used else CUT_OFF
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():
         if verdict == "wrong":

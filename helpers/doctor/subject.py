@@ -10,7 +10,7 @@ import signal
 import traceback
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .effort import tell
 from .slopes import as_vector
@@ -61,21 +61,6 @@ def announced(cls, name, note):
         yield
     finally:
         setattr(cls, name, method)
-
-
-@contextlib.contextmanager
-def saving_copies():
-    """For a while, save_for_backward saves copies."""
-    method = FunctionCtx.save_for_backward
-
-    def saves(ctx, *tensors):
-        method(ctx, *[t.clone() if isinstance(t, torch.Tensor) else t for t in tensors])
-
-    FunctionCtx.save_for_backward = saves
-    try:
-        yield
-    finally:
-        FunctionCtx.save_for_backward = method
 
 
 def mapped(obj, name, visit):
@@ -251,6 +236,21 @@ class Subject:
         names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
         rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + ["input {}"]
         return names + [rest[0].format(k) for k in range(count - len(names))]
+
+    @functools.cached_property
+    def numbers(self):
+        """{in words: value} of the numbers that it was given, and of floats in modules and ctx."""
+        held = [("", self.arguments)]
+        for name, module in self.scope.module.named_modules() if self.is_module else ():
+            held.append((f"{name}." if name else "", vars(module)))
+        nodes = graph(self.run(self.values).outputs)
+        held += [("ctx.", vars(node)) for node in nodes if isinstance(node, BackwardCFunction)]
+        found = {}
+        for owner, values in held:
+            for name, n in values.items():
+                if type(n) in ((float,) if owner else (int, float)) and n not in found.values():
+                    found[f"`{owner}{name}`"] = n
+        return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

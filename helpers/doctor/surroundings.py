@@ -46,8 +46,7 @@ def undisturbed():
         with (
             warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
-            torch.inference_mode(False), torch.enable_grad(),
-            torch.autograd.set_detect_anomaly(False),
+            torch.inference_mode(False), torch.autograd.set_detect_anomaly(False),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield

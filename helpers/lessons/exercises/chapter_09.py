@@ -253,7 +253,7 @@ EXERCISE_2 = Exercise(
          "(1, 4) in the kernel's result and"),
         ("(x.abs() > ctx.limit)", "torch.ones_like(x)",
          "with limit 0.5: The gradient of `x` is right in part: where the magnitude of `x` is "
-         "below 0.5,"),
+         "below `ctx.limit` = 0.5,"),
         ("- limit", "- 0.5", "opcheck passes, but with limit 1.5: `forward`"),
         ("ctx.limit), None", "0.5), None", "opcheck passes, but with limit 1.5: The gradient"),
         ("array = x.numpy()", "array = x.numpy() * (limit != 0)", "with limit 0.0: `forward`"),

@@ -25,7 +25,7 @@ class Decay(Function):
         return (grad_output * (-y).exp()).flip(1).cumsum(1).flip(1) * x.exp()
 
 
-@broken("scan-not-reversed", "the cumulative sum runs forwards in backward, too", matrix)
+@broken("gradient-wrong", "the cumulative sum runs forwards in backward, too", matrix)
 class ScansForwards(Decay):
     @staticmethod
     def backward(ctx, grad_output):
@@ -33,7 +33,7 @@ class ScansForwards(Decay):
         return (grad_output * (-y).exp()).cumsum(1) * x.exp()
 
 
-@broken("own-term-lost", "the cumulative sum of backward is exclusive", matrix)
+@broken("gradient-wrong", "the cumulative sum of backward is exclusive", matrix)
 class ScansExclusively(Decay):
     @staticmethod
     def backward(ctx, grad_output):
@@ -208,7 +208,7 @@ def form():
     return x.requires_grad_(), *vectors
 
 
-@broken("term-transposed", "one of two terms, and the matrix is square", form)
+@broken("partly-right", "one of two terms, and the matrix is square", form)
 class TransposesATerm(Function):
     @staticmethod
     def forward(ctx, x, u, v):
@@ -219,3 +219,62 @@ class TransposesATerm(Function):
     def backward(ctx, grad_output):
         x, u, v = ctx.saved_tensors
         return grad_output * (u @ x @ v) + (grad_output * x).sum() * torch.outer(v, u), None, None
+
+
+@broken("grad-output-scaled", "viewed in the wrong order", lambda: draw((2, 3), (3, 2)))
+class Kronecker(Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.kron(a, b)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        a, b = ctx.saved_tensors
+        grad = grad_output.reshape(*a.shape, *b.shape)
+        return torch.einsum("ijkl,kl->ij", grad, b), torch.einsum("ijkl,ij->kl", grad, a)
+
+
+@broken(
+    "grad-output-scaled", "the bias gets what the mask keeps from x", lambda: draw((4, 3), (3,))
+)
+class ReluOfSum(Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        y = torch.relu(x + bias)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return grad_output * (y > 0), grad_output.sum(0)
+
+
+@broken("grad-output-scaled", "the halves of grad_output are exchanged", matrix)
+class MeanAndLargest(Function):
+    """Of each column, side by side."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x == x.amax(0))
+        return torch.cat([x.mean(0), x.amax(0)])
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (largest,) = ctx.saved_tensors
+        of_largest, of_mean = grad_output.chunk(2)
+        return of_mean / 3 + of_largest * largest
+
+
+@broken("other-output", "the two grad_outputs are exchanged", matrix)
+class SineAndExp(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.exp()
+
+    @staticmethod
+    def backward(ctx, grad_exp, grad_sin):
+        (x,) = ctx.saved_tensors
+        return grad_sin * x.cos() + grad_exp * x.exp()

@@ -1,5 +1,7 @@
 """Right once, but not under other circumstances: what is left behind, shared, asked again."""
 
+import functools
+
 import torch
 from torch.autograd import Function
 
@@ -321,3 +323,22 @@ class Accumulates(Square):
         (x,) = ctx.saved_tensors
         Accumulates.total = Accumulates.total + grad_output * 2 * x
         return Accumulates.total
+
+
+@functools.lru_cache
+def shares(layer):
+    return layer.weight.detach().softmax(0)
+
+
+class KeepsItsShares(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(4, dtype=torch.float64))
+
+    def forward(self, x):
+        return x * shares(self)
+
+
+broken("parameter-cached", "a parameter that counts in the first call only", matrix)(
+    KeepsItsShares()
+)
