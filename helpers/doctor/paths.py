@@ -163,7 +163,7 @@ class OtherForward:
         """The derivative of one call is another."""
         tangents, wanted = self.tangents(), self.project(self.off)
         levels = of_its_own, with_another_function, with_another_number, with_another_tensor
-        for level in (*levels, multiplied):
+        for level in (*levels, of_another_round, multiplied):
             for site, steps in reversed(self.sites.items()):
                 for change in level(steps[-1]) if steps[-1].value is not None else ():
                     self.looks -= 1
@@ -256,8 +256,8 @@ class OtherForward:
                     yield {site: weighing(part, 0, chosen)}, words, step
             if step.value is None:
                 continue
-            levels = of_another_round, of_its_own, with_another_function, with_another_number
-            changes = itertools.chain(*(level(step) for level in (*levels, with_another_tensor)))
+            levels = of_its_own, with_another_function, with_another_number, with_another_tensor
+            changes = itertools.chain(*(level(step) for level in (of_another_round, *levels)))
             for change in itertools.islice(changes, TRIED):
                 if not change.keeps:
                     yield {site: deriving(change, 1.0)}, change.words(1), step
@@ -346,7 +346,7 @@ def of_its_own(step):
 
 
 def of_another_round(step):
-    for part in step.parts:
+    for part in step.parts if len(step.rounds) > 1 else ():
         name = step.written(part)
         for n, word in ((-1, "before"), (1, "after")):
             yield Change(

@@ -146,7 +146,8 @@ class Through(Watch):
 
     def __init__(self, changes=None, recorded=None):
         super().__init__({}, changes=changes)
-        self.recorded, self.sites, self.numbers = recorded or {}, {}, {}
+        self.sites, self.numbers = {}, {}
+        self.recorded = self.sites if recorded is None else recorded
 
     def call(self, cls, args, kwargs):
         """What forward returns for these arguments, or for those that are changed."""
