@@ -1,10 +1,8 @@
-"""Functions with one mistake each, what is said of it, and the change of the source that mends."""
+"""Functions with one mistake each, in one place."""
 
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-
-from tests.common import random
 
 
 class Attention(Function):
@@ -279,9 +277,6 @@ class Shared(Function):
         return both, 2 * both, (x + 2 * y).mT @ grad_output
 
 
-INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
-
-
 class Planes(Function):
     """Both means run over one dimension, where there are two."""
 
@@ -300,45 +295,64 @@ class Planes(Function):
         return (g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True)) / size
 
 
-CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
-    (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
-     "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
-     ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
-    (Planes, [(2, 3, 4)], (), "(-2, -1) stood in place of -1 in each `mean`",
-     ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
-      "(g - g.mean((-2, -1), keepdim=True) - y * (g * y).mean((-2, -1), keepdim=True))")),
-    (Gate, [(3, 4), (3, 4), (4, 4)], (),
-     "`grad_output` times `1 - z` were added to `da @ w.mT`",
-     ("return dx,", "return dx + grad_output * (1 - z),")),
-    (Rotary, [(3, 4)], (random(3, 2).detach(),), "`a * s` were negated",
-     ("b * c + a * s),", "b * c - a * s),")),
-    (Scale, [(3, 4), (4,)], (), "`normal` stood in place of `x` in `grad_output * x`",
-     ("(grad_output * x).sum(0)", "(grad_output * normal).sum(0)")),
-    (RowSums, [(4, 4), (4,)], (), "1 stood in place of 0 in `(grad_output * x).sum(0)`",
-     (".sum(0)", ".sum(1)")),
-    (Leaky, [(4,)], (INDEX,), "0.3 stood in place of 0.1 in `torch.where(picked > 0, 1.0, 0.1)`",
-     ("1.0, 0.1)", "1.0, 0.3)")),
-    (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
-     ("+ y * inner,", "+ y * inner / ctx.tau,")),
-    (Segments, [(6,)], (INDEX,),
-     "`p` times the sum of `p * grad_output` over equal `segment` were subtracted from it",
-     ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
-    (Adapter, [(3, 4), (4, 5), (4, 2), (2, 5)], (),
-     "`inner` @ `a`.mT were added to", ("return dx,", "return dx + inner @ a.mT,")),
-    (Recomputed, [(3, 4), (3, 4), (4, 4)], (),
-     "forward's `(x + shift) @ w` stood in place of `x @ w`",
-     ("t = (x @ w)", "t = (moved @ w)")),
-    (Steps, [(5,), (3,)], (), "`grad_output * term` were multiplied by `w`",
-     ("add_(grad_output * term)", "add_(grad_output * term * w)")),
-    (InPlace, [(3, 4), (4, 2)], (), "2 stood in place of 3 in `(inner * x).mul_(3.0)`",
-     ("mul_(3.0)", "mul_(2.0)")),
-    (Shared, [(3, 4), (3, 4), (4, 4)], (),
-     "`grad_output` times `slope` were added to what is returned for `x`",
-     ("return both,", "return both + grad_output * slope,")),
-    (Masked, [(4, 3), (4, 3)], (), "`p` were saved in place of what is there",
-     ("s.softmax(-1))", "p)")),
-    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y` stood in place of `a.detach()`",
-     ("start = a.detach()", "start = y.detach()")),
-    (Scan, [(3, 4)], (), "`(grad_output * (-y).exp()).cumsum(-1)` ran from the other end",
-     (".cumsum(-1)", ".flip(-1).cumsum(-1).flip(-1)")),
-]  # fmt: skip
+class Channels(Function):
+    """One mean runs over another dimension, of another size."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x / x.square().mean(1, keepdim=True).sqrt()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        size = x.square().mean(1, keepdim=True).sqrt()
+        return (grad_output - y * (grad_output * y).mean(2, keepdim=True)) / size
+
+
+class Summed(Function):
+    """grad_output is summed, as if the output were."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.sigmoid(x)
+        ctx.save_for_backward(y)
+        return y * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return 2 * grad_output.sum() * y * y * (1 - y)
+
+
+class Weights(Function):
+    """A projection whose weights are p, which should be their roots."""
+
+    @staticmethod
+    def forward(ctx, x):
+        p = x.softmax(-1)
+        ctx.save_for_backward(p)
+        return p.sqrt().cumsum(-1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (r,) = ctx.saved_tensors
+        g = grad_output.flip(-1).cumsum(-1).flip(-1) / 2
+        return r * g - r * r * (r * g).sum(-1, keepdim=True)
+
+
+class Cubed(Function):
+    """The input is saved after it was changed in place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x.pow_(3)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x.clone())
+        return x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * grad_output

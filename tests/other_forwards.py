@@ -380,3 +380,17 @@ class Power(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * (ctx.n - 1) * x.sin() ** (ctx.n - 2) * x.cos(), None
+
+
+class Phase(Function):
+    """The angle is taken for a constant."""
+
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return z * torch.cos(z.angle())
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (z,) = ctx.saved_tensors
+        return grad_output * torch.cos(z.angle())

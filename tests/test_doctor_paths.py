@@ -26,6 +26,7 @@ from tests.other_forwards import (
     Normal,
     OneSided,
     Outer,
+    Phase,
     Pieces,
     Pooled,
     Power,
@@ -160,6 +161,11 @@ def test_the_gradient_is_that_of_the_forward_that_is_named(
 )
 def test_operands_are_named_as_they_are_written(text, count, written):
     assert operands(text, count) == {k: f"`{name}`" for k, name in enumerate(written)}
+
+
+def test_a_complex_gradient_has_another_forward_too():
+    (finding,) = errors(examine(Phase, torch.complex(random(3, 4), random(3, 4, seed=1)).detach()))
+    assert "`torch.cos(z.angle())` were a constant in `z * torch.cos(z.angle())`" in finding.change
 
 
 class InNumpy(Mish):

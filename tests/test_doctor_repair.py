@@ -14,7 +14,78 @@ from torch.autograd.function import BackwardCFunction
 from helpers.doctor import examine
 from tests import mistakes
 from tests.common import random
-from tests.mistakes import CHANGES, Attention, Scale
+from tests.mistakes import (
+    Adapter,
+    Attention,
+    Channels,
+    Cubed,
+    Gate,
+    InPlace,
+    Leaky,
+    Masked,
+    Planes,
+    Recomputed,
+    Reversed,
+    Rotary,
+    RowSums,
+    Scale,
+    Scan,
+    Segments,
+    Shared,
+    Steps,
+    Summed,
+    Temperature,
+    Weights,
+)  # fmt: skip
+
+INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
+CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
+    (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
+     "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
+     ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
+    (Channels, [(2, 3, 4)], (), "1 stood in place of 2 in `(grad_output * y).mean(2, keepdim=True)",
+     ("* y).mean(2", "* y).mean(1")),
+    (Summed, [(3, 4)], (), "`grad_output.sum()` were not reduced", ("output.sum()", "output")),
+    (Weights, [(3, 4)], (), "the root of `p` were saved in place of `p`",
+     ("ctx.save_for_backward(p)", "ctx.save_for_backward(p.sqrt())")),
+    (Planes, [(2, 3, 4)], (), "(-2, -1) stood in place of -1 in each `mean`",
+     ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
+      "(g - g.mean((-2, -1), keepdim=True) - y * (g * y).mean((-2, -1), keepdim=True))")),
+    (Gate, [(3, 4), (3, 4), (4, 4)], (),
+     "`grad_output` times `1 - z` were added to `da @ w.mT`",
+     ("return dx,", "return dx + grad_output * (1 - z),")),
+    (Rotary, [(3, 4)], (random(3, 2).detach(),), "`a * s` were negated",
+     ("b * c + a * s),", "b * c - a * s),")),
+    (Scale, [(3, 4), (4,)], (), "`normal` stood in place of `x` in `grad_output * x`",
+     ("(grad_output * x).sum(0)", "(grad_output * normal).sum(0)")),
+    (RowSums, [(4, 4), (4,)], (), "1 stood in place of 0 in `(grad_output * x).sum(0)`",
+     (".sum(0)", ".sum(1)")),
+    (Leaky, [(4,)], (INDEX,), "0.3 stood in place of 0.1 in `torch.where(picked > 0, 1.0, 0.1)`",
+     ("1.0, 0.1)", "1.0, 0.3)")),
+    (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
+     ("+ y * inner,", "+ y * inner / ctx.tau,")),
+    (Segments, [(6,)], (INDEX,),
+     "`p` times the sum of `p * grad_output` over equal `segment` were subtracted from it",
+     ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
+    (Adapter, [(3, 4), (4, 5), (4, 2), (2, 5)], (),
+     "`inner` @ `a`.mT were added to", ("return dx,", "return dx + inner @ a.mT,")),
+    (Recomputed, [(3, 4), (3, 4), (4, 4)], (),
+     "forward's `(x + shift) @ w` stood in place of `x @ w`",
+     ("t = (x @ w)", "t = (moved @ w)")),
+    (Steps, [(5,), (3,)], (), "`grad_output * term` were multiplied by `w`",
+     ("add_(grad_output * term)", "add_(grad_output * term * w)")),
+    (InPlace, [(3, 4), (4, 2)], (), "2 stood in place of 3 in `(inner * x).mul_(3.0)`",
+     ("mul_(3.0)", "mul_(2.0)")),
+    (Shared, [(3, 4), (3, 4), (4, 4)], (),
+     "`grad_output` times `slope` were added to what is returned for `x`",
+     ("return both,", "return both + grad_output * slope,")),
+    (Masked, [(4, 3), (4, 3)], (), "`p` were saved in place of what is there",
+     ("s.softmax(-1))", "p)")),
+    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y` stood in place of `a.detach()`",
+     ("start = a.detach()", "start = y.detach()")),
+    (Scan, [(3, 4)], (), "`(grad_output * (-y).exp()).cumsum(-1)` ran from the other end",
+     (".cumsum(-1)", ".flip(-1).cumsum(-1).flip(-1)")),
+]  # fmt: skip
 
 
 def changed(function, old, new):
@@ -43,6 +114,16 @@ def test_the_change_is_named_and_mends(function, shapes, others, said, edit):
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         torch.autograd.gradcheck(function.apply, (*inputs, *others))
     assert torch.autograd.gradcheck(changed(function, *edit).apply, (*inputs, *others))
+
+
+def test_the_input_should_have_been_saved_before_it_was_changed():
+    finding = next(f for f in examine(Cubed, random(3, 4)).findings if f.change)
+    assert finding.change == "right if: `x` as it came were saved in place of what is there"
+    mended = changed(Cubed, "x.clone())", "x.sign() * x.abs() ** (1 / 3))")  # as it came
+    x = random(3, 4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: mended.apply(1 * x), x)
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        torch.autograd.gradcheck(lambda x: Cubed.apply(1 * x), x)
 
 
 class InNumpy(Attention):

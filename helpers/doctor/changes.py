@@ -174,6 +174,8 @@ def turns(t):
                 how,
                 lambda t, d=d, order=order: t.index_select(d, torch.tensor(order, device=t.device)),
             )
+    if t.is_complex():
+        yield "conjugated", torch.conj_physical
     if t.is_floating_point():
         yield "negated", torch.neg
         yield "replaced by its exponential", torch.exp

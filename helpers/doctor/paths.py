@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from .changes import (
     Change,
-    is_real,
     multiplied,
     scaled_by,
     with_another_number,
@@ -23,7 +22,7 @@ from .repair import forgiving, places_of, tidy
 from .slopes import largest
 from .through import Through, as_plain_code
 
-LARGEST = 100_000  # elements of all inputs and outputs
+LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 8000, 30  # at most: changes that are made; looked at; made in a loop
 PROBES = 5
 SIMPLE = {0, -1, 2, 0.5}
@@ -36,7 +35,8 @@ ALIKE = (  # functions that are taken for each other
         torch.sigmoid, torch.tanh, torch.relu, F.softplus, F.silu, F.gelu, F.elu, torch.erf,
         torch.exp, torch.expm1, torch.log, torch.log1p, torch.sqrt, torch.rsqrt, torch.square,
         torch.reciprocal, torch.abs, torch.sin, torch.cos, torch.tan, torch.atan, torch.sinh,
-        torch.cosh, torch.digamma, torch.lgamma,
+        torch.cosh, torch.asinh, torch.acosh, torch.asin, torch.acos, torch.atanh, torch.digamma,
+        torch.lgamma,
     ),
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ def other_forward(cases, known):
     """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
-    if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
+    if case.none or size > LARGEST:
         return None
     with forgiving():
         return OtherForward(cases, known).found()
@@ -80,6 +80,8 @@ class OtherForward:
         off = (self.rows[:, case.elements] - case.expected[:2]).abs() > case.limit[:2]
         if off[:, case.trusted].any():
             raise ValueError("autograd does not see all of forward")
+        dice = torch.Generator().manual_seed(8)
+        self.some = torch.randperm(case.x.numel(), generator=dice)[:ENOUGH].to(case.x.device)
         self.enough = len(cases) > 1 or case.x.numel() > 2  # one number fits by chance
         self.off, self.size = case.given[:2] - self.rows, largest(case.given[:2])
 
@@ -132,7 +134,7 @@ class OtherForward:
                     cut = {site: weighing(part, 0)}
                     passes = self.rows - torch.stack([*self.gradients(self.case, cut, 2)])
                     if passes.norm() > 1e-9 * self.rows.norm():
-                        self.ways.append((site, part, passes, steps[-1]))
+                        self.ways.append((site, part, passes[:, self.some], steps[-1]))
         yield from self.fitting(1)
 
     def weighed_in_pairs(self):
@@ -141,9 +143,10 @@ class OtherForward:
     def fitting(self, n):
         """So many of the ways count otherwise."""
         for some in itertools.combinations(self.ways, n):
-            passes = torch.stack([way[2].reshape(-1) for way in some], 1)
-            factors = torch.linalg.lstsq(passes, self.off.reshape(-1, 1)).solution
-            rest = self.off.reshape(-1, 1) - passes @ factors
+            passes = torch.stack([as_reals(way[2]) for way in some], 1)
+            off = as_reals(self.off[:, self.some])[:, None]
+            factors = torch.linalg.lstsq(passes, off).solution
+            rest = off - passes @ factors
             factors = [tidy(f) for f in (1 + factors).reshape(-1).tolist()]
             if rest.abs().max() <= 1e-6 * self.size and 1 not in factors:
                 if set(factors) <= SIMPLE or (n == 1 and self.enough):
@@ -182,12 +185,12 @@ class OtherForward:
                         yield {site: deriving(change, factor)}, change.words(factor), steps[-1]
 
     def project(self, rows):
-        return rows @ self.directions.T
+        return (rows.conj() @ self.directions.T).real
 
     def tangents(self):
         """By differences, how each call's arguments change with the input, in a few directions."""
         case, dice, found = self.case, torch.Generator().manual_seed(6), []
-        drawn = torch.randn(PROBES, case.x.numel(), generator=dice, dtype=torch.float64)
+        drawn = torch.randn(PROBES, case.x.numel(), generator=dice, dtype=self.off.dtype)
         self.directions = drawn.to(case.x.device)
         h = 1e-5 * case.point.scales[case.i].mean().item()
         for direction in self.directions:
@@ -210,14 +213,14 @@ class OtherForward:
         """How such a change of the derivative shows in the gradient, as `project` gives it."""
         local, leaves = step.of_leaves()
         way = change.direction(local).expand(local.value.shape)
-        effect = self.off.new_zeros(len(self.off), PROBES)
+        effect = self.off.real.new_zeros(len(self.off), PROBES)
         for row, slope in zip(effect, self.slopes[id(step)], strict=True):
             if slope is not None:
                 news = grads(way, leaves, slope)
                 olds = [0] * len(news) if change.keeps else grads(local.value, leaves, slope)
                 for p, of_parts in enumerate(tangents[id(step)]):
                     triples = zip(news, olds, of_parts, strict=True)
-                    row[p] = sum(((new - old) * t).sum() for new, old, t in triples)
+                    row[p] = sum(((new - old).conj() * t).sum().real for new, old, t in triples)
         return effect
 
     def whole(self):
@@ -323,6 +326,10 @@ def at_another_place(other):
     return change
 
 
+def as_reals(t):
+    return (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).reshape(-1)
+
+
 def grads(value, leaves, slope):
     if not value.requires_grad:
         return [torch.zeros_like(t) for t in leaves]
@@ -372,7 +379,7 @@ def with_another_function(step):
 
 
 def first(made):
-    return made if is_real(made) else made[0]
+    return made if torch.is_tensor(made) else made[0]
 
 
 def along(kwargs):

@@ -10,7 +10,7 @@ import itertools
 
 import torch
 
-from .changes import BY_TRIAL, LEVELS, near, places
+from .changes import BY_TRIAL, LEVELS, is_real, near, places
 from .saved import others_stay, saved_otherwise
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
@@ -138,7 +138,7 @@ class Repair:
                         factor = self.factor(site, steps, change)
                         if factor is not None and self.holds({site: change.by(factor)}):
                             return self.words(change.words(factor), steps[0])
-        return saved_otherwise(self.cases) or self.tried() or self.throughout()
+        return saved_otherwise(self.cases) or self.tried()
 
     def holds(self, changes):
         """Is the gradient right with these changes, everywhere, and no other one touched?"""
@@ -194,29 +194,39 @@ class Repair:
             for change in level(steps[0])
             if change.factors or not change.keeps
         )
-        for site, step, change in itertools.islice(changes, max(0, self.known.runs)):
-            if self.holds({site: change.by(1.0)}):
-                return self.words(change.words(1.0), step)
+        changes = (({site: c.by(1.0)}, c.words(1.0), step) for site, step, c in changes)
+        both = itertools.chain(self.reduced(), changes)
+        for change, words, *steps in itertools.islice(both, max(0, self.known.runs)):
+            if self.holds(change):
+                return self.words(words, *steps)
         return None
 
-    def throughout(self):
-        """The same number, of a dimension perhaps, is wrong in each call of one function."""
+    def reduced(self):
+        """Another dimension is meant, or another number in each call of one function."""
         found = {}
         for site, (step, *_) in self.sites.items():
-            for where in places(step):
-                old, name = step.argument(where), getattr(step.func, "__name__", "")
-                if near(old) and not isinstance(old, bool):
-                    found.setdefault((name, str(old)), {})[site] = step, where, old
-        for (name, said), sites in found.items():
-            steps, wheres, (old, *_) = zip(*sites.values(), strict=True)
-            for new in [*near(old), *wider(old)] if len(sites) > 1 else ():
-                changes = {
-                    site: lambda step, where=where, new=new: step.of(where, new)
-                    for site, where in zip(sites, wheres, strict=True)
-                }
-                if self.holds(changes):
-                    return self.words(f"{new} stood in place of {said} in each `{name}`", *steps)
-        return None
+            name = getattr(step.func, "__name__", "")
+            reduces = name in REDUCTIONS and is_real(next(iter(step.args), None))
+            if reduces:
+                yield {site: lambda step: step.args[0]}, f"{step.text} were not reduced", step
+            named = [w for w in places(step) if near(step.argument(w))]
+            for where in named or [None] * reduces:
+                old = ALL if where is None else step.argument(where)
+                if not isinstance(old, bool):
+                    found.setdefault((name, where, str(old)), {})[site] = step, old
+        for (name, where, said), sites in found.items():
+            steps, (old, *_) = zip(*sites.values(), strict=True)
+            some = [list(zip(sites, steps, strict=True))] * (len(sites) > 1)
+            if name in REDUCTIONS:
+                news = dimensions(steps[0], old)
+                some += [[pair] for pair in zip(sites, steps, strict=True)]
+            else:
+                news = near(old)
+            for new, chosen in itertools.product(news, some):
+                what = f"each `{name}`" if len(chosen) > 1 else chosen[0][1].text
+                changes = {site: over(where, new) for site, _ in chosen}
+                words = f"{new} stood in place of {said} in {what}"
+                yield changes, words, *(step for _, step in chosen)
 
     def straight(self, site, steps):
         """Does the gradient change in a straight line with what is made here?"""
@@ -232,10 +242,23 @@ class Repair:
         return False
 
 
-def wider(dim):
-    """The same dimension and one more."""
-    others = range(-4, 0) if isinstance(dim, int) and dim < 0 else range(4)
-    return [(other, dim) for other in others if other != dim] if isinstance(dim, int) else []
+ALL = "all dimensions"
+REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "softmax", "norm", "var", "std", "prod")
+
+
+def dimensions(step, old):
+    """What may have been meant in place of this dimension, or of these."""
+    n = step.args[0].dim()
+    dims = range(-n, 0) if isinstance(old, int) and old < 0 else range(n)
+    some = itertools.chain(*(itertools.combinations(dims, k) for k in range(1, min(n, 3) + 1)))
+    return [new[0] if len(new) == 1 else new for new in some if old not in (new, new[0], list(new))]
+
+
+def over(where, new):
+    """The step over these dimensions; if it was over all before, these are kept."""
+    if where is not None:
+        return lambda step: step.of(where, new)
+    return lambda step: step.func(*step.args, dim=new, keepdim=True, **step.kwargs)
 
 
 def places_of(steps):

@@ -11,7 +11,6 @@ from torch.autograd.function import Function, FunctionCtx, _SingleLevelFunction
 from torch.autograd.graph import get_gradient_edge
 
 from .calls import is_a_users
-from .changes import is_real
 from .cuts import CUTS
 from .steps import STEPS, Step, Watch, frame_of_a_step, source
 
@@ -30,7 +29,7 @@ class ForwardStep(Step):
         parts = {}
         for where in (*range(len(args)), *kwargs):
             t = self.argument(where)
-            if is_real(t) and t.requires_grad:
+            if is_number(t) and t.requires_grad:
                 parts.setdefault(id(t), []).append(where)
         self.parts = [tuple(part) for part in parts.values()]
         self.recorded, self.pieces, self.value = recorded, (), None
@@ -38,11 +37,11 @@ class ForwardStep(Step):
     def made_of(self, value):
         """Notes what the call made; of a tuple in which one tensor has a gradient, this one."""
         if isinstance(value, (tuple, list)):
-            self.pieces = [k for k, t in enumerate(value) if is_real(t) and t.requires_grad]
+            self.pieces = [k for k, t in enumerate(value) if is_number(t) and t.requires_grad]
             if self.pieces != [0]:
                 return
             value = value[0]
-        if is_real(value) and value.requires_grad and all(value is not a for a in self.args[:1]):
+        if is_number(value) and value.requires_grad and all(value is not a for a in self.args[:1]):
             self.made(value)
             self.edge = get_gradient_edge(value)
 
@@ -91,7 +90,7 @@ class ForwardStep(Step):
         Its value is that of the call with the other argument.
         """
         made = self.call({where: new.detach() if torch.is_tensor(new) else new})
-        if not is_real(made) or made.dim() > self.value.dim():
+        if not is_number(made) or made.dim() > self.value.dim():
             raise ValueError("what follows could not use it")
         if any(where in part for part in self.parts):
             own = self.call(self.without(where))
@@ -131,8 +130,12 @@ def operands(text, count):
     return {}
 
 
+def is_number(value):
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def same(a, b):
-    return is_real(a) and a.shape == b.shape and torch.equal(a, b)
+    return is_number(a) and a.shape == b.shape and torch.equal(a, b)
 
 
 class Through(Watch):
@@ -162,16 +165,16 @@ class Through(Watch):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, frame = kwargs or {}, frame_of_a_step()
         with torch.enable_grad():
-            if func in CUTS and is_real(args[0]):
+            if func in CUTS and is_number(args[0]):
                 return args[0].view_as(args[0])
             value = self.step(frame, func, args, kwargs)
-        if frame is not None and is_real(value):
+        if frame is not None and is_number(value):
             self.texts[source(frame)] = value
         return value
 
     def step(self, frame, func, args, kwargs):
         site = frame and (frame.f_code, frame.f_lasti)
-        graded = any(t.requires_grad for t in (*args, *kwargs.values()) if is_real(t))
+        graded = any(t.requires_grad for t in (*args, *kwargs.values()) if is_number(t))
         looks = self.changes is None or site in self.changes
         if frame is None or not graded or not looks or len(self.steps) >= STEPS:
             return func(*args, **kwargs)
