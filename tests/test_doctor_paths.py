@@ -232,6 +232,13 @@ class Both(nn.Module):
         return (x - mean) / var.sqrt()
 
 
+class InPlaceData(nn.Module):
+    def forward(self, x):
+        total = torch.zeros_like(x)
+        total.data += x.exp()
+        return x * total
+
+
 class FirstOrder(nn.Module):
     def forward(self, x):
         w = x if x.requires_grad else x.detach().requires_grad_()
@@ -247,6 +254,7 @@ CUT = [  # (module, what is said, the same in its source)
     (Decorated, "what is computed under `no_grad` kept its gradient",
      ("torch.no_grad()", "torch.enable_grad()")),
     (Data, "`x.data` kept its gradient", ("x.data", "x")),
+    (InPlaceData, "`total.data` kept its gradient", ("total.data", "total")),
     (Hooked, "`h.register_hook(lambda g: g.clamp(-0.5, 0.5))` were left out",
      ("if h.requires_grad", "if False")),
     (FirstOrder, "`torch.autograd.grad((w**3).sum(), w)` had create_graph=True",
@@ -268,6 +276,63 @@ def test_what_cuts_the_gradient_is_named(module, said, edits):
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         torch.autograd.gradcheck(module(), x)
     assert torch.autograd.gradcheck(edited(module, edits)(), x)
+
+
+class Item(nn.Module):
+    def forward(self, x):
+        return x * x.sum().item()
+
+
+class Float(nn.Module):
+    def forward(self, x):
+        return x.sin() * float(x[0, 0])
+
+
+class ToList(nn.Module):
+    def forward(self, x):
+        return x * torch.tensor(x.tolist(), dtype=x.dtype)
+
+
+class InNumPy(nn.Module):
+    def forward(self, x):
+        return x * torch.from_numpy(x.detach().numpy()).exp()
+
+
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [
+        (Item, "`x.sum().item()`"), (Float, "`float(x[0, 0])`"), (ToList, "`x.tolist()`"),
+        (InNumPy, "`x.detach()`"),
+    ],
+)  # fmt: skip
+def test_where_autograd_is_left_is_named(module, where):
+    (finding,) = errors(examine(module(), random(3, 4)))
+    assert not finding.change
+    lines, start = inspect.getsourcelines(module)
+    (line,) = [start + k for k, text in enumerate(lines) if where.strip("`") in text]
+    assert f"what leaves autograd: {where} (line {line}, in `forward`)" in finding.remedy
+
+
+class Clamps(Function):
+    """The mask is that of the clamped values, which are all within."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x.clamp_(-0.5, 0.5)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (x.abs() <= 0.5)
+
+
+def test_what_autograd_would_not_have_seen(monkeypatch):
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    changes = [f.change for f in examine(lambda x: Clamps.apply(x + 0), random(3, 4)).findings]
+    assert "as if: autograd did not see `x.clamp_(-0.5, 0.5)`" in changes
 
 
 def test_no_grad_is_as_it_was():

@@ -252,3 +252,84 @@ def test_a_gradient_of_another_shape_is_not_that_of_another_input():
     report = examine(RowsOfAnother, random(4, 3), random(3))
     assert not report.ok
     assert "swapped" not in {f.code for f in report.findings}
+
+
+def shift(x, n):
+    return x.roll(n, 0)
+
+
+class Rolls(Function):
+    """Backward rolls as forward does, with a helper that both call."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = shift(x, 1)
+        ctx.save_for_backward(y)
+        return y.sin() + x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return shift(grad_output * y.cos(), 1) + grad_output
+
+
+def test_a_helper_that_forward_calls_too_is_not_to_be_changed_there():
+    (finding,) = [f for f in examine(Rolls, random(5)).findings if f.severity == "error"]
+    assert finding.change and finding.place.endswith(", when backward calls it, not forward")
+
+
+class Divides(Function):
+    """Once too seldom by c: no number in place of c would do."""
+
+    @staticmethod
+    def forward(ctx, x, c):
+        ctx.save_for_backward(x)
+        ctx.c = c
+        return (x / c).sin() / c
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * (x / ctx.c).cos() / ctx.c, None
+
+
+def test_a_number_in_the_place_of_another_is_tried_as_it_is_said():
+    finding = next(f for f in examine(Divides, random(3, 4), 0.7).findings if f.change)
+    assert "were divided by `ctx.c`" in finding.change
+
+
+class NearlyLinear(Function):
+    """A small term is missing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp() + 0.0001 * x**3
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x.exp()
+
+
+def test_what_is_nearly_right_may_lack_a_term():
+    (finding,) = [f for f in examine(NearlyLinear, random(3, 4)).findings if f.severity == "error"]
+    assert finding.code == "few-digits"
+    assert finding.change == "as if: `0.0001 * x**3` were a constant in `x.exp() + 0.0001 * x**3`"
+
+
+class Ignores(Function):
+    """Straight-through, but grad_output does not come through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.ones_like(grad_output)
+
+
+def test_a_lie_on_purpose_may_not_ignore_grad_output():
+    report = examine(Ignores, random(3, 4), faithful=False)
+    assert [f.code for f in report.findings if f.severity == "error"] == ["grad-output-ignored"]

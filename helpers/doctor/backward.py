@@ -4,9 +4,9 @@ import contextlib
 
 import torch
 
+from .cuts import CUT_OFF
 from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
-from .forward import CUT_OFF
 from .gradient import Point
 from .report import brief, error, note, warning
 from .slopes import largest, position

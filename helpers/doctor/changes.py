@@ -1,5 +1,6 @@
 """The changes of one step of backward that `repair` tries, and the words for each."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -88,9 +89,7 @@ def with_another_number(step):
                 lambda f, old=old: (
                     f"{brief(old + f)} stood in place of {brief(old)} in {step.text}"
                 ),
-                lambda s, where=where, old=old: (
-                    s.with_argument(where, old + 1) - s.with_argument(where, old)
-                ),
+                functools.partial(by_one_more, where=where, old=old),
                 keeps=True,
             )
 
@@ -104,6 +103,14 @@ def with_another_number(step):
                 lambda s, new=new: s.func(s.args[0], *new),
                 factors=(1,),
             )
+
+
+def by_one_more(step, where, old):
+    """What one more in place of this number adds, if each one adds the same."""
+    first, second, third = (step.with_argument(where, old + n) for n in range(3))
+    if not torch.allclose(second - first, third - second, rtol=1e-6):
+        raise ValueError("it is not linear in this number")
+    return second - first
 
 
 def with_argument(where, new, words):

@@ -1,4 +1,4 @@
-"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook."""
+"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a number."""
 
 import contextlib
 
@@ -7,31 +7,42 @@ import torch
 from .repair import forgiving
 from .steps import Watch, frame_of_a_step, source
 
-CUTS = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+DATA = torch.Tensor.data.__get__
+CUTS = (torch.Tensor.detach, torch.detach, DATA)
+EXITS = (
+    torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__float__,
+    torch.Tensor.__array__, torch.Tensor.data.__set__, torch.tensor,
+)  # fmt: skip
+CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 SITES = 40  # at most
 
 
 class Uncut(Watch):
     """Forward as if these cuts were not there; notes all that there are.
 
-    sites: {site: (words, place)} of each cut; left: those that are made none the less
+    sites: {site: (words, place)} of each cut; left: those that are made none the
+           less, all if None
+    exits: {expression: place} of each, and of where a tensor that has a gradient becomes a number
     """
 
     def __init__(self, left=()):
         super().__init__({})
-        self.sites, self.left = {}, left
+        self.sites, self.left, self.exits = {}, left, {}
 
     def leaves_out(self, frame, words):
         """Shall this cut be left out? frame: where it is made"""
         if frame is None:
             return False
         site = frame.f_code, frame.f_lasti
-        words = words.format(source(frame))
-        self.sites[site] = words, f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
-        return site not in self.left
+        self.sites[site] = words.format(source(frame)), place_of(frame)
+        self.exits[source(frame)] = place_of(frame)
+        return self.left is not None and site not in self.left
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func in CUTS and args[0].requires_grad:
+        if func in EXITS and any(torch.is_tensor(a) and a.requires_grad for a in args):
+            if frame := frame_of_a_step():
+                self.exits[source(frame)] = place_of(frame)
+        if func in CUTS and (func == DATA or args[0].requires_grad):
             if self.leaves_out(frame_of_a_step(), "{} kept its gradient"):
                 return args[0].view_as(args[0])
         if func is torch.Tensor.register_hook:
@@ -42,6 +53,21 @@ class Uncut(Watch):
             if self.leaves_out(frame_of_a_step(), "{} had create_graph=True"):
                 kwargs = {**kwargs, "create_graph": True}
         return func(*args, **kwargs)
+
+
+def place_of(frame):
+    return f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
+
+
+def exits(subject):
+    """Where to look, if tensors that have a gradient become numbers; otherwise everywhere."""
+    with forgiving():
+        mode = Uncut(left=None)
+        with mode:
+            subject.run(subject.values)
+        if found := [f"{text} ({place})" for text, place in mode.exits.items()]:
+            return f"what leaves autograd: {', '.join(found[:3])}"
+    return CUT_OFF
 
 
 @contextlib.contextmanager

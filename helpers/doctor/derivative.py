@@ -9,12 +9,12 @@ import torch
 from .cases import Cases
 from .causes import CAUSES
 from .circumstances import has_own_nodes
-from .cuts import cut
+from .cuts import CUT_OFF, cut
 from .effort import calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
-from .factors import gradient_out_of_place
-from .forward import CUT_OFF, NOT_EXAMINED
+from .factors import grad_output_ignored, gradient_out_of_place
+from .forward import NOT_EXAMINED
 from .gradient import Case, Point
 from .paths import other_forward
 from .repair import Known, repair
@@ -177,6 +177,8 @@ def diagnosis(exam, cases, changes, forwards):
     """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
     case = cases[0]
     if not exam.faithful:
+        if case.given.any() and (words := grad_output_ignored(cases)):
+            return TEXTS["grad-output-ignored"], case.input, case.evidence, words
         if words := gradient_out_of_place(cases, faithful=False):
             return TEXTS["out-of-place"], case.input, {}, words
         if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
@@ -205,9 +207,10 @@ def diagnosis(exam, cases, changes, forwards):
 
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
-    *COARSE, "factor-missing", "grad-output-scaled", "mean-for-sum", "misplaced", "operand-turned",
-    "other-mask", "outputs-scaled", "right-only-for-ones", "scaled", "scaled-along",
-    "sum-for-mean", "term-missing", "term-off",
+    *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",
+    "grad-output-scaled", "inner-derivative-forgotten", "jacobian-transposed", "mean-for-sum",
+    "misplaced", "operand-turned", "other-mask", "outputs-scaled", "right-only-for-ones", "scaled",
+    "scaled-along", "sum-for-mean", "term-missing", "term-off",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from .cuts import CUT_OFF, exits
 from .exceptions import told
 from .reached import Reached
 from .report import SEVERITIES, Report
@@ -55,6 +56,8 @@ class Examination:
 
     def report(self, trials):
         for finding in self.run_through(trials):
+            if finding.remedy == CUT_OFF:
+                finding.remedy = exits(self.subject)
             known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
             if not known or finding.through and finding.message not in [f.message for f in known]:
                 self.findings.append(finding)

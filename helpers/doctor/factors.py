@@ -74,7 +74,7 @@ def gradient_none(cases):
     before=("grad-output-ignored",),  # zeros are the same for every grad_output
 )
 def gradient_zero(cases):
-    return not any(c.given.any() for c in cases)
+    return all(largest(c.given) <= 1e-12 * largest(c.expected) for c in cases)  # or rounding
 
 
 @cause(

@@ -15,7 +15,6 @@ from .subject import CallError, differentiable, graph, phase, tensors
 
 trial = Trials()
 
-CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
 )
@@ -247,7 +246,9 @@ def leaves_are_untouched(exam):
 
 REFUSED = "autograd refuses to change such an output in place (`y += 1` raises)."
 COPY = "a copy, if callers may do that"
-INPUT_RETURNED = note("input-returned", "Forward returns {x} itself: " + REFUSED, look=COPY)
+INPUT_RETURNED = note(
+    "input-returned", "Forward returns {x} itself, or a view of it all: " + REFUSED, look=COPY
+)
 VIEW_RETURNED = note("view-returned", "Forward returns a view of {x}: " + REFUSED, look=COPY)
 
 

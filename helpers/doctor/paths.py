@@ -289,6 +289,8 @@ def weighing(part, factor, chosen=None):
 
 def weighing_said(step, part, factor):
     name, one = step.written(part), len(step.parts) == 1
+    if factor == 0 and 0 in part and step.in_place:
+        return f"autograd did not see {step.whole}"
     if factor == 0:
         return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
     what = step.text if one else f"{step.text} with respect to {name}"

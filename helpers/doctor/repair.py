@@ -62,6 +62,7 @@ class Backward:
         self.case, watch = case, Watch()
         with watch:
             self.run = case.subject.run(case.point.values)
+        self.of_forward = watch.codes
         self.names = watch.names | {f"forward's {name}": t for name, t in watch.texts.items()}
         inputs = zip(case.subject.inputs, case.point.values, strict=True)
         self.names |= {f"`{name}`": value for name, value in inputs}
@@ -75,7 +76,7 @@ class Backward:
         with watching(Watch(self.names, records, None if returns else changes)) as watch:
             grads = case.subject.backward(self.run, vs, retain=True, create=records)
         if returns:
-            last = Return(watch.steps[-1], watch.texts, case.input, grads[case.i])
+            last = Return(watch.steps[-1], watch, case.input, grads[case.i])
             grads[case.i] = returns(last)
         return grads, watch
 
@@ -94,7 +95,7 @@ class Repair:
             raise ValueError("there is nothing left to differentiate")
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
             raise ValueError("backward does something else when it is watched")
-        self.sites = {"return": [Return(watch.steps[-1], watch.texts, case.input, self.grad)]}
+        self.sites = {"return": [Return(watch.steps[-1], watch, case.input, self.grad)]}
         for step in watch.steps:
             self.sites.setdefault(step.site, []).append(step)
         self.probe()
@@ -160,6 +161,8 @@ class Repair:
     def words(self, said, *steps):
         """What was found, which is noted."""
         words = {"change": f"right if: {said}", "place": places_of(steps)}
+        if any(step.site[0] in self.backwards[0].of_forward for step in steps):
+            words["place"] += ", when backward calls it, not forward"
         self.known.append((self.held, words))
         return words
 

@@ -5,9 +5,10 @@ import re
 
 import torch
 
+from .cuts import CUT_OFF
 from .examination import Trials, tolerance
 from .exceptions import told
-from .forward import CUT_OFF, nodes
+from .forward import nodes
 from .grain import Grain
 from .report import error, note, warning
 from .screen import screen

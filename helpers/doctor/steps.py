@@ -109,8 +109,10 @@ class Step:
 class Return(Step):
     """What backward returns for one input, as if it were made in a last step."""
 
-    def __init__(self, last, texts, input, grad):
-        self.func, self.args, self.kwargs, self.scope = None, (), {}, last.scope | texts
+    def __init__(self, last, watch, input, grad):
+        texts, rebound = watch.texts, watch.rebound
+        scope = {name: t for name, t in last.scope.items() if name not in rebound}
+        self.func, self.args, self.kwargs, self.scope = None, (), {}, scope | texts
         self.site, self.text = "return", f"what is returned for `{input}`"
         self.line, self.name, self.edge = last.line, last.name, None
         self.value = grad.detach().clone()
@@ -127,6 +129,7 @@ class Watch(TorchFunctionMode):
         self.names = {} if names is None else names
         self.records, self.changes, self.backward = records, changes, names is not None
         self.steps, self.texts, self.copies = [], {}, {}
+        self.bound, self.rebound, self.codes = {}, set(), set()
 
     def copy(self, t):
         """A copy of the tensor as it is now; the same one for as long as nothing changes it."""
@@ -137,6 +140,9 @@ class Watch(TorchFunctionMode):
 
     def scope(self, frame):
         found = {}
+        for name, value in held(frame):
+            if self.bound.setdefault((frame.f_code, name), id(value)) != id(value):
+                self.rebound.add(name)  # what it names at the end, nobody knows
         for name, value in itertools.chain(held(frame), self.texts.items(), self.names.items()):
             if isinstance(value, torch.Tensor):
                 small = 0 < value.numel() <= LARGEST and not value.is_complex()
@@ -157,6 +163,7 @@ class Watch(TorchFunctionMode):
         if is_real(value):
             self.texts[source(frame)] = value
         if not self.backward:
+            self.codes.add(frame.f_code)
             self.names.update((f"forward's {name}", t) for name, t in held(frame))
         return value
 

@@ -32,7 +32,7 @@ class ForwardStep(Step):
             if is_number(t) and t.requires_grad:
                 parts.setdefault(id(t), []).append(where)
         self.parts = [tuple(part) for part in parts.values()]
-        self.recorded, self.pieces, self.value = recorded, (), None
+        self.recorded, self.pieces, self.value, self.in_place = recorded, (), None, False
 
     def made_of(self, value):
         """Notes what the call made; of a tuple in which one tensor has a gradient, this one."""
@@ -41,7 +41,8 @@ class ForwardStep(Step):
             if self.pieces != [0]:
                 return
             value = value[0]
-        if is_number(value) and value.requires_grad and all(value is not a for a in self.args[:1]):
+        self.in_place = value is None or any(value is a for a in self.args[:1])
+        if is_number(value) and value.requires_grad and not self.in_place:
             self.made(value)
             self.edge = get_gradient_edge(value)
 

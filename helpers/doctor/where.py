@@ -110,6 +110,8 @@ def by_value(points, numbers, varied):
             good, bad = (sign * right).max().item(), (sign * wrong).min().item()
             edge = 0.0 if good <= 0 < bad else sign * (good + bad) / 2
             few = min(len(right), len(wrong)) < 3
+            if few and len(right) + len(wrong) < 8 or len(points[0].elements) < 4:
+                continue  # by chance
             if good < bad and not (few and (edge or len(points) < 2)):
                 if sizes[what].dtype == torch.bool:
                     return f"where {what} is {sign > 0},", True
