@@ -304,7 +304,7 @@ class NearlyLinear(Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        return x.exp() + 0.0001 * x**3
+        return x.exp() + 2e-5 * x**3
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -315,7 +315,7 @@ class NearlyLinear(Function):
 def test_what_is_nearly_right_may_lack_a_term():
     (finding,) = [f for f in examine(NearlyLinear, random(3, 4)).findings if f.severity == "error"]
     assert finding.code == "few-digits"
-    assert finding.change == "as if: `0.0001 * x**3` were a constant in `x.exp() + 0.0001 * x**3`"
+    assert finding.change == "right if: 6e-05 times `x` times `x` were added to `x.exp()`"
 
 
 class Ignores(Function):
