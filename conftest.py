@@ -85,6 +85,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.freeze()  # all that was imported stays: no collection need look at it, no fork copy it
+    gc.set_threshold(20_000)  # instead of 700: a compiler makes much, and little of it is garbage
 
 
 def run_or_let_it_say_why(item, run):

@@ -31,6 +31,7 @@ import ipykernel.kernelapp, matplotlib.pyplot, sklearn.datasets, sklearn.model_s
 import torch._dynamo  # with sympy; backward imports the one, the compiler the other
 
 gc.freeze()  # a kernel that collects garbage does not copy what it shares with the others
+gc.set_threshold(20_000)  # as conftest.py does
 signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
 while True:
     place = connection.wait(places)[0]
