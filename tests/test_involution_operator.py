@@ -170,22 +170,6 @@ def test_bad_arguments_do_not_reach_a_kernel(monkeypatch):
 # Derivatives
 
 
-def test_derivatives_in_both_modes_and_in_batches():
-    input, weight = tensors((1, 2, 3, 4), (1, 1, 2, 3, 2, 2))
-
-    def strided(input, weight):
-        return involution2d(input, weight, stride=(1, 2), padding=(0, 1))
-
-    assert gradcheck(
-        strided,
-        (input, weight),
-        check_forward_ad=True,
-        check_batched_grad=True,
-        check_batched_forward_grad=True,
-    )
-    assert gradgradcheck(strided, (input, weight), check_fwd_over_rev=True)
-
-
 def test_the_gradients_are_operators_with_derivatives():
     geometry = make_geometry(1, 2, 1, (3, 4), (2, 3), (1, 2), (0, 1), (1, 1))
     case = [t.requires_grad_() for t in random_tensors(geometry, torch.float64, seed=0)]
@@ -255,17 +239,6 @@ def test_compile(backend, dynamic):
         case = tensors(*sizes)
         assert_all_close(grad(compiled(*case), case), grad(reference_loss(*case), case))
     assert len(compilations) == (1 if dynamic else 3)
-
-
-def test_compiled_transforms_keep_the_gradient():
-    case = [t.detach() for t in tensors(*SIZES)]
-    compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
-    batch = [torch.stack([t, 2 * t]) for t in case]
-    expected = [torch.func.vmap(f)(*batch) for f in (function, torch.func.grad(loss))]
-    for f, other in zip((function, torch.func.grad(loss)), expected, strict=True):
-        torch.testing.assert_close(compiled(torch.func.vmap(f))(*batch), other)
-    jacobian = torch.func.jacrev(reference_loss)(*case)
-    torch.testing.assert_close(compiled(torch.func.jacrev(loss))(*case), jacobian)
 
 
 def test_compile_names_a_bad_argument():
