@@ -63,26 +63,6 @@ def test_agrees_with_one_process(team, name):
             torch.testing.assert_close(one, other, **TOLERANCE[torch.float64])
 
 
-def products_here(name):
-    """<v, A u> and <Aᵀ v, u>, this process's part of both."""
-    call, _, _, loss = CASES[name]
-    rank = dist.get_rank()
-    u = input_of(name, rank).requires_grad_()
-    output = call(u)
-    is_one = loss == "replicated" and name != "copy"  # one vector, that lies on every process
-    v = random(*output.shape, seed=100 if is_one else 100 + rank).detach()
-    (transposed,) = torch.autograd.grad(output, u, v)
-    return (v * output).sum().item(), (transposed * u).sum().item()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_backward_is_the_transpose(team, name):
-    left, right = zip(*team(products_here, name), strict=True)
-    if CASES[name][3] == "replicated":  # what is one vector counts once
-        left, right = (left, right[:1]) if name == "copy" else (left[:1], right)
-    assert sum(left) == pytest.approx(sum(right), rel=1e-12)
-
-
 def results_in(dtype):
     kept = []
     for name, (call, *_) in CASES.items():
