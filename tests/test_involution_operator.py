@@ -279,22 +279,21 @@ def test_aot_inductor(tmp_path):
     torch.testing.assert_close(output, unfold_involution(2 * case[0], case[1]))
 
 
-# Copies of the folder, where there is nothing but torch
+# Copies of the folder, where there is nothing but torch, and no warning either
 
 COPIES = """
 import gc, sys
 sys.modules.update(helpers=None, cupy=None)  # importing them raises ImportError
 import torch, one, other
+from one import benchmark, cuda
+compiler = sys.modules[one.cpu.find_compiler.__module__]
+compiler.find_spec = lambda name: None  # no ziglang either
 x = torch.ones(1, 1, 2, 2, requires_grad=True)
 w = torch.ones(1, 1, 1, 1, 2, 2)
 for copy in (one, other):
     print(torch.autograd.grad(copy.involution2d(x, w).sum(), x)[0].sum().item())
 one.Involution2d(16, 3).train()(torch.randn(1, 16, 4, 4)).sum().backward()
-print(one.backend())
-
-from one import benchmark, cuda
-compiler = sys.modules[one.cpu.find_compiler.__module__]
-compiler.find_spec = lambda name: None  # no ziglang either
+print(*one.backend(), sep="|")
 compiler.find_compiler.cache_clear()
 for failing in (cuda.find_cupy, compiler.find_compiler):
     try:
@@ -316,11 +315,15 @@ def test_two_copies_in_one_process(tmp_path):
     environment = {"PATH": "", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
     environment |= {k: v for k, v in os.environ.items() if k.startswith(("OMP", "MKL"))}
     done = subprocess.run(
-        [sys.executable, "-c", COPIES], env=environment, capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", COPIES],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     one, other, backend, cupy, compiler, after = done.stdout.splitlines()
     assert (one, other, after) == ("4.0", "4.0", "4.0")
+    assert backend.startswith("plain|no C++ compiler was found")
     assert cupy.startswith("ImportError: involution2d of CUDA tensors needs CuPy: pip install")
     assert compiler.startswith("CompilerNotFoundError: ") and "`pip install ziglang`" in compiler
 
