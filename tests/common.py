@@ -32,6 +32,17 @@ def layouts(dtype=torch.float64):
     }
 
 
+class Does(torch.nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
 def assert_agree(ours, theirs, inputs, dtype):
     """Values, and gradients for a random and for an expanded grad_output (that of a sum)."""
     mine, right = ours(*inputs), theirs(*inputs)
