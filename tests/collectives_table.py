@@ -3,14 +3,25 @@
 test_collectives.py runs over it, in groups of 2 and of 4 processes.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
-from helpers.ops import collectives
+from helpers.ops.collectives import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    copy,
+    halo_exchange,
+    reduce_scatter,
+)
 from tests.common import random
 
 # Every function against the same mathematics in one process. Each case: what a process calls, what
-# becomes of the list of all inputs, the shape of a rank's input, and whose the loss is.
+# becomes of the list of all inputs, the shape of an input or of that of a rank, whose the loss is.
 
 
 def halo_of(width, dim):
@@ -55,92 +66,57 @@ def lopsided(size):
 
 
 CASES = {
-    "copy": (
-        lambda x, size: collectives.copy(x),
-        lambda inputs: [inputs[0]] * len(inputs),
-        lambda rank: (3, 4),
-        "replicated",
-    ),
-    "all_reduce, replicated": (
-        lambda x, size: collectives.all_reduce(x),
-        to_all(sum),
-        lambda rank: (3, 4),
-        "replicated",
-    ),
-    "all_reduce, summed": (
-        lambda x, size: collectives.all_reduce(x, loss="summed"),
-        to_all(sum),
-        lambda rank: (),
-        "summed",
-    ),
+    "copy": (copy, lambda inputs: inputs[:1] * len(inputs), (3, 4), "replicated"),
+    "all_reduce, replicated": (all_reduce, to_all(sum), (3, 4), "replicated"),
+    "all_reduce, summed": (partial(all_reduce, loss="summed"), to_all(sum), (), "summed"),
     "all_gather, replicated": (
-        lambda x, size: collectives.all_gather(x, -1),
-        to_all(lambda inputs: torch.cat(inputs, -1)),
+        partial(all_gather, dim=-1),
+        to_all(partial(torch.cat, dim=-1)),
         lambda rank: (3, rank + 1),
         "replicated",
     ),
     "all_gather, summed": (
-        lambda x, size: collectives.all_gather(x, loss="summed"),
+        partial(all_gather, loss="summed"),
         to_all(torch.cat),
         lambda rank: (3 - rank % 3, 2),
         "summed",
     ),
-    "reduce_scatter": (
-        lambda x, size: collectives.reduce_scatter(x, 1),
-        scattered(1),
-        lambda rank: (3, 7),
-        "summed",
-    ),
+    "reduce_scatter": (partial(reduce_scatter, dim=1), scattered(1), (3, 7), "summed"),
     "reduce_scatter, sizes": (
-        lambda x, size: collectives.reduce_scatter(x, -2, sizes=lopsided(size)),
+        lambda x: reduce_scatter(x, -2, sizes=lopsided(dist.get_world_size())),
         lambda inputs: scattered(-2, lopsided(len(inputs)))(inputs),
-        lambda rank: (6, 2),
+        (6, 2),
         "summed",
     ),
     "all_to_all": (
-        lambda x, size: collectives.all_to_all(x, 0, -1),
+        partial(all_to_all, split_dim=0, concat_dim=-1),
         exchanged(0, 2),
         lambda rank: (7, 2, rank + 1),
         "summed",
     ),
-    "all_gather of nothing": (
-        lambda x, size: collectives.all_gather(x),
-        to_all(torch.cat),
-        lambda rank: (0, 2),
-        "replicated",
-    ),
-    "reduce_scatter of nothing": (
-        lambda x, size: collectives.reduce_scatter(x),
-        scattered(0),
-        lambda rank: (0, 2),
-        "summed",
-    ),
-    "all_to_all of nothing": (
-        lambda x, size: collectives.all_to_all(x, 0, 1),
-        exchanged(0, 1),
-        lambda rank: (1, 0),
-        "summed",
-    ),
+    "all_gather of nothing": (all_gather, to_all(torch.cat), (0, 2), "replicated"),
+    "reduce_scatter of nothing": (reduce_scatter, scattered(0), (0, 2), "summed"),
+    "all_to_all of nothing": (lambda x: all_to_all(x, 0, 1), exchanged(0, 1), (1, 0), "summed"),
     "halo_exchange of no width": (
-        lambda x, size: collectives.halo_exchange(x, 0, 0),
+        lambda x: halo_exchange(x, 0, 0),
         halo_of((0, 0), 0),
         lambda rank: (rank, 2),
         "summed",
     ),
     "halo_exchange": (
-        lambda x, size: collectives.halo_exchange(x, 1, -2),
+        lambda x: halo_exchange(x, 1, -2),
         halo_of((1, 1), -2),
         lambda rank: (2, rank + 1, 3),
         "summed",
     ),
     "halo_exchange, two widths": (
-        lambda x, size: collectives.halo_exchange(x, (2, 1), 0),
+        lambda x: halo_exchange(x, (2, 1), 0),
         halo_of((2, 1), 0),
         lambda rank: (3 - rank % 2, 2),
         "summed",
     ),
     "halo_exchange, one side": (
-        lambda x, size: collectives.halo_exchange(x, (0, 2), 1),
+        lambda x: halo_exchange(x, (0, 2), 1),
         halo_of((0, 2), 1),
         lambda rank: (1, 2 + rank),
         "summed",
@@ -150,13 +126,11 @@ CASES = {
 
 def input_of(name, rank, dtype=torch.float64):
     """What the process has; transposed in memory if it can be."""
-    shape = CASES[name][2](rank)
+    shape = CASES[name][2]
+    shape = shape(rank) if callable(shape) else shape
     seed = 0 if name == "copy" else rank
-    return (
-        random(*shape[::-1], dtype=dtype, seed=seed)
-        .detach()
-        .permute(tuple(range(len(shape))[::-1]))
-    )
+    backwards = random(*shape[::-1], dtype=dtype, seed=seed).detach()
+    return backwards.permute(tuple(range(len(shape))[::-1]))
 
 
 # What does not fit: each process gets the same error, and none waits for the others
@@ -166,184 +140,135 @@ def ones(*shape, **options):
     return torch.ones(shape, **options)
 
 
-def odd_one(usual, odd):
-    """Rank 1 does something else."""
-    return lambda rank: (odd if rank == 1 else usual)()
+def to_the_last(size):
+    return [0] * (dist.get_world_size() - 1) + [size]
 
 
-BAD = {
+BAD = {  # what process `rank` calls, what all are told, and what that with rank 1 is told instead
     "shapes": (
-        odd_one(
-            lambda: collectives.all_reduce(ones(2, 4)), lambda: collectives.all_reduce(ones(3, 4))
-        ),
+        lambda rank: all_reduce(ones(2 + (rank == 1), 4)),
         "all_reduce: rank 1 has an input of shape (3, 4), but rank 0 (2, 4)",
     ),
     "shapes but for one dimension": (
-        odd_one(
-            lambda: collectives.all_gather(ones(2, 4), -2),
-            lambda: collectives.all_gather(ones(3, 5), -2),
-        ),
+        lambda rank: all_gather(ones(2, 4 + (rank == 1)), -2),
         "all_gather: rank 1 has an input of shape ('*', 5), but rank 0 ('*', 4)",
     ),
     "numbers of dimensions": (
-        odd_one(
-            lambda: collectives.halo_exchange(ones(2, 4), 1, 0),
-            lambda: collectives.halo_exchange(ones(2, 4, 1), 1, 0),
-        ),
+        lambda rank: halo_exchange(ones(2, 4, *[1] * (rank == 1)), 1, 0),
         "halo_exchange: rank 1 has an input of shape ('*', 4, 1), but rank 0 ('*', 4)",
     ),
     "dtypes": (
-        odd_one(
-            lambda: collectives.copy(ones(2)),
-            lambda: collectives.copy(ones(2, dtype=torch.float64)),
-        ),
+        lambda rank: copy(ones(2).double() if rank == 1 else ones(2)),
         "copy: rank 1 has an input of torch.float64, but rank 0 torch.float32",
     ),
     "calls": (
-        odd_one(lambda: collectives.copy(ones(2)), lambda: collectives.reduce_scatter(ones(2))),
+        lambda rank: (reduce_scatter if rank == 1 else copy)(ones(2)),
         "rank 1 calls reduce_scatter, but rank 0 copy",
     ),
     "losses": (
-        odd_one(
-            lambda: collectives.all_reduce(ones(2)),
-            lambda: collectives.all_reduce(ones(2), loss="summed"),
-        ),
+        lambda rank: all_reduce(ones(2), loss="summed" if rank == 1 else "replicated"),
         "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 (0,)",
     ),
     "dimensions": (
-        odd_one(
-            lambda: collectives.all_to_all(ones(4, 4, 4), 0, 1),
-            lambda: collectives.all_to_all(ones(4, 4, 4), 2, 1),
-        ),
+        lambda rank: all_to_all(ones(4, 4, 4), 2 if rank == 1 else 0, 1),
         "all_to_all: rank 1 has as dimensions, loss, width, sizes (2, 1, ",
     ),
     "sizes": (
-        odd_one(
-            lambda: collectives.reduce_scatter(ones(9)),
-            lambda: collectives.reduce_scatter(
-                ones(9), sizes=[0] * (dist.get_world_size() - 1) + [9]
-            ),
-        ),
+        lambda rank: reduce_scatter(ones(9), sizes=to_the_last(9) if rank == 1 else None),
         "reduce_scatter: rank 1 has as dimensions, loss, width, sizes (0, 0, ",
     ),
     "requires_grad": (
-        odd_one(
-            lambda: collectives.copy(ones(2)), lambda: collectives.copy(ones(2, requires_grad=True))
-        ),
+        lambda rank: copy(ones(2, requires_grad=rank == 1)),
         "copy: rank 1 has an input with requires_grad True, but rank 0 False",
     ),
     "requires_grad, where backward sends": (
-        lambda rank: collectives.all_gather(ones(2, requires_grad=rank == 1), loss="summed"),
+        lambda rank: all_gather(ones(2, requires_grad=rank == 1), loss="summed"),
         "all_gather: rank 1 has an input with requires_grad True, but rank 0 False",
     ),
     "a low strip": (
-        lambda rank: collectives.halo_exchange(ones(3 - 2 * (rank == 1), 2), (0, 2), 0),
+        lambda rank: halo_exchange(ones(3 - 2 * (rank == 1), 2), (0, 2), 0),
         "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
     ),
     "a low strip at the edge": (
-        lambda rank: collectives.halo_exchange(ones(2 - (rank == 0), 2), (1, 2), 0),
+        lambda rank: halo_exchange(ones(2 - (rank == 0), 2), (1, 2), 0),
         "halo_exchange: width is (1, 2), but the strip of rank 0 is only 1 high",
     ),
     "one is refused": (
-        odd_one(
-            lambda: collectives.all_reduce(ones(2)), lambda: collectives.all_reduce(ones(2).int())
-        ),
+        lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
         "all_reduce: rank 1 refused its arguments",
         "input must be floating-point, got torch.int32",
     ),
     "one is too narrow for its layer": (
-        lambda rank: collectives.RowParallelLinear(8, 3)(
-            ones(2, 8 // dist.get_world_size() - (rank == 1))
-        ),
+        lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
         "all_reduce: rank 1 refused its arguments",
         "input must have shape (..., ",
     ),
 }
+LOSS = "loss must be 'replicated' or 'summed', got"
+WIDTH = "width must be an int or a pair of ints, got"
 EVERYWHERE = {
-    "a list": (lambda: collectives.copy([1.0]), "input must be a torch.Tensor, got list"),
+    "a list": (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
     "integers": (
-        lambda: collectives.all_gather(ones(2).long()),
+        lambda: all_gather(ones(2).long()),
         "input must be floating-point, got torch.int64",
     ),
     "nine dimensions": (
-        lambda: collectives.copy(ones(*[1] * 9)),
+        lambda: copy(ones(*[1] * 9)),
         "input must have at most 8 dimensions, got 9",
     ),
-    "loss": (
-        lambda: collectives.all_gather(ones(2), loss="mean"),
-        "loss must be 'replicated' or 'summed', got 'mean'",
-    ),
-    "loss of all_reduce": (
-        lambda: collectives.all_reduce(ones(2), loss=None),
-        "loss must be 'replicated' or 'summed', got None",
-    ),
+    "loss": (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
+    "loss of all_reduce": (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
     "no dimension": (
-        lambda: collectives.all_gather(ones()),
+        lambda: all_gather(ones()),
         "dim must be a dimension of an input with 0, got 0",
     ),
     "dim": (
-        lambda: collectives.reduce_scatter(ones(2), -2),
+        lambda: reduce_scatter(ones(2), -2),
         "dim must be a dimension of an input with 1, got -2",
     ),
-    "dim, a float": (lambda: collectives.all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
-    "dim, a bool": (
-        lambda: collectives.all_gather(ones(2), False),
-        "dim must be an int, got False",
-    ),
+    "dim, a float": (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
+    "dim, a bool": (lambda: all_gather(ones(2), False), "dim must be an int, got False"),
     "concat_dim": (
-        lambda: collectives.all_to_all(ones(2, 2), 0, 2),
+        lambda: all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",
     ),
     "one dimension twice": (
-        lambda: collectives.all_to_all(ones(4, 4), 1, -1),
+        lambda: all_to_all(ones(4, 4), 1, -1),
         "split_dim and concat_dim must differ, got 1 twice",
     ),
     "too few sizes": (
-        lambda: collectives.reduce_scatter(ones(6), sizes=[6]),
+        lambda: reduce_scatter(ones(6), sizes=[6]),
         "sizes that add up to 6, got [6]",
     ),
     "no list of sizes": (
-        lambda: collectives.all_to_all(ones(6, 2), 0, 1, sizes=6),
+        lambda: all_to_all(ones(6, 2), 0, 1, sizes=6),
         "sizes that add up to 6, got 6",
     ),
     "sizes, floats": (
-        lambda: collectives.reduce_scatter(
-            ones(6), sizes=[6.0] + [0.0] * (dist.get_world_size() - 1)
-        ),
+        lambda: reduce_scatter(ones(6), sizes=[float(n) for n in to_the_last(6)[::-1]]),
         "sizes that add up to 6, got [6.0, 0.0",
     ),
     "a wrong sum of sizes": (
-        lambda: collectives.all_to_all(ones(6, 2), 0, 1, sizes=[1] * dist.get_world_size()),
+        lambda: all_to_all(ones(6, 2), 0, 1, sizes=[1] * dist.get_world_size()),
         "sizes that add up to 6, got [1, 1",
     ),
     "a negative size": (
-        lambda: collectives.reduce_scatter(
-            ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)
-        ),
+        lambda: reduce_scatter(ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)),
         "sizes that add up to 6, got [7, -1",
     ),
-    "width": (
-        lambda: collectives.halo_exchange(ones(6), 1.0, 0),
-        "width must be an int or a pair of ints, got 1.0",
-    ),
-    "width, a bool": (
-        lambda: collectives.halo_exchange(ones(6), (1, True), 0),
-        "width must be an int or a pair of ints, got (1, True)",
-    ),
-    "three widths": (
-        lambda: collectives.halo_exchange(ones(6), (1, 1, 1), 0),
-        "width must be an int or a pair of ints, got (1, 1, 1)",
-    ),
+    "width": (lambda: halo_exchange(ones(6), 1.0, 0), f"{WIDTH} 1.0"),
+    "width, a bool": (lambda: halo_exchange(ones(6), (1, True), 0), f"{WIDTH} (1, True)"),
+    "three widths": (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
     "a negative width": (
-        lambda: collectives.halo_exchange(ones(6), (1, -1), 0),
+        lambda: halo_exchange(ones(6), (1, -1), 0),
         "width must not be negative, got (1, -1)",
     ),
     "a width and no dimension": (
-        lambda: collectives.halo_exchange(ones(6), -1, 1),
+        lambda: halo_exchange(ones(6), -1, 1),
         "dim must be a dimension of an input with 1, got 1",
     ),
     "features": (
-        lambda: collectives.ColumnParallelLinear(3, 4)(ones(2, 4)),
+        lambda: ColumnParallelLinear(3, 4)(ones(2, 4)),
         "input must have shape (..., 3), got (2, 4)",
     ),
 }

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # How far a result may be off: a few units in the last place of the dtype.
@@ -33,6 +32,17 @@ def layouts(dtype=torch.float64):
     }
 
 
+class Does(torch.nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
 def assert_agree(ours, theirs, inputs, dtype):
     """Values, and gradients for a random and for an expanded grad_output (that of a sum)."""
     mine, right = ours(*inputs), theirs(*inputs)
@@ -48,25 +58,6 @@ def assert_agree(ours, theirs, inputs, dtype):
         for one, other in zip(given, expected, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
-
-
-def assert_gradients(op, *inputs):
-    assert gradcheck(op, inputs)
-    assert gradgradcheck(op, inputs)
-
-
-def assert_works_compiled(op, *inputs):
-    """One graph, static and dynamic shapes, forward and backward the same as without."""
-    leaves = [i for i in inputs if isinstance(i, torch.Tensor)]
-    expected = op(*inputs)
-    gradients = torch.autograd.grad(expected.square().sum(), leaves)
-    for dynamic in (False, True):
-        torch.compiler.reset()
-        compiled = torch.compile(op, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-        output = compiled(*inputs)
-        torch.testing.assert_close(output, expected)
-        given = torch.autograd.grad(output.square().sum(), leaves)
-        torch.testing.assert_close(given, gradients)
 
 
 def assert_raises(kind, words, op, *inputs):

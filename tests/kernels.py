@@ -6,30 +6,53 @@ and environment are those that were asked for, and in which no cell has run.
 """
 
 import atexit
-import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 from functools import cache
+from multiprocessing import connection
 
 from jupyter_client.provisioning import local_provisioner
 
+ADDRESS = "EXTENDING_PYTORCH_KERNELS"  # in the environment: the socket of the server
 SERVER = """
-import gc, json, os, signal, sys
+import os, signal, sys
+from multiprocessing import connection
+from socket import socket
 
+places = [sys.stdin, socket(fileno=int(sys.argv[1]))]
+if sys.stdin in connection.wait(places):  # the tests have ended, without a notebook
+    sys.exit()
+
+import gc
 import ipykernel.kernelapp, matplotlib.pyplot, sklearn.datasets, sklearn.model_selection, torch
 import torch._dynamo  # with sympy; backward imports the one, the compiler the other
 
 gc.freeze()  # a kernel that collects garbage does not copy what it shares with the others
+gc.set_threshold(20_000)  # as conftest.py does
 signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
-for line in sys.stdin:
-    command, folder, environment = json.loads(line)
+while True:
+    place = connection.wait(places)[0]
+    if place is sys.stdin:
+        sys.exit()
+    if place is places[1]:
+        places.append(connection.Connection(place.accept()[0].detach()))
+        continue
+    try:
+        command, folder, environment = place.recv()
+    except EOFError:
+        places.remove(place)
+        continue
     kernel = os.fork()
     if kernel:
         os.setpgid(kernel, kernel)  # jupyter_client ends a kernel with its whole group
-        print(kernel, flush=True)
+        place.send(kernel)
     else:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for place in places[1:]:
+            place.close()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(nowhere, stream)
@@ -41,9 +64,8 @@ for line in sys.stdin:
 """
 
 
-@cache
-def server():
-    """One in each process of pytest, and not before the first notebook."""
+def start_server():
+    """One for all processes of pytest; it imports nothing before the first notebook."""
     # What is asked for at import: a kernel sets this backend; chapter 15 wants Triton's interpreter
     # where there is no GPU, and the compiler imports Triton.
     no_gpu = not os.path.exists("/dev/nvidiactl")
@@ -51,10 +73,21 @@ def server():
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "TRITON_INTERPRET": str(int(no_gpu)),
     }
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", SERVER], env=environment, **pipes)
+    folder = tempfile.TemporaryDirectory()  # that only its owner can enter
+    os.environ[ADDRESS] = os.path.join(folder.name, "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.environ[ADDRESS])
+        listener.listen()
+        command = [sys.executable, "-c", SERVER, str(listener.fileno())]
+        pipe = {"stdin": subprocess.PIPE, "pass_fds": [listener.fileno()]}
+        process = subprocess.Popen(command, env=environment, **pipe)
+    atexit.register(folder.cleanup)
     atexit.register(process.communicate)  # closes its stdin, which ends it
-    return process
+
+
+@cache
+def server():
+    return connection.Client(os.environ[ADDRESS])
 
 
 class Fork:
@@ -63,9 +96,8 @@ class Fork:
     stdin = stdout = stderr = None
 
     def __init__(self, command, cwd=None, env=None, **_):
-        request = [command, os.fspath(cwd or os.getcwd()), dict(env or os.environ)]
-        print(json.dumps(request), file=server().stdin, flush=True)
-        self.pid = int(server().stdout.readline())
+        server().send((command, os.fspath(cwd or os.getcwd()), dict(env or os.environ)))
+        self.pid = server().recv()
 
     def poll(self):
         try:
@@ -84,3 +116,5 @@ def fork_kernels():
     """Only on Linux; elsewhere a library may not survive a fork, and kernels start as always."""
     if sys.platform == "linux":
         local_provisioner.launch_kernel = Fork
+        if ADDRESS not in os.environ:
+            start_server()

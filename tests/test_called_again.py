@@ -10,7 +10,7 @@ from torch.autograd import grad
 from helpers.lessons.memory import Alive
 from helpers.ops import recompute as recompute_py
 from helpers.ops import reversible as reversible_py
-from tests.common import random
+from tests.common import Does, random
 
 
 def recomputing(module, x):
@@ -21,15 +21,6 @@ def reversible(module, x):
     """As y1 = 0 + f(x2) and y2 = x2 + 0, so that all numbers are those of f to the last bit."""
     model = reversible_py.ReversibleSequential([(module, Does(torch.zeros_like))])
     return model(torch.zeros_like(x), x)[0]
-
-
-class Does(nn.Module):
-    def __init__(self, what):
-        super().__init__()
-        self.what = what
-
-    def forward(self, x):
-        return self.what(x)
 
 
 each_way = pytest.mark.parametrize(

@@ -26,11 +26,10 @@ EXERCISES = {given.number: given for given in exercises()}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
-def wrong_attempts(number):
-    """Pairs of an attempt and words that the verdict on it must hold."""
+def judged(number, *edits):
+    """The verdict on the solution, edited."""
     given = EXERCISES[number]
-    for *edits, words in given.wrong:
-        yield given.made_of(given.edited(*edits)), words
+    return given.judge(given.made_of(given.edited(*edits)))
 
 
 def exercise_cells():
@@ -63,12 +62,11 @@ def test_solution_is_accepted(number):
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, monkeypatch):
     monkeypatch.setattr(native, "PROCESSOR_SECONDS", 0.3)  # of loops that do not end
-    attempts = list(wrong_attempts(number))
-    assert len(attempts) >= 3
-    for attempt, words in attempts:
-        verdict = exercise(number).judge(attempt)
-        assert verdict.mark == WRONG, f"{attempt} was accepted"
-        assert words in verdict.message, f"{attempt}: {verdict.message}"
+    assert len(EXERCISES[number].wrong) >= 3
+    for *edits, words in EXERCISES[number].wrong:
+        verdict = judged(number, *edits)
+        assert verdict.mark == WRONG, f"{edits} was accepted"
+        assert words in verdict.message, f"{edits}: {verdict.message}"
 
 
 @each_exercise
@@ -122,9 +120,7 @@ def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new)
 )
 @needs_compiler
 def test_other_right_answers_in_c_are_accepted(number, old, new):
-    source = EXERCISES[number].reference
-    assert old in source
-    verdict = EXERCISES[number].judge(source.replace(old, new))
+    verdict = judged(number, old, new)
     assert verdict.mark == RIGHT, verdict.message
 
 
@@ -139,8 +135,7 @@ def test_other_right_answers_in_c_are_accepted(number, old, new):
 def test_other_right_answers_in_triton_are_accepted(old, new, monkeypatch):
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-    given = EXERCISES["15.3"]
-    verdict = given.judge(given.made_of(given.edited(old, new)))
+    verdict = judged("15.3", old, new)
     assert verdict.mark == RIGHT, verdict.message
 
 
@@ -175,38 +170,35 @@ def test_other_right_answers_are_accepted():
         assert verdict.mark == RIGHT, verdict.message
 
 
-def test_other_ways_to_multiply_by_the_hessian_are_accepted():
-    given = EXERCISES["5.2"]
-    for edits in [
-        ["    x =", "    assert f(x).dim() == 0\n    x ="],
-        ["return grad", "def product(): return product and grad",
-         "[0]", "[0]\n    return product()"],
-        ["(first,) = grad(f(x), x, create_graph=True)", "f(x).backward(create_graph=True)\n"
-         "    first, x.grad = x.grad, None"],
-    ]:  # fmt: skip
-        verdict = given.judge(given.made_of(given.edited(*edits)))
-        assert verdict.mark == RIGHT, verdict.message
-
-
-def test_other_ways_to_newtons_root_are_accepted():
-    given = EXERCISES["13.2"]
-    loop = """        for _ in range(60):
+LOOP = """        for _ in range(60):
             before, z = z, (z + a / z) / 2
             if torch.equal(z, before):
                 break
 """
-    solver = "helpers.ops.fixed_point import fixed_point"
-    for edits in [
-        ["        z = torch", "        if (a <= 0).any(): raise ValueError\n        z = torch"],
-        ["                break\n", "                break\n        else: raise RuntimeError\n"],
-        [loop, f"        from {solver}\n"
-         "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=1e-6)\n"],
-        ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"],
-        ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)", "(2 * z)",
-         "(2 * a.sqrt())"],
-    ]:  # fmt: skip
-        verdict = given.judge(given.made_of(given.edited(*edits)))
-        assert verdict.mark == RIGHT, verdict.message
+
+
+@pytest.mark.parametrize(
+    "number, edits",
+    [
+        ("5.2", ["    x =", "    assert f(x).dim() == 0\n    x ="]),
+        ("5.2", ["return grad", "def product(): return product and grad",
+                 "[0]", "[0]\n    return product()"]),
+        ("5.2", ["(first,) = grad(f(x), x, create_graph=True)",
+                 "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"]),
+        ("13.2", ["        z = torch",
+                  "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
+        ("13.2", ["                break\n",
+                  "                break\n        else: raise RuntimeError\n"]),
+        ("13.2", [LOOP, "        from helpers.ops.fixed_point import fixed_point\n"
+                  "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=1e-6)\n"]),
+        ("13.2", ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"]),
+        ("13.2", ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)",
+                  "(2 * z)", "(2 * a.sqrt())"]),
+    ],
+)  # fmt: skip
+def test_other_ways_are_accepted(number, edits):
+    verdict = judged(number, *edits)
+    assert verdict.mark == RIGHT, verdict.message
 
 
 def test_a_subclass_of_an_answer_is_an_answer():
@@ -225,18 +217,14 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
 
     refuses = "@torch.autograd.function.once_differentiable\n    def backward"
-    once = [
-        given.judge(given.made_of(given.edited("def backward", refuses)))
-        for given in (EXERCISES["2.1"], EXERCISES["14.1"])
-    ]
+    once = [judged(number, "def backward", refuses) for number in ("2.1", "14.1")]
     for verdict in (EXERCISES["2.2"].judge(Multiply), *once):
         assert verdict.mark == RIGHT, verdict.message
 
 
 def test_a_line_of_ours_is_not_quoted():
-    given = EXERCISES["1.1"]
-    two = given.made_of(given.edited("return grad_output", "return grad_output, grad_output"))
-    assert given.judge(two).message.endswith("(expected 1, but got 2).")
+    verdict = judged("1.1", "return grad_output", "return grad_output, grad_output")
+    assert verdict.message.endswith("(expected 1, but got 2).")
 
 
 def test_a_collector_that_was_off_stays_off():
@@ -249,13 +237,12 @@ def test_a_collector_that_was_off_stays_off():
 
 
 def test_where_is_said_unless_it_is_the_same_everywhere():
-    given = EXERCISES["3.1"]
     for edits, said in [
         (["- 1), None", "- 1)"], "Backward returned 1 gradient(s)"),
         (["x ** (ctx.n - 1)", "-(x ** (ctx.n - 1))"], "with n = 3: The gradient of `x` is right"),
         (["return x**n", "return None if n == 1 else x**n"], "with n = 1: it returns None"),
     ]:
-        verdict = given.judge(given.made_of(given.edited(*edits)))
+        verdict = judged("3.1", *edits)
         assert verdict.message.startswith(said), verdict.message
 
 
@@ -266,8 +253,7 @@ def test_one_suspect_only_is_wrong():
 
 
 def test_a_result_of_another_dtype_is_said():
-    given = EXERCISES["9.3"]
-    verdict = given.judge(given.made_of(given.edited("return x", "return x.double()")))
+    verdict = judged("9.3", "return x", "return x.double()")
     assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
 
 

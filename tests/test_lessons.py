@@ -15,12 +15,13 @@ import torch
 from nbval.plugin import NbCellError
 from torch.autograd import Function
 
+import conftest
 from helpers.lessons import clinic, complaints, draw, missing, native, timeline
 from helpers.lessons.compare import difference
 from helpers.lessons.data import digits
 from helpers.lessons.memory import Alive, Kept
 from helpers.lessons.patients import PATIENTS
-from tests import conftest, needs
+from tests import needs
 from tests.needs import needs_compiler
 
 

@@ -12,7 +12,6 @@ from tests.common import (
     TOLERANCE,
     assert_agree,
     assert_raises,
-    assert_works_compiled,
     random,
 )
 from tests.ops import OPS
@@ -113,13 +112,6 @@ def test_state_dict_goes_both_ways():
             ours.load_state_dict(wrong.state_dict())
 
 
-def test_to_half_and_double():
-    ours, theirs = twins(3, 5)
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        assert_twins(ours.to(dtype), theirs.to(dtype), random(4, 3, dtype=dtype))
-    assert ours.half().weight.dtype == torch.float16
-
-
 def test_meta_device_and_to_empty():
     module = Linear(3, 5, device="meta")
     assert module(torch.empty(2, 3, device="meta")).shape == (2, 5)
@@ -158,17 +150,8 @@ def test_parametrizations(name):
     assert_twins(ours, theirs, random(4, 3))
 
 
-def test_module_under_autocast():
-    ours, theirs = twins(3, 5)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = [module(torch.ones(2, 3)) for module in (ours, theirs)]
-    assert outputs[0].dtype == torch.bfloat16
-    torch.testing.assert_close(*outputs)
-
-
-def test_module_compiles_and_exports():
+def test_module_is_exported_saved_and_loaded():
     module = Linear(3, 5)
-    assert_works_compiled(module, random(2, 3, dtype=torch.float32))
     program = torch.export.export(
         module, (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
     )

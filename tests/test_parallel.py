@@ -18,11 +18,6 @@ from torch.distributed.tensor import (
     init_device_mesh,
 )
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -42,7 +37,7 @@ for module in (sys.modules[__name__], collectives_table, common):
 pytestmark = pytest.mark.parametrize("team", [4], indirect=True, scope="module")
 
 
-# Linear layers, against nn.Linear and PyTorch's own parallel layers
+# Linear layers, against nn.Linear
 
 
 def layers_here(features, hidden, outputs, bias):
@@ -103,33 +98,6 @@ def test_linear_layers(team, features, hidden, outputs, bias):
             f"RowParallelLinear(in_features={hidden}, out_features={outputs}, bias={bias},"
             f" cut into {collectives.shares(hidden, team.size)})"
         )
-
-
-def pytorchs_own_here():
-    """The largest difference from ColwiseParallel and RowwiseParallel: output and gradients."""
-    torch.manual_seed(0)
-    options = {"dtype": torch.float64}
-    ours = nn.Sequential(
-        collectives.ColumnParallelLinear(3, 8, **options),
-        nn.Tanh(),
-        collectives.RowParallelLinear(8, 2, **options),
-    )
-    theirs = nn.Sequential(nn.Linear(3, 8, **options), nn.Tanh(), nn.Linear(8, 2, **options))
-    theirs.load_state_dict(ours.state_dict())
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    parallelize_module(theirs, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    x = random(4, 3)
-    outputs = ours(x), theirs(x)
-    for output in outputs:
-        cubes(output).backward()
-    parameters = zip(ours.parameters(), theirs.parameters(), strict=True)
-    pairs = [(p.grad, q.grad.to_local()) for p, q in parameters]
-    return [(one - other).abs().max().item() for one, other in [outputs, *pairs]]
-
-
-def test_linear_layers_as_pytorchs_own(team):
-    for differences in team(pytorchs_own_here):
-        assert len(differences) == 5 and max(differences) < 1e-12
 
 
 # Involution: DTensors, strips of an image, DDP and FSDP

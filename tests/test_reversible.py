@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
 from helpers.ops.reversible import ReversibleSequential
-from tests.common import assert_raises, random
+from tests.common import Does, assert_raises, random
 
 
 def part(*after, size=4):
@@ -179,23 +179,14 @@ def test_a_change_in_place_between_forward_and_backward_is_named(which):
         loss.backward()
 
 
-class Returns(nn.Module):
-    def __init__(self, what):
-        super().__init__()
-        self.what = what
-
-    def forward(self, x):
-        return self.what(x)
-
-
 @pytest.mark.parametrize(
     "f, g, kind, words",
     [
         (nn.Identity(), nn.ReLU(inplace=True), RuntimeError, "ReLU changes its input in place"),
-        (nn.Identity(), Returns(lambda x: [x]), TypeError, "g of block 1 must return a torch.Te"),
-        (Returns(lambda x: x[0]), nn.Tanh(), ValueError, "f of block 1 must return the shape of "
+        (nn.Identity(), Does(lambda x: [x]), TypeError, "g of block 1 must return a torch.Te"),
+        (Does(lambda x: x[0]), nn.Tanh(), ValueError, "f of block 1 must return the shape of "
          "x1, (8, 4), got (4,)"),
-        (nn.Tanh(), Returns(lambda x: x.double()), TypeError, "g of block 1 returns torch.float64, "
+        (nn.Tanh(), Does(lambda x: x.double()), TypeError, "g of block 1 returns torch.float64, "
          "which would change x2 of torch.float32"),
     ],
 )  # fmt: skip

@@ -2,11 +2,7 @@ import pytest
 import torch
 
 from helpers.ops.softplus import softplus
-from tests.common import FLOATS, assert_gradients, random
-
-
-def test_gradients_where_the_pieces_meet():
-    assert_gradients(softplus, torch.zeros(2, dtype=torch.float64, requires_grad=True))
+from tests.common import FLOATS, random
 
 
 def test_third_derivative():

@@ -81,30 +81,6 @@ def test_rounds_as_the_quantisation_of_pytorch_does():
     assert torch.equal(slope(round_straight_through, x)[inside], right[inside])
 
 
-class Spike(torch.autograd.Function):
-    """As SuperSpike is usually written."""
-
-    @staticmethod
-    def forward(ctx, x, slope):
-        ctx.save_for_backward(x)
-        ctx.slope = slope
-        return (x > 0).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output / (1 + ctx.slope * x.abs()) ** 2, None
-
-
-def test_spikes_as_a_function_with_a_backward_does():
-    x, weight = random(1000), random(1000, seed=1).detach()
-    for steepness in (25.0, 3):
-        ours, theirs = spike(x, steepness), Spike.apply(x, steepness)
-        assert torch.equal(ours, theirs)
-        given, right = (torch.autograd.grad(y, x, weight)[0] for y in (ours, theirs))
-        torch.testing.assert_close(given, right)
-
-
 @pytest.mark.parametrize("at", [-2.0, -0.01, 0.0, 0.3])
 def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
     x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
@@ -114,15 +90,6 @@ def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
         (y,) = torch.autograd.grad(y, x, create_graph=True)
         right = -(1 / 25) * math.factorial(order) * (-25 * side) ** order / falling ** (order + 1)
         assert y.item() == pytest.approx(right * side, rel=1e-12)
-
-
-@pytest.mark.parametrize("f", [round_straight_through, sign_straight_through])
-def test_the_second_derivative_of_a_ramp_is_0(f):
-    x = random(4)
-    (first,) = torch.autograd.grad((f(x) * x).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    inside = 1.0 if f is round_straight_through else (x.abs() <= 1).double()
-    torch.testing.assert_close(second, 2 * inside * torch.ones_like(x))
 
 
 def test_works_in_place_of_a_leaf_without_grad_and_in_inference():

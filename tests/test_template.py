@@ -198,6 +198,7 @@ def test_its_tests_fail_where_something_is_broken(tmp_path):
         ids = {f"of_{name}/{file}::{test}" for test in tests}
         chosen += ids if where == "operator.py" else [f"of_{name}/{file}"]
         expected |= ids if name in BROKEN else set()
+    (tmp_path / "pytest.ini").touch()  # or one further up might be read
     plain = "-p", "no:cacheprovider", "--assert=plain"
     options = "--import-mode=importlib", *plain, "-q", "--tb=no", "-rfE"
     done = python("-m", "pytest", *options, *chosen, path=places, folder=tmp_path)

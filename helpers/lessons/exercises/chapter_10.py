@@ -193,13 +193,14 @@ EXERCISE_2 = Exercise(
          "name 'b' is not defined"),
         ("a_tangent * b + a * b_tangent",
          "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent",
-         "Cannot access data pointer"),
+         "forwards it raises RuntimeError: Cannot access data pointer"),
         ("""
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent):
         a, b = ctx.saved_tensors
-        return a_tangent * b + a * b_tangent""", "", "You must implement the jvp function"),
+        return a_tangent * b + a * b_tangent""", "",
+         "forwards it raises NotImplementedError: You must implement the jvp function"),
     ],
     like=torch.mul,
     samples={"": [SAMPLE, random(2, 3)]},

@@ -106,29 +106,23 @@ def _keeps_a_bit(attempt):
             yield f"it is right, but `ctx.{name}` holds {size:,} bytes."
 
 
+FORWARD = """ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))
+        return Dropout.thinned(x, p, ctx.seed)"""
+BACKWARD = "Dropout.thinned(grad_output, ctx.p, ctx.seed)"
 EXERCISE_1 = Exercise(
     number="12.1",
     name="Dropout",
     reference=Dropout,
     stub="class Dropout(Function): ...",
     wrong=[
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
-         "        return Dropout.thinned(x, p, ctx.seed)",
-         "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p); ctx.save_for_backward(mask)\n"
-         "        return x * mask",
-         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * ctx.saved_tensors[0]",
+        (FORWARD, "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p); ctx.save_for_backward(mask)\n"
+         "        return x * mask", BACKWARD, "grad_output * ctx.saved_tensors[0]",
          "it saves 64 bits for each element"),
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
-         "        return Dropout.thinned(x, p, ctx.seed)",
-         "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
-         "        return x * mask / (1 - p)",
-         "Dropout.thinned(grad_output, ctx.p, ctx.seed)",
+        (FORWARD, "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
+         "        return x * mask / (1 - p)", BACKWARD,
          "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)", "it saves 8 bits for each element"),
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
-         "        return Dropout.thinned(x, p, ctx.seed)",
-         "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
-         "        return x * ctx.mask / (1 - p)",
-         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * ctx.mask / (1 - ctx.p)",
+        (FORWARD, "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
+         "        return x * ctx.mask / (1 - p)", BACKWARD, "grad_output * ctx.mask / (1 - ctx.p)",
          "`ctx.mask` holds a tensor outside"),
         ("grad_output, ctx.p, ctx.seed)", "grad_output, ctx.p, int(torch.randint(2**40, ())))",
          "backward drops other elements than forward"),
@@ -149,19 +143,11 @@ EXERCISE_1 = Exercise(
          "generator = torch.Generator().manual_seed(seed)", "generator = seed",
          "return Dropout.thinned(grad_output", "ctx.seed.set_state(ctx.state); return "
          "Dropout.thinned(grad_output", "`ctx.state` holds a tensor"),
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
-         "        return Dropout.thinned(x, p, ctx.seed)",
-         "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = lambda g: g * mask\n"
-         "        return x * mask",
-         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "ctx.b(grad_output)",
-         "`ctx.b` is a function"),
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))\n"
-         "        return Dropout.thinned(x, p, ctx.seed)",
-         "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = mask.tolist()\n"
-         "        return x * mask",
-         "Dropout.thinned(grad_output, ctx.p, ctx.seed)", "grad_output * torch.tensor(ctx.b)",
-         "`ctx.b` holds"),
-        ("Dropout.thinned(grad_output, ctx.p, ctx.seed)",
+        (FORWARD, "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = lambda g: g * mask\n"
+         "        return x * mask", BACKWARD, "ctx.b(grad_output)", "`ctx.b` is a function"),
+        (FORWARD, "mask = (torch.rand(x.shape) >= p) / (1 - p); ctx.b = mask.tolist()\n"
+         "        return x * mask", BACKWARD, "grad_output * torch.tensor(ctx.b)", "`ctx.b` holds"),
+        (BACKWARD,
          "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())",
          "backward changes grad_output in place"),
         ("2**40, ()", "100, ()", "different sets of elements"),

@@ -1,15 +1,25 @@
-"""Says how many stored outputs were compared, and which could not be without a compiler."""
+"""Says how many stored outputs were compared, and which could not be without a compiler.
+
+It stands here so that it is read whatever part of the tests is run, a notebook alone included.
+"""
 
 import gc
 import os
 import re
+import sys
 from functools import partial
 
 import pytest
-from nbval.plugin import IPyNbCell, NbCellError
 
-from tests.kernels import fork_kernels
+# A second of grammars for addresses on the web, in each process. Who checks none does without:
+sys.modules.setdefault("rfc3987_syntax", None)
 
+from nbval.plugin import IPyNbCell, NbCellError  # noqa: E402
+from xdist.scheduler import LoadFileScheduling  # noqa: E402
+
+from tests.kernels import fork_kernels  # noqa: E402
+
+pytest_plugins = ["nbval.plugin"]  # by itself it would be imported before this file
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: a second thread only waits
 fork_kernels()
 
@@ -25,7 +35,40 @@ def team(request):
         yield team
 
 
+# What takes longest comes first, so that no worker is left alone with it at the end.
+LONGEST = [
+    "tests/test_exercises.py",
+    "tests/test_collectives.py",
+    "tests/test_parallel.py",
+    "tests/test_ops.py",
+    "tests/test_doctor_patients.py",
+    "tests/test_involution_operator.py",
+    "tests/test_doctor_promises.py",
+    "tests/test_template.py",
+]
+TEAMS = LONGEST[:3]  # one worker runs all three: what their processes are forked from starts once
+
+
+class LongestFirst(LoadFileScheduling):
+    """A file at a time, in the order of the collection (with --no-loadscope-reorder)."""
+
+    def _split_scope(self, nodeid):
+        file = super()._split_scope(nodeid)
+        return "teams" if file in TEAMS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return LongestFirst(config, log)
+
+
+def turn(item):
+    file = item.nodeid.split("::")[0]
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST) + (".ipynb" not in file)
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=turn)
     # And torch with it, which the process that hands out the tests does without.
     from tests.needs import needs_compiler, needs_triton
 
@@ -42,6 +85,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.freeze()  # all that was imported stays: no collection need look at it, no fork copy it
+    gc.set_threshold(20_000)  # instead of 700: a compiler makes much, and little of it is garbage
 
 
 def run_or_let_it_say_why(item, run):
