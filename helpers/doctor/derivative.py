@@ -177,8 +177,8 @@ def diagnosis(exam, cases, changes, forwards):
     """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
     case = cases[0]
     if not exam.faithful:
-        if case.given.any() and (words := grad_output_ignored(cases)):
-            return TEXTS["grad-output-ignored"], case.input, case.evidence, words
+        if case.given.any() and grad_output_ignored(cases):
+            return TEXTS["grad-output-ignored"], case.input, {}, {"only": ""}
         if words := gradient_out_of_place(cases, faithful=False):
             return TEXTS["out-of-place"], case.input, {}, words
         if all(c.none for c in cases) and any(g is not None for g in exam.first.grads):
