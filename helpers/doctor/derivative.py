@@ -10,7 +10,7 @@ from .cases import Cases
 from .causes import CAUSES
 from .circumstances import has_own_nodes
 from .cuts import CUT_OFF, cut
-from .effort import calls_allowed, shared
+from .effort import WITHOUT_LINES, calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
 from .factors import grad_output_ignored, gradient_out_of_place
@@ -197,8 +197,9 @@ def diagnosis(exam, cases, changes, forwards):
         cases.wrong, cases.wrong_through = of_all.wrong, of_all.wrong_through
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
     words = {"meant": MEANT if case.identity else "", **words}
-    words |= cut(cases) or {}
-    if text.code in VAGUE and "change" not in words:
+    if not WITHOUT_LINES:
+        words |= cut(cases) or {}
+    if text.code in VAGUE and "change" not in words and not WITHOUT_LINES:
         words |= repair(cases, changes) or other_forward(cases, forwards) or {}
     if "change" in words:
         words["nameless"] = ""
