@@ -333,3 +333,28 @@ class Ignores(Function):
 def test_a_lie_on_purpose_may_not_ignore_grad_output():
     report = examine(Ignores, random(3, 4), faithful=False)
     assert [f.code for f in report.findings if f.severity == "error"] == ["grad-output-ignored"]
+
+
+def halved(x):
+    made = x.sin() * x.exp()
+    made[0] = made[0] / 2
+    return made
+
+
+class Quoted(Function):
+    """What an expression made was changed in place: it is not what should stand there."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ halved(torch.ones_like(x)).mT
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output @ halved(torch.ones_like(x)).mT
+
+
+def test_an_expression_is_not_quoted_for_what_was_changed_since():
+    (finding,) = [f for f in examine(Quoted, random(3, 3)).findings if f.severity == "error"]
+    assert "x.sin() * x.exp()" not in finding.change

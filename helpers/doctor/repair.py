@@ -63,7 +63,7 @@ class Backward:
         with watch:
             self.run = case.subject.run(case.point.values)
         self.of_forward = watch.codes
-        self.names = watch.names | {f"forward's {name}": t for name, t in watch.texts.items()}
+        self.names = watch.names | {f"forward's {name}": t for name, t in watch.made_in().items()}
         inputs = zip(case.subject.inputs, case.point.values, strict=True)
         self.names |= {f"`{name}`": value for name, value in inputs}
         self.names |= dict(zip(case.point.names, case.point.outputs, strict=True))

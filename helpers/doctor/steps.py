@@ -110,7 +110,7 @@ class Return(Step):
     """What backward returns for one input, as if it were made in a last step."""
 
     def __init__(self, last, watch, input, grad):
-        texts, rebound = watch.texts, watch.rebound
+        texts, rebound = watch.made_in(last.site[0]), watch.rebound
         scope = {name: t for name, t in last.scope.items() if name not in rebound}
         self.func, self.args, self.kwargs, self.scope = None, (), {}, scope | texts
         self.site, self.text = "return", f"what is returned for `{input}`"
@@ -138,12 +138,24 @@ class Watch(TorchFunctionMode):
             self.copies[key] = t, t.detach().clone()
         return self.copies[key][1]
 
+    def note(self, text, value, code):
+        self.texts[text] = value, value._version, code
+
+    def made_in(self, code=None):
+        """{expression: tensor} of this code, or of all, unless it was changed in place since."""
+        return {
+            text: value
+            for text, (value, version, of) in self.texts.items()
+            if value._version == version and code in (None, of)
+        }
+
     def scope(self, frame):
         found = {}
         for name, value in held(frame):
             if self.bound.setdefault((frame.f_code, name), id(value)) != id(value):
                 self.rebound.add(name)  # what it names at the end, nobody knows
-        for name, value in itertools.chain(held(frame), self.texts.items(), self.names.items()):
+        texts = self.made_in(frame.f_code).items()
+        for name, value in itertools.chain(held(frame), texts, self.names.items()):
             if isinstance(value, torch.Tensor):
                 small = 0 < value.numel() <= LARGEST and not value.is_complex()
                 if small and has_memory(value):  # to read what is freed would end Python
@@ -161,7 +173,7 @@ class Watch(TorchFunctionMode):
             return self.step(Step(frame, self.scope(frame), func, args, kwargs))
         value = func(*args, **kwargs)
         if is_real(value):
-            self.texts[source(frame)] = value
+            self.note(source(frame), value, frame.f_code)
         if not self.backward:
             self.codes.add(frame.f_code)
             self.names.update((f"forward's {name}", t) for name, t in held(frame))
@@ -176,7 +188,7 @@ class Watch(TorchFunctionMode):
             if self.records and not (cut or value.requires_grad or value._is_view()):
                 value = value.detach().requires_grad_().clone()
         step.made(value, self.records and not cut)
-        self.texts[step.text] = value
+        self.note(step.text, value, step.site[0])
         self.steps.append(step)
         if self.changes is None:
             return value

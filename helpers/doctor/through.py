@@ -170,7 +170,7 @@ class Through(Watch):
                 return args[0].view_as(args[0])
             value = self.step(frame, func, args, kwargs)
         if frame is not None and is_number(value):
-            self.texts[source(frame)] = value
+            self.note(source(frame), value, frame.f_code)
         return value
 
     def step(self, frame, func, args, kwargs):
