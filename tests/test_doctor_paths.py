@@ -3,6 +3,7 @@
 import inspect
 import re
 import textwrap
+import threading
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.autograd import Function
 
 from helpers.doctor import examine
+from helpers.doctor.cuts import Uncut, uncut
 from helpers.doctor.through import operands
 from tests import other_forwards
 from tests.common import random
@@ -333,6 +335,21 @@ def test_what_autograd_would_not_have_seen(monkeypatch):
     monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
     changes = [f.change for f in examine(lambda x: Clamps.apply(x + 0), random(3, 4)).findings]
     assert "as if: autograd did not see `x.clamp_(-0.5, 0.5)`" in changes
+
+
+def test_other_threads_keep_their_no_grad():
+    enabled = []
+
+    def under_no_grad():
+        with torch.no_grad():
+            enabled.append(torch.is_grad_enabled())
+
+    with uncut(Uncut()):
+        thread = threading.Thread(target=under_no_grad)
+        thread.start()
+        thread.join()
+        under_no_grad()
+    assert enabled == [False, True]
 
 
 def test_no_grad_is_as_it_was():

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
 from helpers.doctor import examine
+from helpers.doctor.repair import dimensions
 from tests import mistakes
 from tests.common import random
 from tests.mistakes import (
@@ -333,6 +335,14 @@ class Ignores(Function):
 def test_a_lie_on_purpose_may_not_ignore_grad_output():
     report = examine(Ignores, random(3, 4), faithful=False)
     assert [f.code for f in report.findings if f.severity == "error"] == ["grad-output-ignored"]
+
+
+@pytest.mark.parametrize("old", [1, -1, (0, 1), [0, 1], "all dimensions"])
+def test_all_other_dimensions_are_tried(old):
+    step = types.SimpleNamespace(args=(torch.zeros(2, 3),))
+    meant = [-2, -1, (-2, -1)] if old == -1 else [0, 1, (0, 1)]
+    given = tuple(old) if isinstance(old, list) else old
+    assert dimensions(step, old) == [new for new in meant if new != given]
 
 
 def halved(x):

@@ -156,6 +156,12 @@ class Case:
         grad = torch.zeros_like(self.x) if grad is None else grad.detach()
         return grad.to(self.x.device, dtype).reshape(-1)
 
+    def rows_of(self, run):
+        """The gradients that this run gives, for one v after the other."""
+        for v in self.vs:
+            vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
+            yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
+
     def vjp(self, v):
         return self.row(self.point.vjp({self.o: v})[self.i])
 

@@ -254,7 +254,8 @@ def dimensions(step, old):
     n = step.args[0].dim()
     dims = range(-n, 0) if isinstance(old, int) and old < 0 else range(n)
     some = itertools.chain(*(itertools.combinations(dims, k) for k in range(1, min(n, 3) + 1)))
-    return [new[0] if len(new) == 1 else new for new in some if old not in (new, new[0], list(new))]
+    news = (new[0] if len(new) == 1 else new for new in some)
+    return [new for new in news if new != (tuple(old) if isinstance(old, list) else old)]
 
 
 def over(where, new):
