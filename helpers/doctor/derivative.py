@@ -19,6 +19,8 @@ from .gradient import Case, Point
 from .paths import other_forward
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
+from .edits import omissions
+from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
 from .slopes import Dice, as_vector, is_symmetric, largest, position
@@ -116,13 +118,13 @@ def derivative_of_forward(exam):
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
-    found, changes, forwards = {}, Known(), []
+    found, changes, forwards, edits = {}, Known(), [], []
     for io, by_point in wrong.items():
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
-        cases.wrong_through = set(wrong)
-        found[io] = diagnosis(exam, cases, changes, forwards)
+        cases.wrong_through = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
+        found[io] = diagnosis(exam, cases, changes, forwards, edits)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     in_order = sorted(found.items(), key=lambda item: item[1][0].code != "out-of-place")
@@ -173,7 +175,7 @@ def points_of(exam):
     return points
 
 
-def diagnosis(exam, cases, changes, forwards):
+def diagnosis(exam, cases, changes, forwards, edits):
     """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
     case = cases[0]
     if not exam.faithful:
@@ -200,7 +202,13 @@ def diagnosis(exam, cases, changes, forwards):
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
     if text.code in VAGUE and "change" not in words and not WITHOUT_LINES:
-        words |= repair(cases, changes) or other_forward(cases, forwards) or {}
+        words |= (
+            rewritten(cases, edits)
+            or repair(cases, changes)
+            or rewritten(cases, edits, omissions)
+            or other_forward(cases, forwards)
+            or {}
+        )
     if "change" in words:
         words["nameless"] = ""
     return text, case.input, seen | case.evidence, words

@@ -11,7 +11,7 @@ import itertools
 import torch
 
 from .changes import BY_TRIAL, LEVELS, is_real, near, places
-from .saved import others_stay, saved_otherwise
+from .saved import others_stay
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
 
@@ -40,8 +40,6 @@ def repair(cases, known):
         return None
     with forgiving():
         return Repair(cases, known).found()
-    with forgiving():  # that backward does not bear to be watched
-        return saved_otherwise(cases)
     return None
 
 
@@ -139,7 +137,7 @@ class Repair:
                         factor = self.factor(site, steps, change)
                         if factor is not None and self.holds({site: change.by(factor)}):
                             return self.words(change.words(factor), steps[0])
-        return saved_otherwise(self.cases) or self.tried()
+        return self.tried()
 
     def holds(self, changes):
         """Is the gradient right with these changes, everywhere, and no other one touched?"""

@@ -1,0 +1,270 @@
+"""The source of a backward: edited, compiled, and run in the place of the original."""
+
+import ast
+import builtins
+import contextlib
+import inspect
+import sys
+import textwrap
+import threading
+import types
+
+import torch
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
+
+WRAPPINGS = ast.keyword, ast.Slice, ast.Starred, ast.comprehension
+PLAIN = {
+    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "len", "list",
+    "map", "max", "min", "pow", "range", "reversed", "round", "set", "slice", "sorted", "sum",
+    "tuple", "zip", "None", "True", "False", "isinstance", "ValueError", "RuntimeError", "TypeError",
+    "AssertionError", "NotImplementedError", "super",
+}  # fmt: skip
+MODULES = ("torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
+           "math", "functools", "itertools", "operator")  # fmt: skip
+NEVER = {  # through which another argument could do harm
+    "backends", "classes", "cuda", "data_ptr", "distributed", "from_blob", "hub", "jit", "library",
+    "load", "multiprocessing", "numpy", "ops", "resize_", "save", "set_", "storage",
+    "untyped_storage", "utils",
+}  # fmt: skip
+
+
+class Unsuitable(Exception):
+    """The function has no source, or one that is not to be run in another form."""
+
+
+class Source:
+    """The definition of a function, which can be edited and compiled.
+
+    slots: (owner, key) of every expression in it, where owner[key] or owner.key is its node
+    """
+
+    def __init__(self, fn, cls, saves=False):
+        self.fn, self.siblings = fn, []
+        if fn.__globals__.get(cls.__name__) is cls:
+            for name, of in vars(cls).items():
+                if isinstance(of, staticmethod) and name not in ("forward", "backward", "setup_context", "jvp", "vmap"):
+                    if of.__func__.__code__.co_argcount == 1:
+                        self.siblings.append(f"{cls.__name__}.{name}")
+        try:
+            lines, first = inspect.getsourcelines(fn)
+            self.text = textwrap.dedent("".join(lines))
+            self.definition = ast.parse(self.text).body[0]
+        except (OSError, TypeError, SyntaxError, IndentationError):
+            raise Unsuitable from None
+        if not isinstance(self.definition, ast.FunctionDef):
+            raise Unsuitable
+        self.lines_before, self.definition.decorator_list = first - 1, []
+        names = [ast.arg(name) for name in fn.__code__.co_freevars]
+        outer = ast.FunctionDef("outer", ast.arguments([], names, None, [], [], None, []),
+                                [self.definition], [])  # fmt: skip
+        self.module = ast.Module([outer], [])
+        ast.fix_missing_locations(self.module)
+        if contents(self.compiled()) != contents(fn):  # the file has changed since
+            raise Unsuitable
+        lines = self.definition.body
+        if saves:
+            lines = [n for n in ast.walk(self.definition) if isinstance(n, ast.stmt) and keeps(n)]
+        if not all(harmless(fn, line) for line in lines):
+            raise Unsuitable
+        self.up = {}  # node -> (owner, key, parent)
+        for parent in ast.walk(self.definition):
+            for name, value in ast.iter_fields(parent):
+                if isinstance(value, list):
+                    items = [(value, k, item) for k, item in enumerate(value)]
+                else:
+                    items = [(parent, name, value)]
+                for owner, key, node in items:
+                    if isinstance(node, ast.AST):
+                        self.up[node] = owner, key, parent
+        self.body = [n for line in lines for n in ast.walk(line)]
+
+    def compiled(self):
+        code = compile(self.module, self.fn.__code__.co_filename, "exec")
+        for name in ("outer", self.definition.name):
+            code = next(c for c in code.co_consts
+                        if isinstance(c, types.CodeType) and c.co_name == name)  # fmt: skip
+        cells = dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or (), strict=True))
+        closure = tuple(cells[name] for name in code.co_freevars)
+        made = types.FunctionType(code, self.fn.__globals__, code.co_name, self.fn.__defaults__,
+                                  closure)  # fmt: skip
+        made.__kwdefaults__ = self.fn.__kwdefaults__
+        return made
+
+    @contextlib.contextmanager
+    def edited(self, puts):
+        """For a while, (owner, key, new) stand in it; what is put in a list may be several."""
+        for *_, new in puts:
+            for node in new if isinstance(new, list) else [new]:
+                located(node)
+        undo = [put(*each) for each in puts]
+        try:
+            yield
+        finally:
+            for each in reversed(undo):
+                put(*each)
+
+    def quoted(self, node):
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def statement(self, node):
+        while not isinstance(node, ast.stmt):
+            *_, node = self.up[node]
+        return node
+
+    def around(self, node):
+        """The expression to quote, so that it is clear which is meant: (owner, key)."""
+        line, best = self.quoted(self.statement(node)), node
+        while True:
+            said, parent = self.quoted(best), self.up[best][2]
+            bare = isinstance(best, (ast.Name, ast.Constant, ast.Slice, ast.Starred))
+            while isinstance(parent, WRAPPINGS) or is_method(self, parent):
+                parent, bare = self.up[parent][2], True
+            if not isinstance(parent, ast.expr) or (line.count(said) == 1 and not bare):
+                return self.up[best][:2]
+            best = parent
+
+    def line(self, node):
+        return node.lineno + self.lines_before
+
+
+def contents(fn):
+    code = fn.__code__  # not its instructions: how a module is called depends on its import
+    constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+    return constants, code.co_names, code.co_varnames
+
+
+def is_method(source, node):
+    parent = source.up[node][2] if isinstance(node, ast.Attribute) else None
+    return isinstance(parent, ast.Call) and parent.func is node
+
+
+def put(owner, key, new):
+    """new in the place of what is there; returns how to undo that."""
+    old = at(owner, key)
+    if not isinstance(owner, list):
+        setattr(owner, key, new)
+        return owner, key, old
+    owner[key] = new
+    return owner, slice(key.start, key.start + len(new)) if isinstance(key, slice) else key, old
+
+
+def located(node):
+    """With the places that the compiler asks for."""
+    if isinstance(node, (ast.expr, ast.stmt, ast.keyword)) and not hasattr(node, "lineno"):
+        node.lineno = node.end_lineno = 1
+        node.col_offset = node.end_col_offset = 0
+        for child in ast.iter_child_nodes(node):
+            located(child)
+
+
+def at(owner, key):
+    return owner[key] if isinstance(owner, list) else getattr(owner, key)
+
+
+def keeps(line):
+    """Is it a line of forward that keeps something for backward?"""
+    match line:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="ctx"))]):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="save_for_backward"))):
+            return True
+    return False
+
+
+def harmless(fn, definition, depth=2):
+    """Does it nothing but compute, so that it may be called in another form?"""
+    held = inspect.getclosurevars(fn)
+    names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+    for node in ast.walk(definition):
+        if isinstance(node, (ast.While, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal,
+                             ast.Await, ast.Yield, ast.Delete)):  # fmt: skip
+            return False
+        if isinstance(node, ast.Attribute) and (node.attr in NEVER or node.attr[:1] == "_"):
+            return False
+    if not names.isdisjoint(held.builtins.keys() - PLAIN):
+        return False
+    values = {**held.globals, **held.nonlocals}
+    return all(plain(value, depth) for name, value in values.items() if name in names)
+
+
+def plain(value, depth):
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in MODULES
+    if isinstance(value, types.FunctionType):
+        if (value.__module__ or "").startswith("torch"):
+            return True
+        if depth == 0:
+            return False
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+        except (OSError, TypeError, SyntaxError):
+            return False
+        return harmless(value, tree, depth - 1)
+    if isinstance(value, type):
+        return issubclass(value, (torch.autograd.Function, torch.nn.Module)) or value.__module__ in ("builtins", "torch")
+    return isinstance(value, (torch.Tensor, int, float, complex, str, tuple, list, torch.dtype, torch.device, types.BuiltinFunctionType, type(None)))
+
+
+@contextlib.contextmanager
+def in_place_of(cls, name, function):
+    """In this thread, this is what runs in the place of cls.name, a Function's."""
+    here = threading.get_ident()
+    if name == "backward":  # of any node, whenever it was made
+        owner, old = BackwardCFunction, BackwardCFunction.apply
+
+        def apply(node, *grads):
+            if node._forward_cls is not cls or threading.get_ident() != here:
+                return old(node, *grads)
+            return function(node, *grads)
+    else:
+        owner, old = _SingleLevelFunction, vars(_SingleLevelFunction).get("apply")
+        other = type(cls)(cls.__name__, (cls,), {name: staticmethod(function)})
+
+        @classmethod
+        def apply(of, *args, **kwargs):
+            of = other if of is cls and threading.get_ident() == here else of
+            return super(_SingleLevelFunction, of).apply(*args, **kwargs)
+
+    owner.apply = apply
+    try:
+        yield
+    finally:
+        if old is None:
+            del owner.apply
+        else:
+            owner.apply = old
+
+
+@contextlib.contextmanager
+def backwards_seen():
+    """The Functions in Python whose backward runs, in this order."""
+    method, seen = BackwardCFunction.apply, {}
+
+    def apply(node, *grads):
+        seen.setdefault(node._forward_cls, node)
+        return method(node, *grads)
+
+    BackwardCFunction.apply = apply
+    try:
+        yield seen
+    finally:
+        BackwardCFunction.apply = method
+
+
+@contextlib.contextmanager
+def locals_of(fn):
+    """{name: value} of what a call of this function holds when it returns."""
+    found, before = {}, sys.getprofile()
+
+    def notes(frame, event, result):
+        if event == "return" and frame.f_code is fn.__code__:
+            found.update(frame.f_locals)
+            ctx = frame.f_locals.get("ctx")
+            if ctx is not None:
+                found.update({f"ctx.{name}": value for name, value in vars(ctx).items()})
+
+    sys.setprofile(notes)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
