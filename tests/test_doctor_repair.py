@@ -48,7 +48,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
     (Channels, [(2, 3, 4)], (), "`(grad_output * y).mean(1, keepdim=True)` stood",
      ("* y).mean(2", "* y).mean(1")),
     (Summed, [(3, 4)], (), "`grad_output` stood in place of `grad_output.sum()`", ("output.sum()", "output")),
-    (Weights, [(3, 4)], (), "`ctx.save_for_backward(p.sqrt())` stood",
+    (Weights, [(3, 4)], (), "`r.sqrt()` stood in place of each `r`",
      ("ctx.save_for_backward(p)", "ctx.save_for_backward(p.sqrt())")),
     (Planes, [(2, 3, 4)], (), "(-2, -1) stood in place of -1 in each `mean`",
      ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
@@ -83,7 +83,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("return both,", "return both + grad_output * slope,")),
     (Masked, [(4, 3), (4, 3)], (), "`p` stood in place of `s.softmax(-1)`",
      ("s.softmax(-1))", "p)")),
-    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y` stood in place of `a.detach()`",
+    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y` stood in place of each `start`",
      ("start = a.detach()", "start = y.detach()")),
     (Scan, [(3, 4)], (), "`(grad_output * (-y).exp()).cumsum(-1)` ran from the other end",
      (".cumsum(-1)", ".flip(-1).cumsum(-1).flip(-1)")),
@@ -112,7 +112,7 @@ def test_the_change_is_named_and_mends(function, shapes, others, said, edit):
     line = int(finding.place.split()[1].strip(","))
     lines, first = inspect.getsourcelines(function)
     assert first < line < first + len(lines)
-    if rewritten := re.fullmatch(r"right if: `(.+)` stood in place of `(.+)`", finding.change):
+    if rewritten := re.fullmatch(r"right if: `([^`]+)` stood in place of `(.+)`", finding.change):
         assert rewritten[2] in lines[line - first]
         edit = lines[line - first], lines[line - first].replace(*rewritten.group(2, 1))
     if sys.version_info >= (3, 11):  # before, whole lines are quoted

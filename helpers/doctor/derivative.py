@@ -201,10 +201,11 @@ def diagnosis(exam, cases, changes, forwards, edits):
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
+    if "change" not in words and not WITHOUT_LINES:
+        words |= rewritten(cases, edits) or {}
     if text.code in VAGUE and "change" not in words and not WITHOUT_LINES:
         words |= (
-            rewritten(cases, edits)
-            or repair(cases, changes)
+            repair(cases, changes)
             or rewritten(cases, edits, omissions)
             or other_forward(cases, forwards)
             or {}

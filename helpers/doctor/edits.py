@@ -35,6 +35,7 @@ AROUND = (
     "{}.mean(-1, keepdim=True)", "{}.transpose(0, 1)", "{}.transpose(1, 2)", "{}.cumsum(0)",
     "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.real", "{}.log()",
 )  # fmt: skip
+EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
 WITH_NAMES = (
     "{0} * {1}", "{0} / {1}", "{0} + {1}", "{0} - {1}", "{0}[{1}]", "{0} @ {1}", "{1} @ {0}",
     "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}", "{0} * (1 - {1})", "{0} * {1} ** 2",
@@ -59,6 +60,7 @@ def slips(source, values):
         for owner, key, node in slots:
             for new in kind(node):
                 yield Edit([(owner, key, new)], node)
+    yield from in_all_alike(source, slots)
     yield from statements(source)
     yield from exchanges(source, slots)
     others = {ast.unparse(n.slice): n.slice for _, _, n in slots if isinstance(n, ast.Subscript)}
@@ -67,6 +69,11 @@ def slips(source, values):
             for text, other in others.items():
                 if text != ast.unparse(node.slice):
                     yield Edit([(node, "slice", other)], node)
+
+    def others(name):
+        return [o for o in kinds if name in kinds and o != name and kinds[o] == kinds[name]]
+
+    yield from of_one_name(source, slots, others)
     for owner, key, node in slots:
         if is_name(node) and not is_called(source, node):
             old = ast.unparse(node)
@@ -86,6 +93,46 @@ def slips(source, values):
                     yield Edit([(owner, key, parsed(name))], node)
 
 
+def in_all_alike(source, slots):
+    """The same edit in all calls of one function, or of one number, of a line."""
+    alike = {}
+    for owner, key, node in slots:
+        match node:
+            case ast.Call(func=func, args=args, keywords=keywords):
+                name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
+                like = calls, name, len(args), *[k.arg for k in keywords]
+            case ast.Constant(value=value):
+                like = numbers, value
+            case _:
+                continue
+        alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
+    for (line, kind, *_), some in alike.items():
+        if len(some) > 1:
+            for news in zip(*(kind(node) for *_, node in some), strict=False):
+                puts = [(owner, key, new) for (owner, key, _), new in zip(some, news, strict=True)]
+                yield in_line(source, puts, line)
+
+
+def of_one_name(source, slots, meant):
+    """A name that stands in a line more than once is another; meant(name): what it may be."""
+    lines = {}
+    for owner, key, node in slots:
+        if is_name(node):
+            some = lines.setdefault((source.statement(node), ast.unparse(node)), [])
+            some.append((owner, key))
+    for (line, name), some in lines.items():
+        for other in meant(name) if len(some) > 1 else ():
+            puts = [(*slot, parsed(f"({other})")) for slot in some]
+            said = f"`{other}` stood in place of each `{name}` in `{source.quoted(line)}`"
+            yield Edit(puts, line, said)
+
+
+def in_line(source, puts, line):
+    with source.edited(puts):
+        new = ast.unparse(line)
+    return Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
+
+
 def argument(source, node):
     parent = source.up[node][2]
     return isinstance(parent, ast.Call) and parent.func is not node
@@ -100,10 +147,15 @@ def omissions(source, values):
     ways += [(f"{name}({{}})", "") for name in one_argument(source)]
     ways += [(template, "") for template in AROUND]
     ways += [(template, name) for template in WITH_NAMES[5:] for name in kinds]
+
+    def turned(name):
+        return [template.format(name) for template in EACH] if name in kinds else []
+
     for template, name in ways:
         if not name or fits(template, values[name]):
             for owner, key, node in slots:
                 yield Edit([(owner, key, parsed(template.format(bracketed(node), name)))], node)
+    yield from of_one_name(source, slots, turned)
 
 
 def slots_of(source):

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import types
 
 from .edits import omissions, slips
 from .effort import Work
@@ -10,7 +11,7 @@ from .saved import others_stay
 from .source import Source, Unsuitable, at, backwards_seen, in_place_of, locals_of
 
 LARGEST = 5000  # elements of all inputs and outputs
-RUNS, SECONDS, COMPILING = 1500, 0.5, 30000  # at most, about
+RUNS, SECONDS, COMPILING = 1500, 0.7, 30000  # at most, about
 
 
 def rewritten(cases, known, edits=slips):
@@ -67,34 +68,63 @@ class Rewritten:
         for *changed, words in self.known:
             if self.holds(*changed):
                 return words
-        places = [(cls, "backward") for cls in self.seen]
-        places += [(cls, name) for cls in self.seen for name in ("forward", "setup_context")]
-        for cls, name in places:
-            for source, function, edit in each(cls, name, edits, self.fits_first, self.start):
-                if self.runs <= 0:
-                    return None
-                if self.holds(cls, name, function):
-                    words = said_of(source, edit)
-                    self.known.append((cls, name, function, words))
-                    return words
+        for cls in self.seen:
+            for name, helper in places(cls):
+                for source, function, edit in each(cls, name, helper, edits, self):
+                    if self.runs <= 0:
+                        return None
+                    if self.holds(cls, name, function):
+                        words = said_of(source, edit)
+                        if helper and is_in(cls.forward, helper):
+                            words["place"] += ", when backward calls it, not forward"
+                        self.known.append((cls, name, function, words))
+                        return words
         return None
 
 
-def each(cls, name, edits, run, forward):
+def places(cls):
+    """(name, helper) of what is edited: backward, a function that it calls, what forward keeps."""
+    yield "backward", None
+    backward = inspect.unwrap(cls.backward)
+    for name in backward.__code__.co_names:
+        of_class, of_module = vars(cls).get(name), backward.__globals__.get(name)
+        if isinstance(of_class, staticmethod) and cls.__name__ in backward.__code__.co_names:
+            yield "backward", (name, of_class.__func__)
+        elif isinstance(of_module, types.FunctionType) and of_module.__module__ == cls.__module__:
+            yield "backward", (name, of_module)
+    yield from (("forward", None), ("setup_context", None))
+
+
+def is_in(function, helper):
+    return helper[0] in inspect.unwrap(function).__code__.co_names
+
+
+def each(cls, name, helper, edits, runs):
     """(source, function, edit): the function of this name after each edit of it."""
-    saves = name in ("forward", "setup_context")
+    function, saves = inspect.unwrap(getattr(cls, name)), name != "backward"
     try:
-        source = Source(inspect.unwrap(getattr(cls, name)), cls, saves)
+        source = Source(helper[1] if helper else function, cls, saves)
     except Unsuitable:
         return
     with locals_of(source.fn) as values:
-        (forward if saves else run)()
+        (runs.start if saves else runs.fits_first)()
     for edit in edits(source, values):
-        function = None
+        made = None
         with forgiving(), source.edited(edit.puts):
-            function = source.compiled()
-        if function:
-            yield source, function, edit
+            made = source.compiled()
+        if made and helper:
+            made = calling(function, cls, helper[0], made)
+        if made:
+            yield source, made, edit
+
+
+def calling(function, cls, name, helper):
+    """The function, but it calls this in the place of its helper of that name."""
+    if name in vars(cls):
+        name, helper = cls.__name__, type(cls)(cls.__name__, (cls,), {name: staticmethod(helper)})
+    scope = {**function.__globals__, name: helper}
+    code = function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+    return types.FunctionType(*code)
 
 
 def said_of(source, edit):
