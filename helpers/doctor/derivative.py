@@ -129,11 +129,14 @@ def derivative_of_forward(exam):
     # A gradient that is out of place is the cause of what is found in that place.
     in_order = sorted(found.items(), key=lambda item: item[1][0].code != "out-of-place")
     for (i, o), (text, x, seen, words) in in_order:
-        said = text, words.get("change"), words.get("other")
         of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
-        same = [(t, w.get("change"), w.get("other")) == said for t, w in of_this]
+        sharp = text.code not in VAGUE
+        said = [(t, not sharp and w.get("change"), w.get("other")) for t, w in of_this]
+        everywhere = len(said) == graded and len(set(said)) == 1
+        if everywhere and len({w.get("change") for _, w in of_this}) > 1:
+            words = {**words, "change": "", "place": ""}
         y = exam.run.names[o]
-        words["through"] = "" if len(same) == graded and all(same) else y
+        words["through"] = "" if everywhere else y
         finding = text(x, y, seen, **words)
         if finding.remedy and not has_own_nodes(exam):
             finding.remedy = CUT_OFF
