@@ -346,4 +346,3 @@ LEVELS = (
     left_out, with_another_number, scaled, with_another_tensor, turned_round, replaced, multiplied,
     with_a_tensor, with_a_sum, with_a_product,
 )  # fmt: skip
-BY_TRIAL = (replaced, with_another_tensor, with_another_number)

@@ -27,6 +27,7 @@ ALIKE = [
         "gather scatter take_along_dim", "abs square sign", "view reshape", "eye ones zeros",
     )
 ]  # fmt: skip
+REDUCTIONS = {"sum", "mean", "amax", "amin", "logsumexp", "prod", "var", "std", "norm"}
 AROUND = (
     "-{}", "{}.mT", "{}.conj()", "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
@@ -80,6 +81,9 @@ def slips(source, values):
             for name in kinds:
                 if name != old and kinds.get(old, kinds[name]) == kinds[name]:
                     yield Edit([(owner, key, parsed(name))], node)
+            if type(values.get(old)) is int:
+                for other in (f"({old} - 1)", f"({old} + 1)"):
+                    yield Edit([(owner, key, parsed(other))], node)
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             inside = isinstance(source.up[node][2], ast.Subscript)
             for name, kind in kinds.items():
@@ -311,7 +315,10 @@ def calls(node):
         yield ast.Call(func, args, keywords[:k] + keywords[k + 1 :])
     for k in range(len(args)):
         yield ast.Call(func, args[:k] + args[k + 1 :], keywords)
-    if name in ("sum", "mean", "amax", "logsumexp") and of_a_value and not args and not keywords:
+    if name in REDUCTIONS and len(args) == 1 and of_a_value:
+        for dims in other_dimensions(args[0]):
+            yield ast.Call(func, [dims], keywords)
+    if name in REDUCTIONS and of_a_value and not args and not keywords:
         for dim in (-1, 0, 1, -2):
             yield parsed(f"{bracketed(func.value)}.{name}({dim}, keepdim=True)")
             yield parsed(f"{bracketed(func.value)}.{name}({dim})")
@@ -322,6 +329,20 @@ def calls(node):
     for k in range(len(args)) if name in ("index_put", "index_put_") else ():
         more = ast.keyword("accumulate", ast.Constant(True))
         yield ast.Call(func, args, [*keywords, more])
+
+
+def other_dimensions(node):
+    """Of a reduction: one and the next; one of several."""
+    try:
+        old = ast.literal_eval(node)
+    except ValueError:
+        return
+    if isinstance(old, int):
+        for dims in ((old - 1, old), (old, old + 1), (old - 2, old - 1, old), (0, old)):
+            yield parsed(str(dims))
+    elif isinstance(old, (tuple, list)):
+        yield from map(parsed, map(str, old))
+        yield from (parsed(str((*old[:k], *old[k + 1 :]))) for k in range(len(old)))
 
 
 def indices(node):

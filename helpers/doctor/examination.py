@@ -55,6 +55,7 @@ class Examination:
             self.subject.lower = None
 
     def report(self, trials):
+        self.trials = trials
         for finding in self.run_through(trials):
             if finding.remedy == CUT_OFF:
                 finding.remedy = exits(self.subject)

@@ -6,11 +6,10 @@ may are made, and backward runs again with them.
 """
 
 import contextlib
-import itertools
 
 import torch
 
-from .changes import BY_TRIAL, LEVELS, is_real, near, places
+from .changes import LEVELS
 from .saved import others_stay
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
@@ -137,7 +136,7 @@ class Repair:
                         factor = self.factor(site, steps, change)
                         if factor is not None and self.holds({site: change.by(factor)}):
                             return self.words(change.words(factor), steps[0])
-        return self.tried()
+        return None
 
     def holds(self, changes):
         """Is the gradient right with these changes, everywhere, and no other one touched?"""
@@ -183,84 +182,6 @@ class Repair:
         factor = tidy((by_ways @ target / size**2).item())
         fits = change.factors is None or factor in change.factors
         return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
-
-    def tried(self):
-        """The same by trial, where the gradient does not depend in a straight line on a step."""
-        sites = [(site, steps) for site, steps in self.sites.items()
-                 if not self.straight(site, steps)]  # fmt: skip
-        changes = (
-            (site, steps[0], change)
-            for level in BY_TRIAL
-            for site, steps in sites
-            for change in level(steps[0])
-            if change.factors or not change.keeps
-        )
-        changes = (({site: c.by(1.0)}, c.words(1.0), step) for site, step, c in changes)
-        both = itertools.chain(self.reduced(), changes)
-        for change, words, *steps in itertools.islice(both, max(0, self.known.runs)):
-            if self.holds(change):
-                return self.words(words, *steps)
-        return None
-
-    def reduced(self):
-        """Another dimension is meant, or another number in each call of one function."""
-        found = {}
-        for site, (step, *_) in self.sites.items():
-            name = getattr(step.func, "__name__", "")
-            reduces = name in REDUCTIONS and is_real(next(iter(step.args), None))
-            if reduces:
-                yield {site: lambda step: step.args[0]}, f"{step.text} were not reduced", step
-            named = [w for w in places(step) if near(step.argument(w))]
-            for where in named or [None] * reduces:
-                old = ALL if where is None else step.argument(where)
-                if not isinstance(old, bool):
-                    found.setdefault((name, where, str(old)), {})[site] = step, old
-        for (name, where, said), sites in found.items():
-            steps, (old, *_) = zip(*sites.values(), strict=True)
-            some = [list(zip(sites, steps, strict=True))] * (len(sites) > 1)
-            if name in REDUCTIONS:
-                news = dimensions(steps[0], old)
-                some += [[pair] for pair in zip(sites, steps, strict=True)]
-            else:
-                news = near(old)
-            for new, chosen in itertools.product(news, some):
-                what = f"each `{name}`" if len(chosen) > 1 else chosen[0][1].text
-                changes = {site: over(where, new) for site, _ in chosen}
-                words = f"{new} stood in place of {said} in {what}"
-                yield changes, words, *(step for _, step in chosen)
-
-    def straight(self, site, steps):
-        """Does the gradient change in a straight line with what is made here?"""
-        if site == "return":
-            return True
-        with forgiving():
-            grads, _ = self.backwards[0].gradients(
-                self.case.vs[0], changes={site: lambda step: 2 * step.value}
-            )
-            change = self.weights @ (self.case.row(grads[self.case.i]) - self.case.row(self.grad))
-            expected = self.slopes[site] @ flat([step.value for step in steps])
-            return bool(expected.any()) and torch.allclose(change, expected, rtol=1e-6)
-        return False
-
-
-ALL = "all dimensions"
-REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "softmax", "norm", "var", "std", "prod")
-
-
-def dimensions(step, old):
-    """What may have been meant in place of this dimension, or of these."""
-    n = step.args[0].dim()
-    dims = range(-n, 0) if isinstance(old, int) and old < 0 else range(n)
-    some = itertools.chain(*(itertools.combinations(dims, k) for k in range(1, min(n, 3) + 1)))
-    news = (new[0] if len(new) == 1 else new for new in some)
-    return [new for new in news if new != (tuple(old) if isinstance(old, list) else old)]
-
-
-def over(where, new):
-    """The step over these dimensions; if it was over all before, these are kept."""
-    if where is not None:
-        return lambda step: step.of(where, new)
-    return lambda step: step.func(*step.args, dim=new, keepdim=True, **step.kwargs)
 
 
 def places_of(steps):

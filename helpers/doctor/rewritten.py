@@ -2,10 +2,14 @@
 
 import ast
 import inspect
+import itertools
 import types
 
+from torch.autograd import Function
+
 from .edits import omissions, slips
-from .effort import Work
+from .effort import WITHOUT_LINES, Work
+from .forward import nodes
 from .repair import forgiving
 from .saved import others_stay
 from .source import Source, Unsuitable, at, backwards_seen, in_place_of, locals_of
@@ -35,7 +39,7 @@ class Rewritten:
         self.start()
         with Work() as work, backwards_seen() as self.seen:
             self.fits_first()
-        self.runs = min(RUNS, int(SECONDS * 3e8 / (work.elements + work.flops / 10 + COMPILING)))
+        self.runs = allowed(work, SECONDS)
 
     def start(self):
         self.run = self.case.subject.run(self.case.point.values)
@@ -50,6 +54,11 @@ class Rewritten:
         row = next(case.rows_of(self.run))
         near = (row[case.elements] - case.expected[0]).abs() <= case.limit[0]
         return bool(near[case.trusted].all())
+
+    def once(self):
+        """Forward and backward."""
+        self.start()
+        self.fits_first()
 
     def holds(self, cls, name, function):
         """Is the gradient right with it, everywhere, and no other one touched?"""
@@ -70,7 +79,7 @@ class Rewritten:
                 return words
         for cls in self.seen:
             for name, helper in places(cls):
-                for source, function, edit in each(cls, name, helper, edits, self):
+                for source, function, edit in each(cls, name, helper, edits, self.once):
                     if self.runs <= 0:
                         return None
                     if self.holds(cls, name, function):
@@ -80,6 +89,46 @@ class Rewritten:
                         self.known.append((cls, name, function, words))
                         return words
         return None
+
+
+def with_line(exam, trial, name):
+    """What this trial finds; with the one edit, if there is one, after which it finds nothing.
+
+    name: of what is edited, in the Functions whose backward runs, or that are applied
+    """
+    with Work() as work, backwards_seen() as seen:
+        found = list(trial(exam))
+    if any(f.severity == "error" for f in found) and not WITHOUT_LINES:
+        with forgiving():
+            words = edit_after_which(exam, trial, name, seen, allowed(work, SECONDS))
+            for finding in found if words else ():
+                finding.change, finding.place = words["change"], words["place"]
+    return found
+
+
+def edit_after_which(exam, trial, name, seen, runs):
+    state = exam.dice.generator.get_state()
+    classes = [*seen] if name == "backward" else [node._forward_cls for node in nodes(exam)]
+    classes = [c for c in dict.fromkeys(classes) if getattr(c, name) is not getattr(Function, name)]
+    for cls, kind in itertools.product(classes, (slips, omissions)):
+        for source, function, edit in each(cls, name, None, kind, lambda: list(trial(exam))):
+            runs -= 1
+            if runs < 0:
+                return None
+            exam.dice.generator.set_state(state)
+            with forgiving(), in_place_of(cls, name, function):
+                if not list(trial(exam)) and gradients_stay(exam):
+                    return said_of(source, edit)
+    return None
+
+
+def gradients_stay(exam):
+    again = exam.subject.gradients(exam.subject.values, exam.vs)
+    return all(map(exam.same, again, exam.first.grads, exam.floors))
+
+
+def allowed(work, seconds):
+    return min(RUNS, int(seconds * 3e8 / (work.elements + work.flops / 10 + COMPILING)))
 
 
 def places(cls):
@@ -99,15 +148,15 @@ def is_in(function, helper):
     return helper[0] in inspect.unwrap(function).__code__.co_names
 
 
-def each(cls, name, helper, edits, runs):
-    """(source, function, edit): the function of this name after each edit of it."""
-    function, saves = inspect.unwrap(getattr(cls, name)), name != "backward"
+def each(cls, name, helper, edits, run):
+    """(source, function, edit): the function of this name after each edit of it; run() runs it."""
+    function, saves = inspect.unwrap(getattr(cls, name)), name in ("forward", "setup_context")
     try:
         source = Source(helper[1] if helper else function, cls, saves)
     except Unsuitable:
         return
     with locals_of(source.fn) as values:
-        (runs.start if saves else runs.fits_first)()
+        run()
     for edit in edits(source, values):
         made = None
         with forgiving(), source.edited(edit.puts):

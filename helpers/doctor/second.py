@@ -4,15 +4,22 @@ import functools
 import re
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
+from .calls import Call, heard_by
+from .changes import is_real
 from .cuts import CUT_OFF
 from .examination import Trials, tolerance
 from .exceptions import told
 from .forward import nodes
 from .grain import Grain
+from .repair import forgiving
 from .report import error, note, warning
+from .rewritten import with_line
+from .saved import saving
 from .screen import screen
 from .slopes import as_vector, shaped
+from .steps import held
 from .subject import CallError, graph, phase
 
 trial = Trials()
@@ -23,13 +30,11 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.{why}",
     look="{look}",
 )
-IN_BACKWARD = (
-    "what backward takes for a constant: an intermediate kept on ctx, or saved and not returned; "
-    ".data, NumPy"
-)
+IN_BACKWARD = "what backward takes for a constant: {kept}.data, .detach(), NumPy"
+KEPT = "an intermediate kept on ctx, or saved and not returned; "
 NOT_FINITE = error(
     "double-backward-not-finite",
     "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
@@ -55,6 +60,10 @@ NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forw
 
 @trial(unless=("error", *NOISY))
 def second_derivative(exam):
+    yield from with_line(exam, of_the_second, "backward")
+
+
+def of_the_second(exam):
     subject, n = exam.subject, len(exam.subject.values)
     graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
 
@@ -110,8 +119,9 @@ def second_derivative(exam):
         return
     used = {node._forward_cls.__module__.startswith("torch.") for node in nodes(exam)}
     # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
-    words = {"severity": "note" if used == {True} else None}
-    words["look"] = IN_BACKWARD if used else CUT_OFF
+    words = {"severity": "note" if used == {True} else None, "why": ""}
+    wrong = "wrong" in verdicts.values()
+    words |= {"look": CUT_OFF} if not used else reason(exam, values[:n]) if wrong else {}
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     for (j, o), verdict in verdicts.items():
         if verdict == "wrong":
@@ -120,3 +130,39 @@ def second_derivative(exam):
                 return
         elif verdict == "not finite":
             yield NOT_FINITE(subject.inputs[which[o]], by=names[j])
+
+
+def reason(exam, values):
+    """Words for why a second derivative is wrong: another Function, or what is kept of forward."""
+    calls = []
+    with heard_by(lambda *call: calls.append(Call.of(*call, 0))), forgiving():
+        run = exam.subject.run(values)
+        calls.clear()
+        vs = [v.clone().requires_grad_() for v in exam.vs]
+        exam.subject.backward(run, vs, create=True)
+    for call in calls:
+        fn, args, kwargs = call.again()
+        for f in type(exam)(fn, args, kwargs, True).report(exam.trials).findings:
+            if f.severity == "error":
+                why = f" In `{call.cls.__name__}`, which backward applies: {f.message}"
+                return {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
+    kept = ", ".join(kept_of_forward(exam, values))
+    kept = f"{kept}, which forward made and kept; " if kept else KEPT
+    return {"look": IN_BACKWARD.format(kept=kept)}
+
+
+def kept_of_forward(exam, values):
+    """What is neither an input nor an output, but known to backward."""
+    found = {}
+
+    def looks(saved, frame):
+        found.update({name: t for name, t in held(frame) if any(t is s for s in saved)})
+        return saved
+
+    with saving(looks):
+        run = exam.subject.run(values)
+    for node in graph(run.outputs):
+        if isinstance(node, BackwardCFunction):
+            found.update({f"`ctx.{name}`": t for name, t in vars(node).items()})
+    known = {t.data_ptr() for t in (*run.passed, *run.outputs)}
+    return [name for name, t in found.items() if is_real(t) and t.data_ptr() not in known]

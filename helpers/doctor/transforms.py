@@ -14,6 +14,7 @@ from .exceptions import told
 from .forward import nodes
 from .reached import unwatched
 from .report import error, note
+from .rewritten import with_line
 from .slopes import as_vector, largest, position, slopes_along
 from .subject import CallError, differentiable, phase, tensors
 from .surroundings import draws, reseed
@@ -66,12 +67,16 @@ NO_JVP = "must implement the jvp"
 
 @trial(unless=NOISY)
 def tangents(exam):
+    yield from with_line(exam, of_tangents, "jvp")
+
+
+def of_tangents(exam):
     subject, names = exam.subject, list(declaring(exam, "jvp"))
     if not names:
         return
     name = " and ".join(names)
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
-    symmetric, alone = exam.has("one-triangle", "symmetric-only"), []
+    symmetric, alone, wrong = exam.has("one-triangle", "symmetric-only"), [], []
     us = [exam.dice.direction(value, symmetric) for value in subject.values]
     for i, x in enumerate(subject.inputs):
         try:
@@ -84,9 +89,8 @@ def tangents(exam):
             yield told(subject, raised, JVP_FAILS, x, name=name)
             return
         against = against_backward if x in lies else against_differences
-        yield from against(exam, i, us[i], alone[i], name)
-    if not exam.has("jvp-wrong"):
-        yield from against_the_sum(exam, us, alone, name)
+        wrong += list(against(exam, i, us[i], alone[i], name))
+    yield from wrong or against_the_sum(exam, us, alone, name)
 
 
 def moved(exam, us):
@@ -189,6 +193,10 @@ GENERATED = (
 
 @trial(unless=NOISY)
 def over_batches(exam):
+    yield from with_line(exam, of_batches, "vmap")
+
+
+def of_batches(exam):
     rules = declaring(exam, "vmap", "generate_vmap_rule")
     if not rules or not exam.subject.run(exam.subject.values) or draws():
         return
