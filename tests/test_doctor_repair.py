@@ -45,16 +45,18 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
     (Channels, [(2, 3, 4)], (), "`(grad_output * y).mean(1, keepdim=True)` stood",
      ("* y).mean(2", "* y).mean(1")),
-    (Summed, [(3, 4)], (), "`grad_output` stood in place of `grad_output.sum()`", ("output.sum()", "output")),
+    (Summed, [(3, 4)], (), "`grad_output` stood in place of `grad_output.sum()`",
+     ("output.sum()", "output")),
     (Weights, [(3, 4)], (), "`r.sqrt()` stood in place of each `r`",
      ("ctx.save_for_backward(p)", "ctx.save_for_backward(p.sqrt())")),
-    (Planes, [(2, 3, 4)], (), "`g - g.mean((-2, -1), keepdim=True) -",
+    (Planes, [(2, 3, 4)], (), "(g - g.mean((-2, -1), keepdim=True) - y",
      ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
       "(g - g.mean((-2, -1), keepdim=True) - y * (g * y).mean((-2, -1), keepdim=True))")),
     (Gate, [(3, 4), (3, 4), (4, 4)], (),
      "`grad_output` times `1 - z` were added to `da @ w.mT`",
      ("return dx,", "return dx + grad_output * (1 - z),")),
-    (Rotary, [(3, 4)], (random(3, 2).detach(),), "`b * c - a * s` stood in place of `b * c + a * s`",
+    (Rotary, [(3, 4)], (random(3, 2).detach(),),
+     "`b * c - a * s` stood in place of `b * c + a * s`",
      ("b * c + a * s),", "b * c - a * s),")),
     (Scale, [(3, 4), (4,)], (), "`(grad_output * normal).sum(0)` stood",
      ("(grad_output * x).sum(0)", "(grad_output * normal).sum(0)")),
@@ -90,9 +92,9 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
 
 def changed(function, old, new, *more):
     source = inspect.getsource(function)
-    for old, new in ((old, new), *more):
-        assert source.count(old) == 1
-        source = source.replace(old, new)
+    for this, that in ((old, new), *more):
+        assert source.count(this) == 1
+        source = source.replace(this, that)
     names = dict(vars(mistakes))
     exec(textwrap.dedent(source), names)
     return names[function.__name__]
@@ -156,7 +158,10 @@ def test_the_report_says_it_in_the_place_of_where_to_look():
     text = " ".join(str(report).split())
     assert "right if: `(grad_output * normal).sum(0)` stood in place of" in text
     assert "look at" not in text
-    assert "<code>(grad_output * normal).sum(0)</code> stood in place of <code>(grad" in report._repr_html_()
+    assert (
+        "<code>(grad_output * normal).sum(0)</code> stood in place of <code>(grad"
+        in report._repr_html_()
+    )
 
 
 class TransposedFirst(Attention):

@@ -19,10 +19,10 @@ from .gradient import Case, Point
 from .paths import other_forward
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
-from .edits import omissions
 from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
+from .slips import omissions
 from .slopes import Dice, as_vector, is_symmetric, largest, position
 from .subject import CallError
 
@@ -123,7 +123,9 @@ def derivative_of_forward(exam):
         cases = Cases(by_point.values())
         cases.elsewhere = 0 not in by_point and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
-        cases.wrong_through = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
+        cases.wrong_through = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(
+            wrong
+        )
         found[io] = diagnosis(exam, cases, changes, forwards, edits)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.

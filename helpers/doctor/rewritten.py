@@ -7,12 +7,13 @@ import types
 
 from torch.autograd import Function
 
-from .edits import omissions, slips
 from .effort import WITHOUT_LINES, Work
 from .forward import nodes
+from .harmless import is_data
 from .repair import forgiving
 from .saved import others_stay
-from .source import Source, Unsuitable, at, backwards_seen, in_place_of, locals_of
+from .slips import omissions, slips
+from .source import Source, UnsuitableError, at, backwards_seen, in_place_of, locals_of
 
 LARGEST = 5000  # elements of all inputs and outputs
 RUNS, SECONDS, COMPILING = 1500, 0.7, 30000  # at most, about
@@ -153,10 +154,12 @@ def each(cls, name, helper, edits, run):
     function, saves = inspect.unwrap(getattr(cls, name)), name in ("forward", "setup_context")
     try:
         source = Source(helper[1] if helper else function, cls, saves)
-    except Unsuitable:
+    except UnsuitableError:
         return
     with locals_of(source.fn) as values:
         run()
+    if not all(is_data(v) for name, v in values.items() if name not in ("ctx", cls.__name__)):
+        return
     for edit in edits(source, values):
         made = None
         with forgiving(), source.edited(edit.puts):

@@ -30,7 +30,8 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.{why}",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong."
+    "{why}",
     look="{look}",
 )
 IN_BACKWARD = "what backward takes for a constant: {kept}.data, .detach(), NumPy"

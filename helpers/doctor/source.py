@@ -1,7 +1,6 @@
 """The source of a backward: edited, compiled, and run in the place of the original."""
 
 import ast
-import builtins
 import contextlib
 import inspect
 import sys
@@ -12,47 +11,40 @@ import types
 import torch
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
+from .harmless import harmless
+
 WRAPPINGS = ast.keyword, ast.Slice, ast.Starred, ast.comprehension
-PLAIN = {
-    "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "len", "list",
-    "map", "max", "min", "pow", "range", "reversed", "round", "set", "slice", "sorted", "sum",
-    "tuple", "zip", "None", "True", "False", "isinstance", "ValueError", "RuntimeError", "TypeError",
-    "AssertionError", "NotImplementedError", "super",
-}  # fmt: skip
-MODULES = ("torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
-           "math", "functools", "itertools", "operator")  # fmt: skip
-NEVER = {  # through which another argument could do harm
-    "backends", "classes", "cuda", "data_ptr", "distributed", "from_blob", "hub", "jit", "library",
-    "load", "multiprocessing", "numpy", "ops", "resize_", "save", "set_", "storage",
-    "untyped_storage", "utils",
-}  # fmt: skip
 
 
-class Unsuitable(Exception):
+class UnsuitableError(Exception):
     """The function has no source, or one that is not to be run in another form."""
 
 
 class Source:
     """The definition of a function, which can be edited and compiled.
 
-    slots: (owner, key) of every expression in it, where owner[key] or owner.key is its node
+    body: the nodes that may be edited; of forward, saves=True, those of what it keeps for backward
+    up: node -> (owner, key, parent), where owner[key] or owner.key is the node
+    siblings: functions of the class, of one argument
     """
 
     def __init__(self, fn, cls, saves=False):
         self.fn, self.siblings = fn, []
         if fn.__globals__.get(cls.__name__) is cls:
-            for name, of in vars(cls).items():
-                if isinstance(of, staticmethod) and name not in ("forward", "backward", "setup_context", "jvp", "vmap"):
-                    if of.__func__.__code__.co_argcount == 1:
-                        self.siblings.append(f"{cls.__name__}.{name}")
+            own = {
+                name: of.__func__ for name, of in vars(cls).items() if isinstance(of, staticmethod)
+            }
+            names = [n for n, of in own.items() if not hasattr(torch.autograd.Function, n)
+                     and inspect.isfunction(of) and of.__code__.co_argcount == 1]  # fmt: skip
+            self.siblings = [f"{cls.__name__}.{name}" for name in names]
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
             self.definition = ast.parse(self.text).body[0]
         except (OSError, TypeError, SyntaxError, IndentationError):
-            raise Unsuitable from None
+            raise UnsuitableError from None
         if not isinstance(self.definition, ast.FunctionDef):
-            raise Unsuitable
+            raise UnsuitableError
         self.lines_before, self.definition.decorator_list = first - 1, []
         names = [ast.arg(name) for name in fn.__code__.co_freevars]
         outer = ast.FunctionDef("outer", ast.arguments([], names, None, [], [], None, []),
@@ -60,12 +52,12 @@ class Source:
         self.module = ast.Module([outer], [])
         ast.fix_missing_locations(self.module)
         if contents(self.compiled()) != contents(fn):  # the file has changed since
-            raise Unsuitable
+            raise UnsuitableError
         lines = self.definition.body
         if saves:
             lines = [n for n in ast.walk(self.definition) if isinstance(n, ast.stmt) and keeps(n)]
-        if not all(harmless(fn, line) for line in lines):
-            raise Unsuitable
+        if not harmless(fn, lines, cls):
+            raise UnsuitableError
         self.up = {}  # node -> (owner, key, parent)
         for parent in ast.walk(self.definition):
             for name, value in ast.iter_fields(parent):
@@ -105,6 +97,10 @@ class Source:
 
     def quoted(self, node):
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def head(self, line):
+        """The first line of a statement."""
+        return self.quoted(line).split("\n")[0]
 
     def statement(self, node):
         while not isinstance(node, ast.stmt):
@@ -169,40 +165,6 @@ def keeps(line):
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="save_for_backward"))):
             return True
     return False
-
-
-def harmless(fn, definition, depth=2):
-    """Does it nothing but compute, so that it may be called in another form?"""
-    held = inspect.getclosurevars(fn)
-    names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
-    for node in ast.walk(definition):
-        if isinstance(node, (ast.While, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal,
-                             ast.Await, ast.Yield, ast.Delete)):  # fmt: skip
-            return False
-        if isinstance(node, ast.Attribute) and (node.attr in NEVER or node.attr[:1] == "_"):
-            return False
-    if not names.isdisjoint(held.builtins.keys() - PLAIN):
-        return False
-    values = {**held.globals, **held.nonlocals}
-    return all(plain(value, depth) for name, value in values.items() if name in names)
-
-
-def plain(value, depth):
-    if isinstance(value, types.ModuleType):
-        return value.__name__ in MODULES
-    if isinstance(value, types.FunctionType):
-        if (value.__module__ or "").startswith("torch"):
-            return True
-        if depth == 0:
-            return False
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
-        except (OSError, TypeError, SyntaxError):
-            return False
-        return harmless(value, tree, depth - 1)
-    if isinstance(value, type):
-        return issubclass(value, (torch.autograd.Function, torch.nn.Module)) or value.__module__ in ("builtins", "torch")
-    return isinstance(value, (torch.Tensor, int, float, complex, str, tuple, list, torch.dtype, torch.device, types.BuiltinFunctionType, type(None)))
 
 
 @contextlib.contextmanager

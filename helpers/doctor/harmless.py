@@ -1,0 +1,111 @@
+"""May a function run in another form? Only if it does nothing but compute, by PyTorch and Python.
+
+What it calls would get arguments that nobody has foreseen: a kernel would end Python, a collective
+would wait for ever, a file would be lost. So what is not known to be harmless is not edited.
+"""
+
+import ast
+import inspect
+import itertools
+import textwrap
+import types
+
+import torch
+from torch.autograd import Function
+
+BUILTINS = {
+    "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "float", "int", "len",
+    "list", "map", "max", "min", "pow", "range", "reversed", "round", "set", "slice", "sorted",
+    "sum", "tuple", "zip", "isinstance", "AssertionError", "NotImplementedError", "RuntimeError",
+    "TypeError", "ValueError",
+}  # fmt: skip
+MODULES = {"torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
+           "math", "operator", "itertools", "functools"}  # fmt: skip
+OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn", None}
+NEVER = {
+    "backends", "classes", "cuda", "data_ptr", "distributed", "from_blob", "hub", "jit", "library",
+    "load", "mps", "multiprocessing", "numpy", "ops", "resize_", "save", "set_", "storage",
+    "untyped_storage", "utils", "xpu",
+}  # fmt: skip
+REFUSED = (
+    ast.While, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield,
+    ast.YieldFrom, ast.Delete, ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.With, ast.Try,
+)  # fmt: skip
+CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
+DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
+        torch.Generator, type(None), range, slice, type(...))  # fmt: skip
+
+
+def harmless(fn, lines, cls=None, depth=2):
+    """Do these lines of a function nothing but compute? cls: the Function that it is part of."""
+    held, nodes = inspect.getclosurevars(fn), [n for line in lines for n in ast.walk(line)]
+    known = {**held.globals, **held.nonlocals}
+    known = {name: value for name, value in known.items() if value is not cls}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    if names & held.builtins.keys() - BUILTINS or attributes & NEVER:
+        return False
+    if any(name.startswith("_") for name in attributes):
+        return False
+    of_class = cls and cls.__name__ in names and vars(cls)
+    inner = [known[name] for name in names & known.keys()]
+    inner += [of_class[name] for name in attributes & of_class.keys()] if of_class else []
+    return all(is_fine(node, known, cls) for node in nodes) and all(
+        computes(value, depth) for value in inner
+    )
+
+
+def is_fine(node, known, cls):
+    match node:
+        case ast.With(items=items):
+            return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
+                       for item in items)  # fmt: skip
+        case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
+            return name in known or name in BUILTINS
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
+            return hasattr(torch.autograd.function.FunctionCtx, name)
+        case ast.Call(func=ast.Call() | ast.Subscript()):
+            return False
+        case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+            return root(node) not in known and root(node) != getattr(cls, "__name__", None)
+    return not isinstance(node, REFUSED)
+
+
+def root(node):
+    """The name of what is changed."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def computes(value, depth):
+    """Is it a number, a tensor, or a function that does nothing but compute?"""
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in MODULES
+    if isinstance(value, staticmethod):
+        value = value.__func__
+    if isinstance(value, type) and issubclass(value, Function):
+        own = [getattr(value, name) for name in ("forward", "setup_context", "backward")]
+        return all(of.__module__.startswith("torch.") or computes(of, depth) for of in own)
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
+        if value.__module__ in OF_THESE:
+            return value.__name__ not in NEVER
+        return inspect.isfunction(value) and depth > 0 and computes_itself(value, depth)
+    return is_data(value)
+
+
+def computes_itself(fn, depth):
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(fn))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return False
+    lines = definition.body if isinstance(definition, ast.FunctionDef) else []
+    return bool(lines) and harmless(fn, lines, None, depth - 1)
+
+
+def is_data(value):
+    """Has it nothing that could do something? So are the variables of a harmless function."""
+    if isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return all(map(is_data, itertools.islice(items, 100)))
+    return isinstance(value, DATA) and not isinstance(value, torch.nn.Module)

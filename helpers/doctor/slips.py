@@ -1,0 +1,304 @@
+"""The edits of a function's source that `rewritten` tries: each undoes one slip of the pen."""
+
+import ast
+import itertools
+from typing import NamedTuple
+
+import torch
+
+from .edits import MODULES, assignments, bracketed, calls, indices, numbers, operators, parsed
+
+AROUND = (
+    "-{}", "{}.mT", "{}.conj()", "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
+    "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
+    "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
+    "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
+    "{}.mean(-1, keepdim=True)", "{}.transpose(0, 1)", "{}.transpose(1, 2)", "{}.cumsum(0)",
+    "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.real", "{}.log()",
+)  # fmt: skip
+EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
+WITH_A_NAME = "{0} * {1}", "{0} / {1}", "{0} + {1}", "{0} - {1}", "{0}[{1}]"
+THEN = (
+    "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
+    "{0} * (1 - {1})", "{0} * {1} ** 2",
+)  # fmt: skip
+FAR = 4  # lines over which one is moved
+
+
+class Edit(NamedTuple):
+    """What is put where, as `Source.edited` takes it; the node that changes; words, or None."""
+
+    puts: list
+    node: ast.AST
+    said: str | None = None
+
+
+def slips(source, values):
+    """What was written in the place of something else, or in another order.
+
+    values: {name: value} of what there is when the function returns
+    """
+    slots, kinds = slots_of(source), kinds_of(values)
+    for kind in (operators, numbers, calls, indices):
+        for owner, key, node in slots:
+            yield from (Edit([(owner, key, new)], node) for new in kind(node))
+    yield from in_all_alike(source, slots)
+    yield from statements(source)
+    yield from exchanges(source, slots)
+    yield from other_indices(source)
+    yield from of_one_name(source, slots, lambda name: others(name, kinds))
+    for owner, key, node in slots:
+        for new in in_place_of(source, node, values, kinds):
+            yield Edit([(owner, key, parsed(new))], node)
+
+
+def omissions(source, values):
+    """A function, a factor, a term or an index that was left out."""
+    kinds = kinds_of(values)
+    slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
+    slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
+    ways = [(template, name) for template in WITH_A_NAME for name in kinds]
+    ways += [(f"{name}({{}})", "") for name in of_one_argument(source)]
+    ways += [(template, "") for template in AROUND]
+    ways += [(template, name) for template in THEN for name in kinds]
+    for template, name in ways:
+        if not name or fits(template, values[name]):
+            for owner, key, node in slots:
+                yield Edit([(owner, key, parsed(template.format(bracketed(node), name)))], node)
+
+    def turned(name):
+        return [template.format(name) for template in EACH] if name in kinds else []
+
+    yield from of_one_name(source, slots, turned)
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+def slots_of(source):
+    """(owner, key, node) of every expression that has a value."""
+    return [
+        (owner, key, node)
+        for node, (owner, key, _) in source.up.items()
+        if isinstance(node, ast.expr) and node in source.body
+        and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+    ]  # fmt: skip
+
+
+def kinds_of(values):
+    """{name: kind}; numbers come first."""
+    found = {name: kind_of(value) for name, value in values.items() if kind_of(value)}
+    return dict(sorted(found.items(), key=lambda item: isinstance(values[item[0]], torch.Tensor)))
+
+
+def kind_of(value):
+    """Values of one kind may be taken for each other."""
+    if isinstance(value, torch.Tensor):
+        return "number" if value.is_floating_point() or value.is_complex() else "index"
+    return "int" if type(value) is int else "number" if type(value) is float else None
+
+
+def others(name, kinds):
+    return [other for other in kinds if other != name and kinds[other] == kinds.get(name)]
+
+
+def fits(template, value):
+    """May what has this value stand in this template?"""
+    kind, tensor = kind_of(value), isinstance(value, torch.Tensor)
+    if "[" in template:
+        return kind in ("index", "int")
+    if "@" in template:
+        return tensor and kind == "number" and value.dim() > 0
+    if "~" in template:
+        return tensor and value.dtype is torch.bool
+    return not (tensor and value.dtype is torch.bool and ">" in template)
+
+
+def is_name(node):
+    """A variable, or what ctx holds."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "ctx"
+    return isinstance(node, ast.Name) and node.id not in (*MODULES, "ctx")
+
+
+def is_called(source, node):
+    parent = source.up[node][2]
+    return isinstance(parent, ast.Attribute) or is_argument(source, node) is False
+
+
+def is_argument(source, node):
+    """Of a call: is it an argument, or (False) what is called? Otherwise None."""
+    parent = source.up[node][2]
+    return parent.func is not node if isinstance(parent, ast.Call) else None
+
+
+def is_value(source, node):
+    kinds = ast.Name, ast.Call, ast.BinOp, ast.Subscript, ast.Attribute, ast.UnaryOp
+    if not isinstance(node, kinds) or is_argument(source, node) is False:
+        return False
+    return ast.unparse(node) not in ("ctx", "ctx.saved_tensors", *MODULES)
+
+
+def is_whole(source, node):
+    """Is it all that is returned, or assigned?"""
+    parent = source.up[node][2]
+    parent = source.up[parent][2] if isinstance(parent, ast.Tuple) else parent
+    return isinstance(parent, ast.stmt)
+
+
+def of_one_argument(source):
+    """The functions of this class, or that it calls, that take one tensor."""
+    found = dict.fromkeys(source.siblings)
+    for node in source.body:
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            name = ast.unparse(node.func)
+            if name.isidentifier() or name.split(".")[0] in MODULES:
+                found[name] = None
+    return list(found)
+
+
+# --- one thing for another ------------------------------------------------------------------------
+
+
+def in_place_of(source, node, values, kinds):
+    """The names that may stand in the place of a name, a number or an argument."""
+    if is_name(node) and not isinstance(source.up[node][2], ast.Attribute):
+        name = ast.unparse(node)
+        yield from others(name, kinds)
+        if type(values.get(name)) is int:
+            yield from (f"({name} - 1)", f"({name} + 1)")
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        inside = isinstance(source.up[node][2], ast.Subscript)
+        wanted = "int", "index" if inside else "number"
+        yield from (name for name, kind in kinds.items() if kind in wanted)
+    elif isinstance(node, (ast.Call, ast.BinOp)) and is_argument(source, node):
+        yield from (name for name, kind in kinds.items() if kind == "number")
+
+
+def in_all_alike(source, slots):
+    """The same edit in all calls of one function, or of one number, of a line."""
+    alike = {}
+    for owner, key, node in slots:
+        match node:
+            case ast.Call(func=func, args=args, keywords=keywords):
+                name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
+                like = calls, name, len(args), *[k.arg for k in keywords]
+            case ast.Constant(value=value):
+                like = numbers, value
+            case _:
+                continue
+        alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
+    for (line, kind, *_), some in alike.items():
+        if len(some) > 1:
+            for news in zip(*(kind(node) for *_, node in some), strict=False):
+                puts = [(owner, key, new) for (owner, key, _), new in zip(some, news, strict=True)]
+                with source.edited(puts):
+                    new = ast.unparse(line)
+                yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
+
+
+def of_one_name(source, slots, meant):
+    """A name that stands in a line more than once is another; meant(name): what it may be."""
+    lines = {}
+    for owner, key, node in slots:
+        if is_name(node):
+            some = lines.setdefault((source.statement(node), ast.unparse(node)), [])
+            some.append((owner, key))
+    for (line, name), some in lines.items():
+        for other in meant(name) if len(some) > 1 else ():
+            puts = [(*slot, parsed(f"({other})")) for slot in some]
+            said = f"`{other}` stood in place of each `{name}` in `{source.quoted(line)}`"
+            yield Edit(puts, line, said)
+
+
+def other_indices(source):
+    """An index, or the place where something is put, that stands elsewhere."""
+    places = [node for node in source.body if isinstance(node, ast.Subscript)]
+    known = {ast.unparse(node.slice): node.slice for node in places}
+    for node in places:
+        for text, index in known.items():
+            if text != ast.unparse(node.slice):
+                yield Edit([(node, "slice", index)], node)
+
+
+def exchanges(source, slots):
+    """Two that stand in one tuple; two names, in one line or everywhere."""
+    for node in source.body:
+        if isinstance(node, (ast.Tuple, ast.List)):
+            line = source.quoted(source.statement(node))
+            for i, j in itertools.combinations(range(len(node.elts)), 2):
+                puts = [(node.elts, i, node.elts[j]), (node.elts, j, node.elts[i])]
+                a, b = source.quoted(node.elts[i]), source.quoted(node.elts[j])
+                yield Edit(puts, node, f"`{a}` and `{b}` were exchanged in `{line}`")
+    names = {}
+    for owner, key, node in slots:
+        if is_name(node):
+            names.setdefault(ast.unparse(node), []).append((owner, key, source.statement(node)))
+    for a, b in itertools.combinations(names, 2):
+        lines = {line for *_, line in names[a]}, {line for *_, line in names[b]}
+        groups = [{line} for line in lines[0] & lines[1]]
+        for group in [*groups, lines[0] | lines[1]]:
+            puts = [(owner, key, parsed(new)) for old, new in ((a, b), (b, a))
+                    for owner, key, line in names[old] if line in group]  # fmt: skip
+            line = min(group, key=lambda line: line.lineno)
+            where = f"in `{source.quoted(line)}`" if len(group) == 1 else "wherever they stand"
+            yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def statements(source):
+    """Lines of another kind, left out, or in another order; conditions that always hold."""
+    nodes = [source.definition, *source.body]
+    blocks = [block for node in nodes for name in ("body", "orelse")
+              if isinstance(block := getattr(node, name, None), list)]  # fmt: skip
+    for block in blocks:
+        for k, line in reversed(list(enumerate(block))):
+            if line in source.body:
+                yield from of_a_line(source, block, k)
+            yield from moved(source, block, k)
+            if isinstance(line, (ast.For, ast.If)) and line in source.body:
+                yield from in_or_out(source, block, k)
+
+
+def of_a_line(source, block, k):
+    line, this = block[k], f"`{source.quoted(block[k])}`"
+    for new in map(ast.fix_missing_locations, assignments(line)):
+        yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
+    if len(block) > 1 and not isinstance(line, ast.Return):
+        yield Edit([(block, k, ast.Pass())], line, f"{this} were left out")
+
+
+def moved(source, block, k):
+    """A line comes before, or after, some of its neighbours."""
+    line = block[k]
+    for n in reversed(range(k + 1, min(k + 1 + FAR, len(block)))):
+        other, here = block[n], slice(k, n + 1)
+        if not isinstance(other, ast.Return) and {line, other} & set(source.body):
+            this, that = source.head(line), source.head(other)
+            said = f"`{that}` came before `{this}`"
+            yield Edit([(block, here, [other, *block[k:n]])], other, said)
+            said = f"`{this}` came after `{that}`"
+            yield Edit([(block, here, [*block[k + 1 : n + 1], line])], line, said)
+
+
+def in_or_out(source, block, k):
+    """A line belongs to a loop or a branch, or not; what is asked is always so, or never."""
+    line, after, head = block[k], slice(k + 1, k + 1), source.head(block[k])
+    last = line.body[-1]
+    if len(line.body) > 1:
+        puts = [(line, "body", line.body[:-1]), (block, after, [last])]
+        yield Edit(puts, last, f"`{source.head(last)}` came after what is in `{head}`")
+    for following in block[k + 1 : k + 2]:
+        if not isinstance(following, ast.Return):
+            puts = [(line, "body", [*line.body, following]), (block, slice(k + 1, k + 2), [])]
+            yield Edit(puts, following, f"`{source.head(following)}` were the last of `{head}`")
+    if isinstance(line, ast.If):
+        for always in (True, False):
+            said = f"`{source.quoted(line.test)}` were {always}"
+            yield Edit([(line, "test", ast.Constant(always))], line, said)
+        for other in line.orelse[:1]:
+            if isinstance(other, ast.If):
+                puts = [(block, after, line.orelse), (line, "orelse", [])]
+                yield Edit(puts, other, f"`{source.head(other)}` did not begin with `el`")
