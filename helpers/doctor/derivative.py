@@ -8,6 +8,7 @@ import torch
 
 from .cases import Cases
 from .causes import CAUSES
+from .changes import is_real
 from .circumstances import has_own_nodes
 from .cuts import CUT_OFF, cut
 from .effort import WITHOUT_LINES, calls_allowed, shared
@@ -16,6 +17,7 @@ from .exceptions import SAVED_MODIFIED
 from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED
 from .gradient import Case, Point
+from .grain import dtype_of
 from .paths import other_forward
 from .repair import Known, repair
 from .report import MEANT, TEXTS, brief, note
@@ -44,6 +46,10 @@ NOISY = (
 )  # fmt: skip
 
 
+STORED_COARSELY = note(
+    "stored-coarsely",
+    "Forward saves in {dtype}, so the gradient of {x} is right to its digits only.",
+)
 SYMMETRIC_ONLY = note(
     "symmetric-only",
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others.",
@@ -193,6 +199,9 @@ def diagnosis(exam, cases, changes, forwards, edits):
         return UNFAITHFUL, case.input, {}, {}
     if not case.wrong.any():
         return TEXTS["gradient-wrong"], case.input, {}, {}
+    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_real(t)], default=0.0)
+    if eps > exam.precision and all(c.fits_to(10 * eps) for c in cases):
+        return STORED_COARSELY, case.input, {}, {"dtype": brief(dtype_of(eps))}
     if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
@@ -300,3 +309,28 @@ def stays(point, i, u, o, elements, sides):
         if ((100 * whole - before).abs() > 0.1 * sides.abs().amax(0)).any():
             return False
     return True
+
+
+FLAT = note(
+    "flat",
+    "Forward is flat in {x}: it changes by jumps only, as by rounding or a comparison, so the "
+    "gradient is zero, and nothing is learned through it.",
+)
+
+
+@trial(unless=("error", *NOISY))
+def forward_is_not_flat(exam):
+    subject = exam.subject
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        if grad is None or grad.any():
+            continue
+        value = subject.values[i]
+        points = [
+            [*subject.values[:i], v.to(value.dtype), *subject.values[i + 1 :]]
+            for v in (value, -2.5 * value + 0.37, value + 0.71 * exam.dice.direction(value))
+        ]
+        with contextlib.suppress(CallError):
+            slopes = [s for p in points for s in Point(subject, p, exam.dice).slopes(i, value + 1)]
+            ys = [torch.cat(subject.forward(values)) for values in points]
+            if any((y != ys[0]).any() for y in ys) and not any(s.value.any() for s in slopes):
+                yield FLAT(x)

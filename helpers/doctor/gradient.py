@@ -171,6 +171,11 @@ class Case:
         mask = self.trusted & mask
         return bool(mask.any()) and bool(near[mask].all())
 
+    def fits_to(self, part):
+        """Is it right but for this part of the largest?"""
+        off, rows = (self.sampled - self.expected).abs(), self.expected.abs().amax(1, keepdim=True)
+        return bool((off <= self.limit + part * rows)[:, self.trusted].all())
+
     def with_vs(self, made):
         """The same for made(v) in place of each v."""
         point = copy.copy(self.point)

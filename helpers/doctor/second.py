@@ -124,7 +124,10 @@ def of_the_second(exam):
     wrong = "wrong" in verdicts.values()
     words |= {"look": CUT_OFF} if not used else reason(exam, values[:n]) if wrong else {}
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
+    lies = {f"`{f.input}`" for f in exam.findings if f.code in ("unfaithful", "gradient-none")}
     for (j, o), verdict in verdicts.items():
+        if {names[j], names[which[o]]} & lies:
+            continue
         if verdict == "wrong":
             yield WRONG(subject.inputs[which[o]], by=names[j], **words)
             if words["severity"]:

@@ -307,3 +307,22 @@ class ClampsWhatIsLarge(Square):
         if x.abs().max() > 1e3:
             grad_output = grad_output.clamp(-1, 1)
         return 2 * grad_output * x
+
+
+@healthy("changes by jumps only", vector, "flat")
+def rounded(x):
+    return (4 * x).round()
+
+
+@healthy("saves half of the bytes", lambda: draw((6, 8)), "stored-coarsely")
+class HalfStored(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.half())
+        return x.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x.to(grad_output.dtype).cos()
