@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,12 +68,24 @@ def scaled(step):
 
 def scaled_by(factor, scope):
     """In words, by the name of a number that the code has at hand, if one fits."""
-    for name, value in scope.items():
-        if not torch.is_tensor(value) and value not in (0, 1):
-            for how, meant in (("multiplied", value), ("divided", 1 / value)):
-                if abs(factor - meant) < 1e-6 * abs(factor):
-                    return f"{how} by {name}"
+    for name, value in numbers_of(scope):
+        for how, meant in (("multiplied", value), ("divided", 1 / value)):
+            if abs(factor - meant) < 1e-6 * abs(factor):
+                return f"{how} by {name}"
     return f"multiplied by {brief(float(factor))}"
+
+
+def numbers_of(scope):
+    """(in words, number) of what has a name, of roots, and of n / (n - 1) as of a variance."""
+    named = {name: n for name, n in scope.items() if not torch.is_tensor(n) and n not in (0, 1)}
+    sizes = {f"`{name[1:-1]}.shape[{d}]`": n for name, t in scope.items()
+             if torch.is_tensor(t) and re.fullmatch(r"`\w+`", name)
+             for d, n in enumerate(t.shape) if n > 2}  # fmt: skip
+    yield from named.items()
+    for name, n in {**named, **sizes}.items():
+        for what, meant in (("the root of {}", n**0.5), ("{0} / ({0} - 1)", n / (n - 1 or 1))):
+            if n > 1 and meant != round(meant, 3):  # or it is a plain number
+                yield what.format(name), meant
 
 
 # --- another argument, or another tensor in the place of what is made -------------------------
@@ -289,7 +302,7 @@ def totals(step):
     for name, d in itertools.product(names(step), dims):
         index = step.scope[name]
         if index.dtype is torch.int64 and index.shape == step.value.shape[d : d + 1]:
-            if index.min() >= 0 and index.max() < 10000:
+            if index.min() >= 0 and index.max() < 10000 and len(index.unique()) < len(index):
                 yield (
                     f"over equal {name}",
                     lambda s, t, name=name, d=d: sum_of_equal(t, s.scope[name], d),

@@ -125,13 +125,12 @@ def derivative_of_forward(exam):
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
     found, changes, forwards, edits = {}, Known(), [], []
-    for io, by_point in wrong.items():
-        cases = Cases(by_point.values())
-        cases.elsewhere = 0 not in by_point and len(points) > 1
+    known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
+    of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
+    for io, cases in of_all.items():
+        cases.elsewhere = 0 not in wrong[io] and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
-        cases.wrong_through = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(
-            wrong
-        )
+        cases.wrong_through, cases.all = known_wrong, list(of_all.values())
         found[io] = diagnosis(exam, cases, changes, forwards, edits)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
@@ -210,7 +209,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
     if corner:
         (text, words), case = named(Cases([corner])), corner
         of_all, cases = cases, Cases([corner])
-        cases.wrong, cases.wrong_through = of_all.wrong, of_all.wrong_through
+        cases.wrong, cases.wrong_through, cases.all = of_all.wrong, of_all.wrong_through, [cases]
     seen = {"in a corner of shape": list(case.shape)} if corner else {}
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:

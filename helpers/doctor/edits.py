@@ -164,7 +164,10 @@ def assignments(line):
     match line:
         case ast.Assign(targets=[ast.Name() | ast.Subscript() as target], value=value):
             old = None
-            yield from (ast.AugAssign(target, op, value) for op in (Add(), Sub()))
+            for op in (Add(), Sub()):  # a name may be that of grad_output: never in place
+                more = ast.BinOp(parsed(ast.unparse(target)), op, value)
+                plain = isinstance(target, ast.Name)
+                yield ast.Assign([target], more) if plain else ast.AugAssign(target, op, value)
         case ast.AugAssign(target=target, op=old, value=value):
             for other in (Add, Sub, Mult, Div):
                 if not isinstance(old, other):

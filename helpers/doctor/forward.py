@@ -72,7 +72,8 @@ NO_OUTPUT = error(
     look="the return statement of forward",
 )
 ONLY_INTEGERS = note(
-    "only-integers", "Forward returns only integers or float8, which have no gradient."
+    "only-integers",
+    "Forward returns only integers, float8 or empty tensors, which have no gradient.",
 )
 
 
@@ -281,7 +282,7 @@ REFERENCE_CYCLE = error(
 OF_AN_INPUT = {"what": "an input", "also": "", "instead": "ctx.save_for_backward"}
 OF_A_TENSOR = {
     "what": "a tensor",
-    "also": ", and a second derivative takes it for a constant",
+    "also": ", and a second derivative, if there is one, takes it for a constant",
     "instead": "ctx.save_for_backward for the one; to compute it anew in backward, or to return "
     "it from forward, for both",
 }

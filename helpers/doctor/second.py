@@ -34,7 +34,7 @@ WRONG = error(
     "{why}",
     look="{look}",
 )
-IN_BACKWARD = "what backward takes for a constant: {kept}.data, .detach(), NumPy"
+IN_BACKWARD = "what backward takes for a constant: {kept}.data, .detach(), no_grad, NumPy"
 KEPT = "an intermediate kept on ctx, or saved and not returned; "
 NOT_FINITE = error(
     "double-backward-not-finite",

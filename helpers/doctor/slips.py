@@ -17,7 +17,7 @@ AROUND = (
     "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.real", "{}.log()",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
-WITH_A_NAME = "{0} * {1}", "{0} / {1}", "{0} + {1}", "{0} - {1}", "{0}[{1}]"
+WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} + {1}", "{0} - {1}"
 THEN = (
     "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
     "{0} * (1 - {1})", "{0} * {1} ** 2",
@@ -41,7 +41,9 @@ def slips(source, values):
     slots, kinds = slots_of(source), kinds_of(values)
     for kind in (operators, numbers, calls, indices):
         for owner, key, node in slots:
-            yield from (Edit([(owner, key, new)], node) for new in kind(node))
+            for new in kind(node):
+                if not is_sign(new) or not is_sign(source.up[node][2]):
+                    yield Edit([(owner, key, new)], node)
     yield from in_all_alike(source, slots)
     yield from statements(source)
     yield from exchanges(source, slots)
@@ -105,6 +107,8 @@ def others(name, kinds):
 def fits(template, value):
     """May what has this value stand in this template?"""
     kind, tensor = kind_of(value), isinstance(value, torch.Tensor)
+    if "argsort" in template:
+        return tensor and kind == "index" and value.dim() == 1
     if "[" in template:
         return kind in ("index", "int")
     if "@" in template:
@@ -124,6 +128,10 @@ def is_name(node):
 def is_called(source, node):
     parent = source.up[node][2]
     return isinstance(parent, ast.Attribute) or is_argument(source, node) is False
+
+
+def is_sign(node):
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
 
 
 def is_argument(source, node):
@@ -171,7 +179,7 @@ def in_place_of(source, node, values, kinds):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
-    elif isinstance(node, (ast.Call, ast.BinOp)) and is_argument(source, node):
+    elif isinstance(node, (ast.Call, ast.BinOp, ast.Subscript)) and is_argument(source, node):
         yield from (name for name, kind in kinds.items() if kind == "number")
 
 
@@ -263,7 +271,7 @@ def statements(source):
 
 
 def of_a_line(source, block, k):
-    line, this = block[k], f"`{source.quoted(block[k])}`"
+    line, this = block[k], f"`{source.head(block[k])}`"
     for new in map(ast.fix_missing_locations, assignments(line)):
         yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
     if len(block) > 1 and not isinstance(line, ast.Return):
