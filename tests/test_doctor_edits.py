@@ -64,7 +64,7 @@ SLIPS = [  # (what is right, what is written, what is said)
     ("(slope - t * t)", "(t * t - slope)", "`slope - t * t` stood"),
     ("(slope - t * t)", "(slope - t)", "`slope - t * t` stood"),
     ("gt[perm.argsort()]", "gt[perm]", "`gt[perm.argsort()]` stood in place of `gt[perm]`"),
-    ("gt[perm.argsort()]", "gt", "`gt[perm.argsort()]` stood"),
+    ("gt[perm.argsort()]", "gt", "`gt[perm.argsort()], gw,"),
     ("            carry = g[k] + decay * carry\n            gt[k] = carry * w[rows[k]]\n",
      "            gt[k] = carry * w[rows[k]]\n            carry = g[k] + decay * carry\n",
      "` came after `"),

@@ -231,9 +231,9 @@ def diagnosis(exam, cases, changes, forwards, edits):
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",
-    "grad-output-scaled", "inner-derivative-forgotten", "jacobian-transposed", "mean-for-sum",
-    "misplaced", "operand-turned", "other-mask", "outputs-scaled", "right-only-for-ones", "scaled",
-    "scaled-along", "sum-for-mean", "term-missing", "term-off",
+    "gradient-zero", "grad-output-scaled", "inner-derivative-forgotten", "jacobian-transposed",
+    "mean-for-sum", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
+    "right-only-for-ones", "scaled", "scaled-along", "sum-for-mean", "term-missing", "term-off",
 )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def operators(node):
                 yield ast.BinOp(a, other(), b)
             if not isinstance(op, (Add, Mult)):
                 yield ast.BinOp(b, op, a)
+            if isinstance(op, MatMult) and isinstance(a, ast.BinOp) and isinstance(a.op, MatMult):
+                yield ast.BinOp(ast.BinOp(b, op, a.right), op, a.left)  # from the other end
             yield from (a, b)
         case ast.UnaryOp(operand=a):
             yield a

@@ -29,7 +29,7 @@ NEVER = {
 }  # fmt: skip
 REFUSED = (
     ast.While, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield,
-    ast.YieldFrom, ast.Delete, ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.With, ast.Try,
+    ast.YieldFrom, ast.Delete, ast.ClassDef, ast.Try,
 )  # fmt: skip
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
 DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
@@ -50,18 +50,24 @@ def harmless(fn, lines, cls=None, depth=2):
     of_class = cls and cls.__name__ in names and vars(cls)
     inner = [known[name] for name in names & known.keys()]
     inner += [of_class[name] for name in attributes & of_class.keys()] if of_class else []
-    return all(is_fine(node, known, cls) for node in nodes) and all(
+    within = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
+                within.add(name)
+    called = known.keys() | within | BUILTINS
+    return all(is_fine(node, known, called, cls) for node in nodes) and all(
         computes(value, depth) for value in inner
     )
 
 
-def is_fine(node, known, cls):
+def is_fine(node, known, called, cls):
     match node:
         case ast.With(items=items):
             return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
                        for item in items)  # fmt: skip
         case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
-            return name in known or name in BUILTINS
+            return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
             return hasattr(torch.autograd.function.FunctionCtx, name)
         case ast.Call(func=ast.Call() | ast.Subscript()):
@@ -103,8 +109,13 @@ def computes_itself(fn, depth):
     return bool(lines) and harmless(fn, lines, None, depth - 1)
 
 
-def is_data(value):
-    """Has it nothing that could do something? So are the variables of a harmless function."""
+def is_data(value, fn=None):
+    """Has it nothing that could do something? So are the variables of a harmless function.
+
+    fn: this function, whose own functions are harmless, too
+    """
+    if inspect.isfunction(value):
+        return fn is not None and value.__qualname__.startswith(f"{fn.__qualname__}.<locals>")
     if isinstance(value, (tuple, list, dict)):
         items = value.values() if isinstance(value, dict) else value
         return all(map(is_data, itertools.islice(items, 100)))

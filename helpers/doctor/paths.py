@@ -58,7 +58,7 @@ def other_forward(cases, known):
 class OtherForward:
     def __init__(self, cases, known):
         self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
-        self.runs, self.looks = min(RUNS, calls_a_second(case.subject) // 4), LOOKS
+        self.runs, self.looks = min(RUNS, calls_a_second(case.subject) // 16), LOOKS
         self.recorded, run = {}, None
         for each in reversed(cases):
             mode = Through()

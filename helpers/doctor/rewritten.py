@@ -19,7 +19,7 @@ from .source import Source, UnsuitableError, at, backwards_seen, in_place_of, lo
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 LARGEST = 5000  # elements of all inputs and outputs
-RUNS, SECONDS, COMPILING = 1500, 0.7, 30000  # at most, about
+RUNS, SECONDS, COMPILING = 1200, 2.0, 30000  # at most, about
 
 
 def rewritten(cases, known, edits=slips):
@@ -39,7 +39,8 @@ class Rewritten:
         self.start()
         with Work() as work, backwards_seen() as self.seen:
             self.fits_first()
-        self.runs = allowed(work, SECONDS / len(cases.all) ** 0.5)
+        first = cases is cases.all[0]  # what mends it, mends others, too
+        self.runs = allowed(work, SECONDS) // (1 if first else 4)
 
     def start(self):
         self.run = self.case.subject.run(self.case.point.values)
@@ -96,7 +97,9 @@ class Rewritten:
     def edited(self, edits):
         """((Function, name, function), the words for it) for each edit."""
         for cls in self.seen:
-            for name, helper in places(cls) if edits is slips else reversed(places(cls)):
+            keeping, computing = places(cls)
+            in_order = keeping + computing if edits is slips else computing + keeping
+            for name, helper in in_order:
                 for source, function, edit in each(cls, name, helper, edits, self.once):
                     yield (
                         (cls, name, function),
@@ -155,16 +158,15 @@ def allowed(work, seconds):
 
 
 def places(cls):
-    """(name, helper) of what is edited: what forward keeps, backward, a function that it calls."""
-    backward = inspect.unwrap(cls.backward)
-    found = [("forward", None), ("setup_context", None), ("backward", None)]
+    """Twice (name, helper) of what is edited: what forward keeps; backward, and what it calls."""
+    backward, found = inspect.unwrap(cls.backward), [("backward", None)]
     for name in backward.__code__.co_names:
         of_class, of_module = vars(cls).get(name), backward.__globals__.get(name)
         if isinstance(of_class, staticmethod) and cls.__name__ in backward.__code__.co_names:
             found.append(("backward", (name, of_class.__func__)))
         elif isinstance(of_module, types.FunctionType) and of_module.__module__ == cls.__module__:
             found.append(("backward", (name, of_module)))
-    return found
+    return [("forward", None), ("setup_context", None)], found
 
 
 def each(cls, name, helper, edits, run):
@@ -176,9 +178,11 @@ def each(cls, name, helper, edits, run):
         return
     with locals_of(source.fn) as values:
         run()
-    if not all(is_data(v) for name, v in values.items() if name not in ("ctx", cls.__name__)):
+    if not all(
+        is_data(v, source.fn) for name, v in values.items() if name not in ("ctx", cls.__name__)
+    ):
         return
-    for edit in edits(source, values):
+    for edit in edits(source, values | source.constants):
         made = None
         with forgiving(), source.edited(edit.puts):
             made = source.compiled()

@@ -8,8 +8,9 @@ import torch
 
 from .edits import MODULES, assignments, bracketed, calls, indices, numbers, operators, parsed
 
+FIRST = "-{}", "{}.mT", "{}.conj()"
 AROUND = (
-    "-{}", "{}.mT", "{}.conj()", "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
+    "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
     "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
@@ -59,8 +60,9 @@ def omissions(source, values):
     kinds = kinds_of(values)
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
-    ways = [(template, name) for template in WITH_A_NAME for name in kinds]
-    ways += [(f"{name}({{}})", "") for name in of_one_argument(source)]
+    ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
+    ways += [(template, "") for template in FIRST]
+    ways += [(template, name) for template in WITH_A_NAME for name in kinds]
     ways += [(template, "") for template in AROUND]
     ways += [(template, name) for template in THEN for name in kinds]
     for template, name in ways:
@@ -160,7 +162,8 @@ def of_one_argument(source):
     for node in source.body:
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             name = ast.unparse(node.func)
-            if name.isidentifier() or name.split(".")[0] in MODULES:
+            # One that is defined here would call itself, again and again.
+            if name in source.fn.__globals__ or name.split(".")[0] in MODULES:
                 found[name] = None
     return list(found)
 

@@ -25,18 +25,21 @@ class Source:
 
     body: the nodes that may be edited; of forward, saves=True, those of what it keeps for backward
     up: node -> (owner, key, parent), where owner[key] or owner.key is the node
-    siblings: functions of the class, of one argument
+    siblings: functions of the class, of one argument; constants: its numbers
     """
 
     def __init__(self, fn, cls, saves=False):
-        self.fn, self.siblings = fn, []
+        self.fn, self.siblings, self.constants = fn, [], {}
         if fn.__globals__.get(cls.__name__) is cls:
             own = {
                 name: of.__func__ for name, of in vars(cls).items() if isinstance(of, staticmethod)
             }
-            names = [n for n, of in own.items() if not hasattr(torch.autograd.Function, n)
-                     and inspect.isfunction(of) and of.__code__.co_argcount == 1]  # fmt: skip
+            others = {n: of for n, of in own.items() if of is not fn and inspect.isfunction(of)}
+            names = [n for n, of in others.items() if of.__code__.co_argcount == 1
+                     and not hasattr(torch.autograd.Function, n)]  # fmt: skip
             self.siblings = [f"{cls.__name__}.{name}" for name in names]
+            numbers = {name: n for name, n in vars(cls).items() if type(n) in (int, float)}
+            self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
