@@ -52,7 +52,7 @@ class Layer(Function):
 '''
 SLIPS = [  # (what is right, what is written, what is said)
     ("decay, slope = ctx.rates", "slope, decay = ctx.rates", "were exchanged in `"),
-    ("decay, slope = ctx.rates", "decay, slope = 0.6, 3.0", "`0.6, 1.0` stood"),
+    ("slope = ctx.rates", "slope = ctx.rates[0], 3.0", "`ctx.rates[0], 1.0` stood"),
     ("range(len(t) - 1, -1, -1)", "range(len(t) - 1, 0, -1)", "range(len(t) - 1, -1, -1)"),
     ("g[k] + decay * carry", "g[k] - decay * carry", "`g[k] + decay * carry` stood"),
     ("g[k] + decay * carry", "g[k] + carry", "`g[k] + carry * decay` stood"),

@@ -42,10 +42,10 @@ class Cases(tuple):
     elsewhere: is it right at the given point?
     returned: what backward returned for each argument, before the engine corrected it
     wrong: the numbers of all inputs whose gradients are wrong; wrong_through: with the outputs'
-    all: the cases of all wrong gradients, these among them
+    all: the cases of all wrong gradients, these among them; whole: those of which this is a corner
     """
 
-    elsewhere, returned, wrong, wrong_through, all = False, {}, (), (), ()
+    elsewhere, returned, wrong, wrong_through, all, whole = False, {}, (), (), (), ()
 
     @functools.cached_property
     def factor(self):

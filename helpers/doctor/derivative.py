@@ -145,6 +145,9 @@ def derivative_of_forward(exam):
         y = exam.run.names[o]
         words["through"] = "" if everywhere else y
         finding = text(x, y, seen, **words)
+        if CORNER in seen:
+            message = finding.message[0].lower() + finding.message[1:]
+            finding.message = f"{CORNER.capitalize()} {seen[CORNER]}, {message}"
         if finding.remedy and not has_own_nodes(exam):
             finding.remedy = CUT_OFF
         yield finding
@@ -206,11 +209,12 @@ def diagnosis(exam, cases, changes, forwards, edits):
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
     text, words = named(cases)
     corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
+    seen, whole = {}, cases
     if corner:
-        (text, words), case = named(Cases([corner])), corner
-        of_all, cases = cases, Cases([corner])
-        cases.wrong, cases.wrong_through, cases.all = of_all.wrong, of_all.wrong_through, [cases]
-    seen = {"in a corner of shape": list(case.shape)} if corner else {}
+        cases, case, seen = Cases([corner]), corner, {CORNER: list(corner.shape)}
+        text, words = named(cases)
+        cases.wrong, cases.wrong_through = whole.wrong, whole.wrong_through
+        cases.all, cases.whole = [cases], whole
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
@@ -218,9 +222,9 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= rewritten(cases, edits) or {}
     if text.code in VAGUE and "change" not in words and not WITHOUT_LINES:
         words |= (
-            repair(cases, changes)
-            or rewritten(cases, edits, omissions)
-            or other_forward(cases, forwards)
+            repair(whole, changes)
+            or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
+            or other_forward(whole, forwards)
             or {}
         )
     if "change" in words:
@@ -228,6 +232,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
     return text, case.input, seen | case.evidence, words
 
 
+CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",

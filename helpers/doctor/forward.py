@@ -39,7 +39,7 @@ def inputs_are_dense(exam):
             yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=why)
 
 
-DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need; the input is {dtype}.")
+DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not in {dtype}.")
 NOT_IN_DOUBLE = note(
     "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
 )
@@ -298,5 +298,17 @@ def what_ctx_holds(exam):
                 yield REFERENCE_CYCLE(**words)
             elif any(t is p for p in exam.run.passed):
                 yield TENSOR_ON_CTX(**words, **OF_AN_INPUT)
-            elif differentiable(t):
+            elif differentiable(t) and not is_constant(exam, path, t):
                 yield TENSOR_ON_CTX(**words, **OF_A_TENSOR)
+
+
+def is_constant(exam, path, t):
+    """Is what ctx holds the same for other inputs, as a window or a table is?"""
+    others = [exam.dice.nearby(-v) for v in exam.subject.values]
+    try:
+        found = graph(exam.subject.run(others).outputs)
+    except CallError:
+        return False
+    held = [tensors(vars(node), "ctx") for node in found if isinstance(node, BackwardCFunction)]
+    same = [torch.equal(t, other) for pairs in held for name, other in pairs if name == path]
+    return bool(same) and all(same)

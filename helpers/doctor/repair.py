@@ -15,7 +15,7 @@ from .steps import Return, Watch, watching
 from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-CHANGES, RUNS = 10000, 300  # at most
+CHANGES, RUNS = 15000, 300  # at most
 PROBES = 5
 
 
@@ -133,6 +133,8 @@ class Repair:
             for site, steps in reversed(self.sites.items()):
                 if self.slopes[site].any():
                     for change in level(steps[0]):
+                        if self.known.left < 0 or self.known.runs < 0:
+                            return None
                         factor = self.factor(site, steps, change)
                         if factor is not None and self.holds({site: change.by(factor)}):
                             return self.words(change.words(factor), steps[0])

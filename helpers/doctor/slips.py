@@ -18,7 +18,7 @@ AROUND = (
     "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.real", "{}.log()",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
-WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} + {1}", "{0} - {1}"
+WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
 THEN = (
     "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
     "{0} * (1 - {1})", "{0} * {1} ** 2",
@@ -55,25 +55,29 @@ def slips(source, values):
             yield Edit([(owner, key, parsed(new))], node)
 
 
-def omissions(source, values):
-    """A function, a factor, a term or an index that was left out."""
+def omissions(source, values, terms=False):
+    """A function, a factor, a term or an index that was left out; terms: these come first."""
     kinds = kinds_of(values)
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
     ways += [(template, "") for template in FIRST]
-    ways += [(template, name) for template in WITH_A_NAME for name in kinds]
-    ways += [(template, "") for template in AROUND]
-    ways += [(template, name) for template in THEN for name in kinds]
-    for template, name in ways:
-        if not name or fits(template, values[name]):
-            for owner, key, node in slots:
-                yield Edit([(owner, key, parsed(template.format(bracketed(node), name)))], node)
+    with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
+    then = [(template, name) for template in with_a_name for name in kinds]
+    then += [(template, "") for template in AROUND]
+    then += [(template, name) for template in THEN for name in kinds]
 
     def turned(name):
         return [template.format(name) for template in EACH] if name in kinds else []
 
-    yield from of_one_name(source, slots, turned)
+    for some in (ways, then):
+        for template, name in some:
+            if not name or fits(template, values[name]):
+                for owner, key, node in slots:
+                    new = parsed(template.format(bracketed(node), name))
+                    yield Edit([(owner, key, new)], node)
+        if some is ways:
+            yield from of_one_name(source, slots, turned)
 
 
 # --- what there is --------------------------------------------------------------------------------

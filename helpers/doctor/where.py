@@ -90,7 +90,7 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
     index = [torch.stack(torch.unravel_index(t, shape), -1) for t in (wrong, right)]
     for (name, many), d in itertools.product(repeated, range(len(shape))):
         bad, good = (set(t[:, d].tolist()) for t in index)
-        if bad and bad == many & (bad | good):
+        if bad and bad == many & (bad | good) and not bad & good:
             where = f"at {indices(sorted(bad), shape[d])} of dimension {d}"
             return f"{where}, which `{name}` holds more than once,", REPEATED
     found = by_place(shape, right, wrong)
