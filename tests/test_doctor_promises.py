@@ -371,7 +371,7 @@ def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
 def test_a_name_does_not_coarsen_with_size(fn, inputs):
     patient = PATIENTS[fn.__name__]
     large, small = examine(fn, *inputs()).findings[0], patient.examine().findings[0]
-    assert (large.code, large.message) == (patient.code, small.message)
+    assert large.code == patient.code and large.message.endswith(small.message[1:])
     assert "in a corner of shape" in large.evidence and "in a corner" not in str(small.evidence)
 
 
