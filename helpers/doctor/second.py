@@ -15,7 +15,6 @@ from .forward import nodes
 from .grain import Grain
 from .repair import forgiving
 from .report import error, note, warning
-from .rewritten import with_line
 from .saved import saving
 from .screen import screen
 from .slopes import as_vector, shaped
@@ -61,10 +60,6 @@ NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forw
 
 @trial(unless=("error", *NOISY))
 def second_derivative(exam):
-    yield from with_line(exam, of_the_second, "backward")
-
-
-def of_the_second(exam):
     subject, n = exam.subject, len(exam.subject.values)
     graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
 
