@@ -58,7 +58,9 @@ def other_forward(cases, known):
 class OtherForward:
     def __init__(self, cases, known):
         self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
-        self.runs, self.looks = min(RUNS, calls_a_second(case.subject) // 16), LOOKS
+        share = 1 if not cases.all or cases is cases.all[0] else 4  # others have had their chance
+        self.runs = min(RUNS, calls_a_second(case.subject) // 16) // share
+        self.looks = LOOKS // share
         self.recorded, run = {}, None
         for each in reversed(cases):
             mode = Through()
@@ -167,7 +169,7 @@ class OtherForward:
         for level in (*levels, of_another_round, multiplied):
             for site, steps in reversed(self.sites.items()):
                 for change in level(steps[-1]) if steps[-1].value is not None else ():
-                    self.looks -= 1
+                    self.looks -= len(steps)
                     if self.looks < 0:
                         return
                     effect = None

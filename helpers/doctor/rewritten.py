@@ -90,6 +90,8 @@ class Rewritten:
                 break
             if self.holds(*changed):
                 serves = sum(mends(changed, cases) for cases in self.cases.all)
+                if isinstance(said.args[1].node, ast.Constant) and serves < len(self.cases.all):
+                    continue  # a number that fits one of them is a chance
                 if serves > most:
                     best, most = (*changed, said()), serves
                 if most == len(self.cases.all):
@@ -103,9 +105,7 @@ class Rewritten:
     def edited(self, edits):
         """((Function, name, function), the words for it) for each edit."""
         for cls in self.seen:
-            keeping, computing = places(cls)
-            in_order = keeping + computing if edits is slips else computing + keeping
-            for name, helper in in_order:
+            for name, helper in places(cls):
                 for source, function, edit in each(cls, name, helper, edits, self.once):
                     yield (
                         (cls, name, function),
@@ -159,7 +159,7 @@ def allowed(work, seconds):
 
 
 def places(cls):
-    """Twice (name, helper) of what is edited: what forward keeps; backward, and what it calls."""
+    """(name, helper) of what is edited: backward, what it calls, what forward keeps."""
     backward, found = inspect.unwrap(cls.backward), [("backward", None)]
     for name in backward.__code__.co_names:
         of_class, of_module = vars(cls).get(name), backward.__globals__.get(name)
@@ -167,7 +167,7 @@ def places(cls):
             found.append(("backward", (name, of_class.__func__)))
         elif isinstance(of_module, types.FunctionType) and of_module.__module__ == cls.__module__:
             found.append(("backward", (name, of_module)))
-    return [("forward", None), ("setup_context", None)], found
+    return [*found, ("forward", None), ("setup_context", None)]
 
 
 def each(cls, name, helper, edits, run):

@@ -8,7 +8,7 @@ from torch.autograd.function import BackwardCFunction
 
 from .calls import Call, heard_by
 from .changes import is_real
-from .cuts import CUT_OFF
+from .cuts import CUT_OFF, Uncut, uncut
 from .examination import Trials, tolerance
 from .exceptions import told
 from .forward import nodes
@@ -117,7 +117,11 @@ def second_derivative(exam):
     # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
     words = {"severity": "note" if used == {True} else None, "why": ""}
     wrong = "wrong" in verdicts.values()
-    words |= {"look": CUT_OFF} if not used else reason(exam, values[:n]) if wrong else {}
+
+    def right():
+        return "wrong" not in judge(eps, limit, symmetric=symmetric)[0].values()
+
+    words |= {"look": CUT_OFF} if not used else reason(exam, values[:n], right) if wrong else {}
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     lies = {f"`{f.input}`" for f in exam.findings if f.code in ("unfaithful", "gradient-none")}
     for (j, o), verdict in verdicts.items():
@@ -131,8 +135,19 @@ def second_derivative(exam):
             yield NOT_FINITE(subject.inputs[which[o]], by=names[j])
 
 
-def reason(exam, values):
-    """Words for why a second derivative is wrong: another Function, or what is kept of forward."""
+def reason(exam, values, right):
+    """Words for why a second derivative is wrong: a cut, another Function, or what is kept.
+
+    right(): is it right now?
+    """
+    with forgiving():
+        mode = Uncut()
+        with uncut(mode):
+            mended = right()
+        if mended and mode.sites:
+            words, places = zip(*mode.sites.values(), strict=True)
+            change = f"right if: {', and '.join(dict.fromkeys(words))}"
+            return {"look": "", "change": change, "place": ", and ".join(dict.fromkeys(places))}
     calls = []
     with heard_by(lambda *call: calls.append(Call.of(*call, 0))), forgiving():
         run = exam.subject.run(values)

@@ -8,14 +8,14 @@ import torch
 
 from .edits import MODULES, assignments, bracketed, calls, indices, numbers, operators, parsed
 
-FIRST = "-{}", "{}.mT", "{}.conj()"
+FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
 AROUND = (
     "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
     "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
     "{}.mean(-1, keepdim=True)", "{}.transpose(0, 1)", "{}.transpose(1, 2)", "{}.cumsum(0)",
-    "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.real", "{}.log()",
+    "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
 WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
@@ -45,6 +45,10 @@ def slips(source, values):
             for new in kind(node):
                 if not is_sign(new) or not is_sign(source.up[node][2]):
                     yield Edit([(owner, key, new)], node)
+    values_only = [slot for slot in slots if is_value(source, slot[2])]
+    for template, (owner, key, node) in itertools.product(FIRST, values_only):
+        yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
+    yield from the_other_way(source)
     yield from in_all_alike(source, slots)
     yield from statements(source)
     yield from exchanges(source, slots)
@@ -61,7 +65,6 @@ def omissions(source, values, terms=False):
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
-    ways += [(template, "") for template in FIRST]
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
@@ -182,12 +185,22 @@ def in_place_of(source, node, values, kinds):
         yield from others(name, kinds)
         if type(values.get(name)) is int:
             yield from (f"({name} - 1)", f"({name} + 1)")
+            yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
+            yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
     elif isinstance(node, (ast.Call, ast.BinOp, ast.Subscript)) and is_argument(source, node):
         yield from (name for name, kind in kinds.items() if kind == "number")
+
+
+def the_other_way(source):
+    """A loop runs from the other end."""
+    for node in source.body:
+        if isinstance(node, (ast.For, ast.comprehension)):
+            turned = parsed(f"list({ast.unparse(node.iter)})[::-1]")
+            yield Edit([(node, "iter", turned)], node.iter)
 
 
 def in_all_alike(source, slots):
