@@ -19,10 +19,10 @@ How it knows. The function runs in float64, at the given point and at two more. 
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
 elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
-transposed? that of another input? Where they say little, backward runs under watch, and changes of
-what its code computes are tried: which one makes the gradient right? If none does, autograd goes
-through forward in place of backward, and changes of forward are tried: of which other forward would
-the gradient be right? Other trials repeat the same backward under other circumstances: with an
+transposed? that of another input? Then the source of backward is edited, in hundreds of ways, if it
+does nothing but compute: which edit makes the gradient right? Where none does, backward runs under
+watch, and changes of what its code computes are tried; at last autograd goes through forward in
+place of backward: of which other forward would the gradient be right? Other trials repeat the same backward under other circumstances: with an
 expanded grad_output, a second time, for one of the inputs only, and so on. A jvp is compared with
 differences, too, and a rule for vmap with a loop over the batch.
 

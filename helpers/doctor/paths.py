@@ -58,7 +58,7 @@ def other_forward(cases, known):
 class OtherForward:
     def __init__(self, cases, known):
         self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
-        share = 1 if not cases.all or cases is cases.all[0] else 4  # others have had their chance
+        share = 1 if not cases.all or cases is cases.all[0] else 8  # others have had their chance
         self.runs = min(RUNS, calls_a_second(case.subject) // 16) // share
         self.looks = LOOKS // share
         self.recorded, run = {}, None
