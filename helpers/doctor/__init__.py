@@ -22,9 +22,10 @@ elements if there are many), and hypotheses are tried on it, the simplest first:
 transposed? that of another input? Then the source of backward is edited, in hundreds of ways, if it
 does nothing but compute: which edit makes the gradient right? Where none does, backward runs under
 watch, and changes of what its code computes are tried; at last autograd goes through forward in
-place of backward: of which other forward would the gradient be right? Other trials repeat the same backward under other circumstances: with an
-expanded grad_output, a second time, for one of the inputs only, and so on. A jvp is compared with
-differences, too, and a rule for vmap with a loop over the batch.
+place of backward: of which other forward would the gradient be right? Other trials repeat the same
+backward under other circumstances: with an expanded grad_output, a second time, for one of the
+inputs only, and so on. A jvp is compared with differences, too, and a rule for vmap with a loop
+over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
 It knows nothing of branches that its calls do not take, and names the first line of these.
