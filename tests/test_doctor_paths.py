@@ -130,7 +130,7 @@ def test_the_gradient_is_that_of_the_forward_that_is_named(
     function, shapes, others, said, edits, monkeypatch
 ):
     for before in ("repair", "rewritten"):  # which come first
-        monkeypatch.setattr(f"helpers.doctor.derivative.{before}", lambda *_: None)
+        monkeypatch.setattr(f"helpers.doctor.derivative.{before}", lambda *_, **__: None)
     inputs = [random(*shape, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
     found = errors(examine(function, *inputs, *others))
     assert all(f.change.startswith("as if: ") for f in found)
@@ -334,7 +334,7 @@ class Clamps(Function):
 
 def test_what_autograd_would_not_have_seen(monkeypatch):
     for other in ("repair", "rewritten"):
-        monkeypatch.setattr(f"helpers.doctor.derivative.{other}", lambda *_: None)
+        monkeypatch.setattr(f"helpers.doctor.derivative.{other}", lambda *_, **__: None)
     changes = [f.change for f in examine(lambda x: Clamps.apply(x + 0), random(3, 4)).findings]
     assert "as if: autograd did not see `x.clamp_(-0.5, 0.5)`" in changes
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import inspect
 
 import torch
 
@@ -15,7 +16,7 @@ from .effort import WITHOUT_LINES, calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
 from .factors import grad_output_ignored, gradient_out_of_place
-from .forward import NOT_EXAMINED
+from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
 from .paths import other_forward
@@ -218,9 +219,10 @@ def diagnosis(exam, cases, changes, forwards, edits):
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
-    if "change" not in words and not WITHOUT_LINES:
-        words |= rewritten(cases, edits) or {}
-    if text.code in VAGUE and "change" not in words and not WITHOUT_LINES:
+    sharp = text.code not in VAGUE
+    if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
+        words |= rewritten(cases, edits, few=sharp) or {}
+    if not sharp and "change" not in words and not WITHOUT_LINES:
         words |= (
             repair(whole, changes)
             or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
@@ -232,6 +234,13 @@ def diagnosis(exam, cases, changes, forwards, edits):
     return text, case.input, seen | case.evidence, words
 
 
+def is_long(exam):
+    """Has a backward so many lines that a name for the error does not show which?"""
+    codes = [inspect.unwrap(node._forward_cls.backward).__code__ for node in nodes(exam)]
+    return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
+
+
+LINES = 5
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write

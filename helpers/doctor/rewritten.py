@@ -15,32 +15,38 @@ from .harmless import is_data
 from .repair import forgiving
 from .saved import others_stay
 from .slips import omissions, slips
-from .source import Source, UnsuitableError, at, backwards_seen, in_place_of, locals_of
+from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
+FEW = 150
 LARGEST = 5000  # elements of all inputs and outputs
 RUNS, SECONDS, COMPILING = 1200, 2.0, 30000  # at most, about
 
 
-def rewritten(cases, known, edits=slips):
-    """The words for the one edit that makes this gradient right, or None."""
+def rewritten(cases, known, edits=slips, few=False):
+    """The words for the one edit that makes this gradient right, or None.
+
+    known: those that made another one right, which come first; what is found is added
+    few: is it enough to try some, because what is wrong has a name?
+    """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
     if size > LARGEST:
         return None
     with forgiving():
-        return Rewritten(cases, known).found(edits)
+        return Rewritten(cases, known, few).found(edits)
     return None
 
 
 class Rewritten:
-    def __init__(self, cases, known):
+    def __init__(self, cases, known, few):
         self.cases, self.case, self.known = cases, cases[0], known
         self.start()
         with Work() as work, backwards_seen() as self.seen:
             self.fits_first()
         first = cases is cases.all[0]  # what mends it, mends others, too
         self.runs = allowed(work, SECONDS) // (1 if first else 4)
+        self.runs = min(self.runs, FEW) if few else self.runs
 
     @functools.cached_property
     def elsewhere(self):
@@ -132,7 +138,7 @@ def with_line(exam, trial, name):
         found = list(trial(exam))
     if any(f.severity == "error" for f in found) and not WITHOUT_LINES:
         with forgiving():
-            words = edit_after_which(exam, trial, name, allowed(work, SECONDS / 4))
+            words = edit_after_which(exam, trial, name, min(FEW, allowed(work, SECONDS)))
             for finding in found if words else ():
                 finding.change, finding.place = words["change"], words["place"]
     return found
@@ -177,7 +183,10 @@ def each(cls, name, helper, edits, run):
         source = Source(helper[1] if helper else function, cls, saves)
     except UnsuitableError:
         return
-    with locals_of(source.fn) as values:
+    values = {}
+    made = source.kept(values)
+    made = calling(function, cls, helper[0], made) if helper else made
+    with forgiving(), in_place_of(cls, name, made):
         run()
     if not all(
         is_data(v, source.fn) for name, v in values.items() if name not in ("ctx", cls.__name__)

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import inspect
-import sys
 import textwrap
 import threading
 import types
@@ -13,6 +12,7 @@ from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
 from .harmless import harmless
 
+KEEP = "what_the_doctor_keeps"
 WRAPPINGS = ast.keyword, ast.Slice, ast.Starred, ast.comprehension
 
 
@@ -73,14 +73,32 @@ class Source:
                         self.up[node] = owner, key, parent
         self.body = [n for line in lines for n in ast.walk(line)]
 
-    def compiled(self):
+    def kept(self, found):
+        """The function, which puts its variables, and what ctx has, in `found` as it returns."""
+
+        def keep(values):
+            found.update(values)
+            of_ctx = vars(values["ctx"]) if "ctx" in values else {}
+            found.update({f"ctx.{name}": value for name, value in of_ctx.items()})
+
+        call = ast.parse(f"{KEEP}(locals())").body
+        ends = [
+            self.up[node][:2] for node in ast.walk(self.definition) if isinstance(node, ast.Return)
+        ]
+        ends += [(self.definition.body, len(self.definition.body))]
+        puts = [(block, slice(k, k), call) for block, k in sorted(ends, key=lambda end: -end[1])]
+        with self.edited(puts):
+            return self.compiled({KEEP: keep})
+
+    def compiled(self, more=None):
         code = compile(self.module, self.fn.__code__.co_filename, "exec")
         for name in ("outer", self.definition.name):
             code = next(c for c in code.co_consts
                         if isinstance(c, types.CodeType) and c.co_name == name)  # fmt: skip
         cells = dict(zip(self.fn.__code__.co_freevars, self.fn.__closure__ or (), strict=True))
         closure = tuple(cells[name] for name in code.co_freevars)
-        made = types.FunctionType(code, self.fn.__globals__, code.co_name, self.fn.__defaults__,
+        scope = {**self.fn.__globals__, **more} if more else self.fn.__globals__
+        made = types.FunctionType(code, scope, code.co_name, self.fn.__defaults__,
                                   closure)  # fmt: skip
         made.__kwdefaults__ = self.fn.__kwdefaults__
         return made
@@ -214,22 +232,3 @@ def backwards_seen():
         yield seen
     finally:
         BackwardCFunction.apply = method
-
-
-@contextlib.contextmanager
-def locals_of(fn):
-    """{name: value} of what a call of this function holds when it returns."""
-    found, before = {}, sys.getprofile()
-
-    def notes(frame, event, result):
-        if event == "return" and frame.f_code is fn.__code__:
-            found.update(frame.f_locals)
-            ctx = frame.f_locals.get("ctx")
-            if ctx is not None:
-                found.update({f"ctx.{name}": value for name, value in vars(ctx).items()})
-
-    sys.setprofile(notes)
-    try:
-        yield found
-    finally:
-        sys.setprofile(before)
