@@ -3,11 +3,15 @@
 import itertools
 import linecache
 import re
+import sys
 
 import pytest
 import torch
+from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
 from helpers.doctor import examine
+from helpers.doctor.source import Source, UnsuitableError
 from tests.common import random
 
 CODE = '''
@@ -123,3 +127,197 @@ def test_it_says_how_to_undo_a_slip(right, written, said):
     assert found and all(said in f.change for f in found), [f.change for f in found]
     if "stood in place" in found[0].change and len({f.change for f in found}) == 1:
         assert torch.autograd.gradcheck(made(mended(text, found[0])).apply, arguments())
+
+
+HARMFUL = {  # what stands in the place of `g = halved(g)`
+    "a function on ctx": "g = ctx.launch(g)",
+    "a function that is handed over": "launch = ctx.launch\n        g = launch(g)",
+    "what is global": "CALLS.append(1)\n        g = halved(g)",
+    "what the class holds": "Layer.calls = 1\n        g = halved(g)",
+    "a builtin": "open('none.txt')\n        g = halved(g)",
+    "a module": "import os\n        g = halved(g)",
+    "another operator": "g = torch.ops.aten.div(g, 2)",
+    "an address": "address = g.data_ptr()\n        g = halved(g)",
+    "NumPy": "g = torch.from_numpy(g.numpy() / 2)",
+    "a helper that does harm": "g = shown(g)",
+    "what may not end": "while len(g) > 9: g = g[1:]\n        g = halved(g)",
+    "another thing's method": "g = Thing().halved(g)",
+}
+MORE = """
+CALLS = []
+
+def shown(t):
+    print(t)
+    return t / 2
+
+class Thing:
+    def halved(self, t):
+        return t / 2
+
+class Layer"""
+
+
+def with_more(text):
+    return text.replace("\nclass Layer", MORE)
+
+
+@pytest.mark.parametrize("line", HARMFUL.values(), ids=HARMFUL)
+def test_what_could_do_harm_is_not_edited(line):
+    layer = made(with_more(CODE.replace("g = halved(g)", line)))
+    with pytest.raises(UnsuitableError):
+        Source(layer.backward.__wrapped__, layer)
+
+
+def test_what_only_computes_is_edited():
+    layer = made(with_more(CODE.replace("g = halved(g)", "g = (lambda t: halved(t))(g)")))
+    with pytest.raises(UnsuitableError):  # who knows what that is?
+        Source(layer.backward.__wrapped__, layer)
+    layer = made(
+        with_more(CODE.replace("g = halved(g)", "h = lambda t: halved(t)\n        g = h(g)"))
+    )
+    assert Source(layer.backward.__wrapped__, layer).body
+
+
+def test_a_file_that_has_changed_since_is_not_read():
+    layer = made(CODE)
+    file = layer.backward.__wrapped__.__code__.co_filename
+    text = CODE.replace("t * t", "t * t * t")
+    linecache.cache[file] = len(text), None, text.splitlines(True), file
+    with pytest.raises(UnsuitableError):
+        Source(layer.backward.__wrapped__, layer)
+
+
+def test_nothing_is_left_of_the_edits():
+    layer = made(CODE.replace("(t < 0.4)", "(t > 0.4)"))
+    before = layer.backward, layer.forward, vars(BackwardCFunction).get("apply")
+    profile = sys.getprofile()
+    assert errors(examine(layer, *arguments()))[0].change
+    assert (layer.backward, layer.forward, vars(BackwardCFunction).get("apply")) == before
+    assert "apply" not in vars(_SingleLevelFunction) and sys.getprofile() is profile
+
+
+class Exchanged(Function):
+    """Both gradients are wrong, for one reason."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a.sin() * b.exp()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        b, a = ctx.saved_tensors
+        inner = grad_output * b.exp()
+        return inner * a.cos(), inner * a.sin()
+
+
+def test_one_edit_that_serves_both_is_preferred():
+    found = errors(examine(Exchanged, random(4), random(4, seed=1)))
+    assert [f.input for f in found] == ["a", "b"]
+    (change,) = {f.change for f in found}
+    assert change == "right if: `b` and `a` were exchanged in `b, a = ctx.saved_tensors`"
+
+
+class Inner(Function):
+    @staticmethod
+    def forward(ctx, x, g):
+        ctx.save_for_backward(x, g)
+        return g * 3 * x**2
+
+    @staticmethod
+    def backward(ctx, gg):
+        x, g = ctx.saved_tensors
+        return gg * g * 3 * x, gg * 3 * x**2
+
+
+class Cube(Function):
+    """The Function that backward applies has a wrong backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return Inner.apply(x, grad_output)
+
+
+class KeepsTanh(Function):
+    @staticmethod
+    def forward(ctx, x):
+        t = x.tanh()
+        ctx.save_for_backward(t)
+        return x * t
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (t,) = ctx.saved_tensors
+        x = t.atanh()
+        return grad_output * (t + x * (1 - t * t))
+
+
+class InSilence(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            slope = x.cos()
+        return grad_output * slope
+
+
+def test_why_a_second_derivative_is_wrong():
+    (found, *_) = errors(examine(Cube, random(4)))
+    assert "In `Inner`, which backward applies: The gradient of `x` is right, but" in found.message
+    assert "gg * g * 3 * x" in found.change
+    (found, *_) = errors(examine(KeepsTanh, random(4)))
+    assert found.remedy.startswith("what backward takes for a constant: `t`, which forward made")
+    (found, *_) = errors(examine(InSilence, random(4)))
+    assert found.change == "right if: what is computed under `no_grad` kept its gradient"
+
+
+def test_what_is_meant_as_a_constant_has_no_second_derivative():
+    report = examine(lambda p, z: (p * z.detach()).sum(), random(4), random(4), faithful=False)
+    assert not errors(report)
+
+
+class Windowed(Function):
+    @staticmethod
+    def forward(ctx, x, window):
+        ctx.kept = torch.hann_window(len(x), dtype=x.dtype) if window else x.exp()
+        return x * ctx.kept if window else ctx.kept
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.kept, None
+
+
+def test_a_constant_may_be_kept_on_ctx():
+    codes = [
+        {f.code for f in examine(Windowed, random(4), kept).findings} for kept in (True, False)
+    ]
+    assert ["tensor-on-ctx" in of for of in codes] == [False, True] or "reference-cycle" in codes[1]
+
+
+class Cached(torch.nn.Module):
+    """What it keeps of its first call has the dtype of that call."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(random(4, 4).detach().float())
+        self.table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(4.0, dtype=x.dtype)
+        return (x + self.table) @ self.w
+
+
+def test_a_cache_of_the_doctors_own_copies_is_no_fault():
+    assert examine(Cached(), random(3, 4).detach().float()).ok

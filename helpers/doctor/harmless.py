@@ -5,6 +5,7 @@ would wait for ever, a file would be lost. So what is not known to be harmless i
 """
 
 import ast
+import builtins
 import inspect
 import itertools
 import textwrap
@@ -38,12 +39,14 @@ DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch
 
 def harmless(fn, lines, cls=None, depth=2):
     """Do these lines of a function nothing but compute? cls: the Function that it is part of."""
-    held, nodes = inspect.getclosurevars(fn), [n for line in lines for n in ast.walk(line)]
-    known = {**held.globals, **held.nonlocals}
-    known = {name: value for name, value in known.items() if value is not cls}
+    nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    code, held = fn.__code__, inspect.getclosurevars(fn).nonlocals
+    outside = names & fn.__globals__.keys() - {*code.co_varnames, *code.co_cellvars}
+    known = {**{name: fn.__globals__[name] for name in outside}, **held}
+    known = {name: value for name, value in known.items() if value is not cls}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    if names & held.builtins.keys() - BUILTINS or attributes & NEVER:
+    if names & vars(builtins).keys() - known.keys() - BUILTINS or attributes & NEVER:
         return False
     if any(name.startswith("_") for name in attributes):
         return False
@@ -70,8 +73,10 @@ def is_fine(node, known, called, cls):
             return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
             return hasattr(torch.autograd.function.FunctionCtx, name)
-        case ast.Call(func=ast.Call() | ast.Subscript()):
+        case ast.Call(func=ast.Call() | ast.Subscript() | ast.Lambda()):
             return False
+        case ast.Call(func=ast.Attribute(attr=attr) as func) if attr.endswith("_"):
+            return root(func) not in known
         case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
             return root(node) not in known and root(node) != getattr(cls, "__name__", None)
     return not isinstance(node, REFUSED)
@@ -97,7 +102,7 @@ def computes(value, depth):
         if value.__module__ in OF_THESE:
             return value.__name__ not in NEVER
         return inspect.isfunction(value) and depth > 0 and computes_itself(value, depth)
-    return is_data(value)
+    return is_data(value) and not isinstance(value, (list, dict))
 
 
 def computes_itself(fn, depth):

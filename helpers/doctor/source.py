@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dis
 import inspect
 import textwrap
 import threading
@@ -49,10 +50,9 @@ class Source:
         if not isinstance(self.definition, ast.FunctionDef):
             raise UnsuitableError
         self.lines_before, self.definition.decorator_list = first - 1, []
-        names = [ast.arg(name) for name in fn.__code__.co_freevars]
-        outer = ast.FunctionDef("outer", ast.arguments([], names, None, [], [], None, []),
-                                [self.definition], [])  # fmt: skip
-        self.module = ast.Module([outer], [])
+        outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
+        outer.body[0].body = [self.definition]
+        self.module = outer
         ast.fix_missing_locations(self.module)
         if contents(self.compiled()) != contents(fn):  # the file has changed since
             raise UnsuitableError
@@ -145,9 +145,12 @@ class Source:
 
 
 def contents(fn):
-    code = fn.__code__  # not its instructions: how a module is called depends on its import
-    constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-    return constants, code.co_names, code.co_varnames
+    """What it loads, computes and stores, in this order."""
+    # Not its calls: how a module's function is called depends on where the module was imported.
+    kinds = "BINARY", "COMPARE", "FOR", "LOAD_CONST", "LOAD_FAST", "LOAD_GLOBAL", "STORE", "UNARY"
+    found = [(i.opname, i.argval) for i in dis.get_instructions(fn) if i.opname.startswith(kinds)]
+    return [(name, None if isinstance(arg, types.CodeType) else arg) for name, arg in found
+            if name != "FOR_ITER"]  # fmt: skip
 
 
 def is_method(source, node):
