@@ -338,3 +338,23 @@ class Cached(torch.nn.Module):
 
 def test_a_cache_of_the_doctors_own_copies_is_no_fault():
     assert examine(Cached(), random(3, 4).detach().float()).ok
+
+
+class Halving:
+    """A backward that is no function."""
+
+    def __call__(self, ctx, grad_output):
+        return grad_output * 0.5
+
+
+class NoFunction(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.flip(0)
+
+    backward = Halving()
+
+
+def test_a_backward_without_source_has_no_line():
+    (found,) = errors(examine(NoFunction, random(4)))
+    assert not found.change

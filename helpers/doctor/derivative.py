@@ -236,7 +236,8 @@ def diagnosis(exam, cases, changes, forwards, edits):
 
 def is_long(exam):
     """Has a backward so many lines that a name for the error does not show which?"""
-    codes = [inspect.unwrap(node._forward_cls.backward).__code__ for node in nodes(exam)]
+    backwards = [inspect.unwrap(node._forward_cls.backward) for node in nodes(exam)]
+    codes = [fn.__code__ for fn in backwards if inspect.isfunction(fn)]
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 

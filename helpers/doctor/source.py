@@ -201,7 +201,8 @@ def in_place_of(cls, name, function):
         def apply(node, *grads):
             if node._forward_cls is not cls or threading.get_ident() != here:
                 return old(node, *grads)
-            return function(node, *grads)
+            boxed = getattr(cls, "boxed_grads_call", False)
+            return function(node, list(grads)) if boxed else function(node, *grads)
     else:
         owner, old = _SingleLevelFunction, vars(_SingleLevelFunction).get("apply")
         other = type(cls)(cls.__name__, (cls,), {name: staticmethod(function)})
