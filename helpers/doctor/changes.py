@@ -37,6 +37,18 @@ def names(step, wanted=torch.is_tensor):
     return [name for name, value in step.scope.items() if wanted(value)]
 
 
+class Spread(str):
+    """A name with the indices that its tensor needs, to stand for the first dimensions."""
+
+    @classmethod
+    def of(cls, name, more):
+        before, inner = name[:-1].split("`", 1)
+        inner = inner if re.fullmatch(r"[\w.]+", inner) else f"({inner})"
+        made = cls(f"{before}`{inner}[...{', None' * more}]`")
+        made.key = name
+        return made
+
+
 def expanding(step):
     """(name, leading) of what can be expanded to what is made, as `Step.named` does."""
     shape = step.value.shape
@@ -46,7 +58,7 @@ def expanding(step):
             if all(a in (1, b) for a, b in zip(size[::-1], shape[::-1], strict=False)):
                 yield name, False
             elif all(a in (1, b) for a, b in zip(size, shape, strict=False)):
-                yield name, True
+                yield Spread.of(name, len(shape) - len(size)), True
 
 
 def times(factor, what):

@@ -100,7 +100,7 @@ class Step:
 
         leading: from its first dimension on.
         """
-        t, like = self.scope[name], self.value
+        t, like = self.scope[getattr(name, "key", name)], self.value
         if leading:
             t = t.reshape(*t.shape, *[1] * (like.dim() - t.dim()))
         return t.to(like.dtype).expand(like.shape)
