@@ -141,6 +141,7 @@ def derivative_of_forward(exam):
         sharp = text.code not in VAGUE
         said = [(t, not sharp and w.get("change"), w.get("other")) for t, w in of_this]
         everywhere = len(said) == graded and len(set(said)) == 1
+        everywhere &= graded == 1 or text.code != "derivative-wrong"  # another for each output
         if everywhere and len({w.get("change") for _, w in of_this}) > 1:
             words = {**words, "change": "", "place": ""}
         y = exam.run.names[o]
@@ -226,7 +227,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= (
             repair(whole, changes)
             or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
-            or other_forward(whole, forwards)
+            or (text.code != "gradient-zero" and other_forward(whole, forwards))
             or {}
         )
     if "change" in words:
@@ -241,7 +242,7 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-LINES = 5
+LINES = 3
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write

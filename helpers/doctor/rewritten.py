@@ -19,7 +19,7 @@ from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 LARGEST = 5000  # elements of all inputs and outputs
-FEW = 150  # runs for what has a name
+FEW = 300  # runs for what has a name
 RUNS, SECONDS, COMPILING = 1200, 2.0, 30000  # at most, about
 
 
