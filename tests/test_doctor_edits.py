@@ -51,7 +51,8 @@ class Layer(Function):
             carry = g[k] + decay * carry
             gt[k] = carry * w[rows[k]]
             gw[rows[k]] += carry * low[k]
-        gt = gt * (t < 0.4) * (slope - t * t)
+        input = gt * (t < 0.4)
+        gt = input * (slope - t * t)
         return gt[perm.argsort()], gw, None, None, None
 '''
 SLIPS = [  # (what is right, what is written, what is said)
@@ -74,7 +75,8 @@ SLIPS = [  # (what is right, what is written, what is said)
      "` came after `"),
     ("save_for_backward(t, w,", "save_for_backward(x[perm], w,", "`t` stood in place of `x[perm]`"),
     ("ctx.rates = decay, 1.0", "ctx.rates = decay, 2.0", "`decay, 1.0` stood"),
-    ("gt = gt * (t < 0.4)", "gt = gt.flip(0) * (t < 0.4)", "`gt` stood in place of `gt.flip(0)`"),
+    ("input = gt * (t < 0.4)", "input = gt.flip(0) * (t < 0.4)",
+     "`gt` stood in place of `gt.flip(0)`"),
     ("* low[k]", "* low[k]\n            carry = carry * decay", "`carry` stood"),
     ("gw[rows[k]] += carry * low[k]\n", "gw[rows[k]] += carry * low[k]\n            gt = gt / 2\n",
      "`gt` stood in place of `gt / 2`"),

@@ -42,11 +42,12 @@ def harmless(fn, lines, cls=None, depth=2):
     nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     code, held = fn.__code__, inspect.getclosurevars(fn).nonlocals
-    outside = names & fn.__globals__.keys() - {*code.co_varnames, *code.co_cellvars}
-    known = {**{name: fn.__globals__[name] for name in outside}, **held}
+    outside = names - {*code.co_varnames, *code.co_cellvars}
+    known = {**{n: fn.__globals__[n] for n in outside & fn.__globals__.keys()}, **held}
     known = {name: value for name, value in known.items() if value is not cls}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    if names & vars(builtins).keys() - known.keys() - BUILTINS or attributes & NEVER:
+    unknown = outside & vars(builtins).keys() - known.keys() - BUILTINS
+    if unknown or attributes & NEVER:
         return False
     if any(name.startswith("_") for name in attributes):
         return False
