@@ -4,6 +4,7 @@ import itertools
 import linecache
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
 from helpers.doctor import examine
-from helpers.doctor.source import Source, UnsuitableError
+from helpers.doctor.edits import parsed
+from helpers.doctor.rewritten import rewritten
+from helpers.doctor.slips import Edit, slips
+from helpers.doctor.source import Source, UnsuitableError, in_place_of
 from tests.common import random
 
 CODE = '''
@@ -360,3 +364,36 @@ class NoFunction(Function):
 def test_a_backward_without_source_has_no_line():
     (found,) = errors(examine(NoFunction, random(4)))
     assert not found.change
+
+
+def test_the_first_edit_that_serves_one_is_not_taken(monkeypatch):
+    def edits(source, values):
+        both = source.definition.body[-1].value.elts
+        yield Edit([(both, 0, parsed("grad_output * a.exp() * b.cos()"))], both[0])
+        yield from slips(source, values)
+
+    def tried(cases, known, kind=edits, few=False):
+        return rewritten(cases, known, kind, few)
+
+    monkeypatch.setattr("helpers.doctor.derivative.rewritten", tried)
+    found = errors(examine(Exchanged, random(4), random(4, seed=1)))
+    assert ["were exchanged" in f.change for f in found] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_other_threads_run_the_original(name):
+    def both():
+        x = random(4).requires_grad_()
+        y = Cube.apply(x)
+        return y, torch.autograd.grad(y.sum(), x)[0]
+
+    def instead(ctx, x):
+        ctx.save_for_backward(x)
+        return 7 * x
+
+    with in_place_of(Cube, name, instead), ThreadPoolExecutor(1) as pool:
+        here, there = both(), pool.submit(both).result()
+    x = random(4)
+    torch.testing.assert_close(there, (x**3, 3 * x**2))
+    k = ["forward", "backward"].index(name)
+    torch.testing.assert_close(here[k], 7 * x if name == "forward" else torch.full_like(x, 7.0))
