@@ -93,12 +93,12 @@ class Rewritten:
             if self.holds(*changed):
                 return words
         best, most = None, 0
-        for changed, said in self.edited(edits):
+        for changed, edit, said in self.edited(edits):
             if self.runs <= 0:
                 break
             if self.holds(*changed):
                 serves = sum(mends(changed, cases) for cases in self.cases.all)
-                if isinstance(said.args[1].node, ast.Constant) and serves < len(self.cases.all):
+                if isinstance(edit.node, ast.Constant) and serves < len(self.cases.all):
                     continue  # a number that fits one of them is a chance
                 if serves > most:
                     best, most = (*changed, said()), serves
@@ -111,14 +111,12 @@ class Rewritten:
         return None
 
     def edited(self, edits):
-        """((Function, name, function), the words for it) for each edit."""
+        """((Function, name, function), the edit, what gives the words for it)."""
         for cls in self.seen:
             for name, helper in places(cls):
                 for source, function, edit in each(cls, name, helper, edits, self.once):
-                    yield (
-                        (cls, name, function),
-                        functools.partial(said_of, source, edit, cls, helper),
-                    )
+                    said = functools.partial(said_of, source, edit, cls, helper)
+                    yield (cls, name, function), edit, said
 
 
 def is_right(cases):

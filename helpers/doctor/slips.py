@@ -134,11 +134,6 @@ def is_name(node):
     return isinstance(node, ast.Name) and node.id not in (*MODULES, "ctx")
 
 
-def is_called(source, node):
-    parent = source.up[node][2]
-    return isinstance(parent, ast.Attribute) or is_argument(source, node) is False
-
-
 def is_sign(node):
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
 
@@ -185,7 +180,6 @@ def in_place_of(source, node, values, kinds):
         yield from others(name, kinds)
         if type(values.get(name)) is int:
             yield from (f"({name} - 1)", f"({name} + 1)")
-            yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
             yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         inside = isinstance(source.up[node][2], ast.Subscript)
