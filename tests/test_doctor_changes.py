@@ -37,8 +37,9 @@ def first_that_makes(step, wanted):
             start = step.value if change.keeps else torch.zeros_like(step.value)
             factor = round((((wanted - start) * way).sum() / way.square().sum()).item(), 9)
             if change.factors is None or factor in change.factors:
-                if torch.allclose(change.by(factor)(step).expand_as(wanted), wanted):
-                    return change.words(factor)
+                for words, number in [*change.names(factor, step), (change.words(factor), factor)]:
+                    if torch.allclose(change.by(number)(step).expand_as(wanted), wanted):
+                        return words
     return None
 
 
@@ -50,7 +51,6 @@ CHANGES = [  # (step, what it should make, words)
     (of(mul, A, B), 5 * A * B, "it all were multiplied by 5"),
     (of(mul, A, B), 7 * A * B, "it all were multiplied by `n`"),
     (of(mul, A, B), A * B / 7, "it all were divided by `n`"),
-    (of(mul, A, 0.5), 0.2 * A, "0.2 stood in place of 0.5 in it all"),
     (of(torch.sum, SQUARE, 0), SQUARE.sum(1), "1 stood in place of 0 in it all"),
     (of(torch.sum, MATRICES, (0, 1)), MATRICES.sum((0, 1)) * 2, "it all were multiplied by 2"),
     (of(torch.sum, MATRICES, dim=(0, 2), keepdim=True), MATRICES.sum((0, 2), True) * 0, "left out"),
@@ -97,6 +97,7 @@ CHANGES = [  # (step, what it should make, words)
     (of(torch.exp, A), A.exp() + COLUMN[:, None], "`column[..., None]` were added to it all"),
     (of(mul, A, B), A * B - (A * B).sum(1, True), "the sum of it all along dimension 1 were"),
     (of(mul, A, B), A * B - (A * B).sum(), "the sum of it all along dimensions 0, 1 w"),
+    (of(mul, A, B), A * B + 2 * (A * B).mean(), "2 times the mean of it all along dimensions 0, 1"),
     (of(mul, A, B), A * B - C * (A * B).sum(0), "`c` times the sum of it all along dim"),
     (of(mul, A, B), A * B - C * (A * B * C).sum(0), "`c` times the sum of `c` times it all"),
     (of(mul, A, B), A * B - ROW * (A * B).sum(1, True), "`row` times the sum of it all"),
@@ -131,9 +132,9 @@ def test_sums_over_equal_indices():
 def test_a_step_in_place_starts_from_what_was_there():
     before = A.clone()
     step = object.__new__(Step)
-    step.func, step.args, step.kwargs, step.scope = torch.Tensor.mul_, (before, 3.0), {}, SCOPE
+    step.func, step.args, step.kwargs, step.scope = torch.Tensor.mul_, (before, 3), {}, SCOPE
     step.text, step.edge, step.before = "it all", None, before.clone()
-    step.made(before.mul_(3.0))
+    step.made(before.mul_(3))
     assert step.in_place
     assert first_that_makes(step, 2 * A) == "2 stood in place of 3 in it all"
     assert torch.equal(before, 3 * A)  # nothing was changed by trying

@@ -74,6 +74,7 @@ SLIPS = [  # (what is right, what is written, what is said)
     ("(slope - t * t)", "(slope - t)", "`slope - t * t` stood"),
     ("gt[perm.argsort()]", "gt[perm]", "`gt[perm.argsort()]` stood in place of `gt[perm]`"),
     ("gt[perm.argsort()]", "gt", "`gt[perm.argsort()], gw,"),
+    ("gt[perm.argsort()]", "gt[perm.argsort().sort().values]", "`perm.argsort()` stood"),
     ("            carry = g[k] + decay * carry\n            gt[k] = carry * w[rows[k]]\n",
      "            gt[k] = carry * w[rows[k]]\n            carry = g[k] + decay * carry\n",
      "` came after `"),
@@ -310,7 +311,7 @@ def test_a_constant_may_be_kept_on_ctx():
 
 
 class TwiceTheRate(Function):
-    """A factor 2 is missing; at 0.2 and 0.1, the other rate would do by chance."""
+    """One b is missing; at 0.2 and 0.1, the other rate would do by chance."""
 
     @staticmethod
     def forward(ctx, x, a, b):
@@ -325,7 +326,7 @@ class TwiceTheRate(Function):
 
 def test_what_fits_these_numbers_by_chance_is_not_said():
     (found,) = errors(examine(TwiceTheRate, random(4), 0.2, 0.1))
-    assert found.change == "right if: 0.2 stood in place of 0.1 in `grad_output * (b + a - 0.2)`"
+    assert found.change == "right if: `b + b + a` stood in place of `b + a`"
 
 
 class Cached(torch.nn.Module):

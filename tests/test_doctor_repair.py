@@ -62,7 +62,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("(grad_output * x).sum(0)", "(grad_output * normal).sum(0)")),
     (RowSums, [(4, 4), (4,)], (), "`(grad_output * x).sum(1)` stood",
      (".sum(0)", ".sum(1)")),
-    (Leaky, [(4,)], (INDEX,), "0.3 stood in place of 0.1 in `torch.where(picked > 0, 1.0, 0.1)`",
+    (Leaky, [(4,)], (INDEX,), "`torch.where(picked > 0, 1.0, 0.3).to(x)` stood",
      ("1.0, 0.1)", "1.0, 0.3)")),
     (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
      ("+ y * inner,", "+ y * inner / ctx.tau,")),
@@ -324,7 +324,7 @@ class NearlyLinear(Function):
 def test_what_is_nearly_right_may_lack_a_term():
     (finding,) = [f for f in examine(NearlyLinear, random(3, 4)).findings if f.severity == "error"]
     assert finding.code == "few-digits"
-    assert finding.change == "right if: 6e-05 times `x` times `x` were added to `x.exp()`"
+    assert finding.change == "as if: `2e-05 * x ** 3` were a constant in `x.exp() + 2e-5 * x**3`"
 
 
 class Ignores(Function):

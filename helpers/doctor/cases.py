@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,6 +120,12 @@ class Cases(tuple):
         with contextlib.suppress(CallError, RuntimeError):
             return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
         return None
+
+    @functools.cached_property
+    def others(self):
+        """The whole, if this is a corner, and other values, so that nothing fits by chance."""
+        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(), 3)]
+        return [c for c in (*self.whole, *found) if c.trusted.any()]
 
     def each(self):
         """Each case alone, and the first where the values stand in another order, if they can."""

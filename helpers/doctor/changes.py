@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,15 +19,23 @@ class Change(NamedTuple):
     direction: step -> a tensor that can be expanded to the shape of what the step makes
     keeps:     is it added?
     factors:   which the factor may be, if not any
+    names:     factor, step -> (words, function of a step) for each name of the factor
     """
 
     words: Callable
     direction: Callable
     keeps: bool = False
     factors: tuple | None = None
+    names: Callable = lambda factor, step: ()
 
     def by(self, factor):
-        return lambda step: (step.value if self.keeps else 0) + factor * self.direction(step)
+        """The change, where the factor is a number or a function of a step."""
+
+        def changed(step):
+            number = factor(step) if callable(factor) else factor
+            return (step.value if self.keeps else 0) + number * self.direction(step)
+
+        return changed
 
 
 def is_real(value):
@@ -57,7 +66,7 @@ def expanding(step):
         if len(size) <= len(shape):
             if all(a in (1, b) for a, b in zip(size[::-1], shape[::-1], strict=False)):
                 yield name, False
-            elif all(a in (1, b) for a, b in zip(size, shape, strict=False)):
+            elif "`" in name and all(a in (1, b) for a, b in zip(size, shape, strict=False)):
                 yield Spread.of(name, len(shape) - len(size)), True
 
 
@@ -75,16 +84,29 @@ def left_out(step):
 
 
 def scaled(step):
-    yield Change(lambda f: f"{step.text} were {scaled_by(f, step.scope)}", lambda s: s.value)
+    def names(factor, step):
+        return [(f"{step.text} were {how}", of) for how, of in scalings(factor, step.scope)]
+
+    yield Change(lambda f: f"{step.text} were {scaled_by(f, {})}", lambda s: s.value, names=names)
 
 
 def scaled_by(factor, scope):
     """In words, by the name of a number that the code has at hand, if one fits."""
-    for name, value in numbers_of(scope):
-        for how, meant in (("multiplied", value), ("divided", 1 / value)):
-            if abs(factor - meant) < 1e-6 * abs(factor):
-                return f"{how} by {name}"
-    return f"multiplied by {brief(float(factor))}"
+    return next(
+        (how for how, _ in scalings(factor, scope)), f"multiplied by {brief(float(factor))}"
+    )
+
+
+def scalings(factor, scope):
+    """(in words, function of a step) for each number at hand that is the factor."""
+
+    def named(name, power):
+        return lambda step: dict(numbers_of(step.scope))[name] ** power
+
+    for name, number in numbers_of(scope):
+        for power, how in ((1, "multiplied"), (-1, "divided")):
+            if abs(factor - number**power) < 1e-6 * abs(factor):
+                yield f"{how} by {name}", named(name, power)
 
 
 def numbers_of(scope):
@@ -93,7 +115,9 @@ def numbers_of(scope):
     sizes = {f"`{name[1:-1]}.shape[{d}]`": n for name, t in scope.items()
              if torch.is_tensor(t) and re.fullmatch(r"`\w+`", name)
              for d, n in enumerate(t.shape) if n > 2}  # fmt: skip
-    yield from named.items()
+    counts = {f"`{name[1:-1]}.numel()`": t.numel() for name, t in scope.items()
+              if torch.is_tensor(t) and re.fullmatch(r"`\w+`", name) and t.numel() > 4}  # fmt: skip
+    yield from (*named.items(), *counts.items())
     for name, n in {**named, **sizes}.items():
         for what, meant in (("the root of {}", n**0.5), ("{0} / ({0} - 1)", n / (n - 1 or 1))):
             if n > 1 and meant != round(meant, 3):  # or it is a plain number
@@ -109,14 +133,6 @@ def with_another_number(step):
         for new in near(old):
             words = f"{new} stood in place of {old} in {step.text}"
             yield with_argument(where, lambda s, new=new: new, words)
-        if isinstance(old, float):
-            yield Change(
-                lambda f, old=old: (
-                    f"{brief(old + f)} stood in place of {brief(old)} in {step.text}"
-                ),
-                functools.partial(by_one_more, where=where, old=old),
-                keeps=True,
-            )
 
     dims = step.args[1:]
     if len(dims) > 1 and sorted(map(str, dims)) == sorted(map(str, range(len(dims)))):  # permute
@@ -127,6 +143,19 @@ def with_another_number(step):
                 lambda f, new=new: f"{tuple(new)} stood in place of {dims} in {step.text}",
                 lambda s, new=new: s.func(s.args[0], *new),
                 factors=(1,),
+            )
+
+
+def with_another_float(step):
+    for where in places(step):
+        old = step.argument(where)
+        if isinstance(old, float):
+            yield Change(
+                lambda f, old=old: (
+                    f"{brief(old + f)} stood in place of {brief(old)} in {step.text}"
+                ),
+                functools.partial(by_one_more, where=where, old=old),
+                keeps=True,
             )
 
 
@@ -287,38 +316,58 @@ def with_a_tensor(step):
 
 
 def with_a_sum(step):
-    for over, total in totals(step):
-        what = f"the sum of {step.text} {over}"
-        yield added(what, "it", lambda s, total=total: total(s, s.value))
-    for (name, leading), (over, total) in itertools.product(expanding(step), totals(step)):
-        yield added(
-            f"{name} times the sum of {step.text} {over}", "it",
+    text = step.text
+    for over, some, total in totals(step):
+        what = "the {} of " + f"{text} {over}"
+        yield added_total(what, some, lambda s, total=total: total(s, s.value))
+    for (name, leading), (over, some, total) in itertools.product(expanding(step), totals(step)):
+        yield added_total(
+            f"{name} times the {{}} of {text} {over}", some,
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.value)
             ),
         )  # fmt: skip
-        yield added(
-            f"{name} times the sum of {name} times {step.text} {over}", "it",
+        yield added_total(
+            f"{name} times the {{}} of {name} times {text} {over}", some,
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.named(name, leading) * s.value)
             ),
         )  # fmt: skip
 
 
+def added_total(what, dims, direction):
+    """The sum over these dimensions is added, or the mean."""
+
+    def count(step):
+        return math.prod(step.value.shape[d] for d in dims)
+
+    def names(factor, step):
+        times = factor * count(step) if dims else 0
+        if times and not is_simple(factor) and is_simple(times):
+            said = added(what.format("mean"), "it", direction).words(round(times, 6))
+            yield said, lambda step: times / count(step)
+
+    return added(what.format("sum"), "it", direction)._replace(names=names)
+
+
+def is_simple(number):
+    return abs(12 * number - round(12 * number)) < 1e-6
+
+
 def totals(step):
-    """(over what, function): sums along dimensions, and over the places with the same index."""
+    """(over what, dimensions or None, function): sums along dimensions, and of equal indices."""
     dims = range(step.value.dim())
     for some in itertools.chain(*(itertools.combinations(dims, n) for n in (1, 2, 3))):
         over = f"along dimension{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
-        yield over, lambda s, t, some=some: t.sum(some, keepdim=True)
+        yield over, some, lambda s, t, some=some: t.sum(some, keepdim=True)
     for name, d in itertools.product(names(step), dims):
         index = step.scope[name]
         if index.dtype is torch.int64 and index.shape == step.value.shape[d : d + 1]:
             if index.min() >= 0 and index.max() < 10000 and len(index.unique()) < len(index):
                 yield (
-                    f"over equal {name}",
+                    f"over equal {name}", None,
                     lambda s, t, name=name, d=d: sum_of_equal(t, s.scope[name], d),
-                )
+                )  # fmt: skip
 
 
 def sum_of_equal(t, index, d):

@@ -62,14 +62,14 @@ def place_of(frame):
 
 
 def exits(subject):
-    """Where to look, if tensors that have a gradient become numbers; otherwise everywhere."""
+    """Where tensors that have a gradient leave autograd, if they do, as a remedy; or None."""
     with forgiving():
         mode = Uncut(left=None)
         with mode:
             subject.run(subject.values)
         if found := [f"{text} ({place})" for text, place in mode.exits.items()]:
             return f"what leaves autograd: {', '.join(found[:3])}"
-    return CUT_OFF
+    return None
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from .cases import Cases
 from .causes import CAUSES
 from .changes import is_real
 from .circumstances import has_own_nodes
-from .cuts import CUT_OFF, cut
+from .cuts import CUT_OFF, cut, exits
 from .effort import WITHOUT_LINES, calls_allowed, shared
 from .examination import Trials
 from .exceptions import SAVED_MODIFIED
@@ -20,7 +20,7 @@ from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
 from .paths import other_forward
-from .repair import Known, repair
+from .repair import LARGEST, Known, at_last, repair, size_of
 from .report import MEANT, TEXTS, brief, note
 from .rewritten import rewritten
 from .saved import saving
@@ -124,7 +124,8 @@ def derivative_of_forward(exam):
         yield text(subject.inputs[i])
     if others and wrong:
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
-        yield NOT_EXAMINED(what=what, why="element by element, that would take long; mend this one")
+        advice = "; mend this one" if exam.faithful else ""
+        yield NOT_EXAMINED(what=what, why=f"element by element, that would take long{advice}")
     found, changes, forwards, edits = {}, Known(), [], []
     known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
     of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
@@ -150,7 +151,8 @@ def derivative_of_forward(exam):
         if CORNER in seen:
             message = finding.message[0].lower() + finding.message[1:]
             finding.message = f"{CORNER.capitalize()} {seen[CORNER]}, {message}"
-        if finding.remedy and not has_own_nodes(exam):
+        nameless = text.code == "gradient-wrong" and not finding.change
+        if finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
             finding.remedy = CUT_OFF
         yield finding
 
@@ -175,8 +177,8 @@ def right_if_symmetric(point, case):
     u = point.dice.direction(case.x, symmetric=True)
     slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
     given = as_vector(point.given(case.o)[0][case.i])
-    products, eps = given * as_vector(u), point.subject.eps
-    return agrees(v, slope, products, case.tolerance, point.y0[case.o], eps)
+    products, floor = given * as_vector(u), max(1e-11, point.subject.eps)
+    return agrees(v, slope, products, case.tolerance, point.y0[case.o], floor)
 
 
 def points_of(exam):
@@ -225,9 +227,10 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= rewritten(cases, edits, few=sharp) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES:
         words |= (
-            repair(whole, changes)
+            repair(whole if size_of(whole[0]) <= LARGEST else cases, changes)
             or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
             or (text.code != "gradient-zero" and other_forward(whole, forwards))
+            or at_last(changes)
             or {}
         )
     if "change" in words:

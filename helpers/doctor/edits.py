@@ -147,6 +147,8 @@ def indices(node):
             yield value
             if isinstance(index, ast.Name):
                 yield parsed(f"{bracketed(value)}[{index.id}.argsort()]")
+        case ast.Attribute(value=ast.Call(func=ast.Attribute(value=value))):
+            yield value  # as of `t.sort().values`
         case ast.Attribute(value=value, attr=attr) if attr in TURNED:
             yield value
             yield ast.Attribute(value, TURNED[attr], ast.Load())

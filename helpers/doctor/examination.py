@@ -58,7 +58,7 @@ class Examination:
         self.trials = trials
         for finding in self.run_through(trials):
             if finding.remedy == CUT_OFF:
-                finding.remedy = exits(self.subject)
+                finding.remedy = exits(self.subject) or CUT_OFF
             known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
             if not known or finding.through and finding.message not in [f.message for f in known]:
                 self.findings.append(finding)

@@ -307,14 +307,10 @@ class Case:
 
     def varied(self):
         """The same with another value of each argument that is a float."""
-        for name, value in self.subject.arguments.items():
-            if type(value) is float:
-                subject = copy.copy(self.subject)
-                subject.arguments = subject.arguments | {name: 0.8 * value}
-                subject.numbers = subject.numbers | {f"`{name}`": 0.8 * value}
-                with contextlib.suppress(CallError, RuntimeError):
-                    point = Point(subject, self.point.values, Dice())
-                    yield Case(point, self.i, self.o, self.tolerance)
+        for subject in self.subject.with_other_floats():
+            with contextlib.suppress(CallError, RuntimeError):
+                point = Point(subject, self.point.values, Dice())
+                yield Case(point, self.i, self.o, self.tolerance)
 
 
 def same(a, b):

@@ -121,7 +121,7 @@ def is_data(value, fn=None):
     fn: this function, whose own functions are harmless, too
     """
     if inspect.isfunction(value):
-        return fn is not None and value.__qualname__.startswith(f"{fn.__qualname__}.<locals>")
+        return fn is not None and f"{fn.__name__}.<locals>" in value.__qualname__
     if isinstance(value, (tuple, list, dict)):
         items = value.values() if isinstance(value, dict) else value
         return all(map(is_data, itertools.islice(items, 100)))

@@ -14,6 +14,7 @@ from .changes import (
     Change,
     multiplied,
     scaled_by,
+    with_another_float,
     with_another_number,
     with_another_tensor,
 )  # fmt: skip
@@ -25,6 +26,7 @@ from .through import Through, as_plain_code
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 8000, 30  # at most: changes that are made; looked at; made in a loop
 PROBES = 5
+NUMBERS = with_another_number, with_another_float
 SIMPLE = {0, -1, 2, 0.5}
 ALIKE = (  # functions that are taken for each other
     (torch.softmax, torch.log_softmax),
@@ -165,7 +167,7 @@ class OtherForward:
     def otherwise(self):
         """The derivative of one call is another."""
         tangents, wanted = self.tangents(), self.project(self.off)
-        levels = of_its_own, with_another_function, with_another_number, with_another_tensor
+        levels = of_its_own, with_another_function, *NUMBERS, with_another_tensor
         for level in (*levels, of_another_round, multiplied):
             for site, steps in reversed(self.sites.items()):
                 for change in level(steps[-1]) if steps[-1].value is not None else ():
@@ -225,7 +227,7 @@ class OtherForward:
 
     def whole(self):
         """Forward computes something else, and the gradient is that of this."""
-        for level in (left_out, with_another_function, with_another_number):
+        for level in (left_out, with_another_function, *NUMBERS):
             for site, (*_, step) in reversed(self.sites.items()):
                 for change in level(step) if step.value is not None else ():
                     if not change.keeps:
@@ -259,7 +261,7 @@ class OtherForward:
                     yield {site: weighing(part, 0, chosen)}, words, step
             if step.value is None:
                 continue
-            levels = of_its_own, with_another_function, with_another_number, with_another_tensor
+            levels = of_its_own, with_another_function, *NUMBERS, with_another_tensor
             changes = itertools.chain(*(level(step) for level in (of_another_round, *levels)))
             for change in itertools.islice(changes, TRIED):
                 if not change.keeps:

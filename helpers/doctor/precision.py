@@ -8,10 +8,11 @@ from .examination import Trials
 from .exceptions import told
 from .forward import FORWARD_NOT_FINITE
 from .grain import Grain, dtype_of
-from .report import TEXTS, brief, error
+from .report import TEXTS, brief, error, warning
 from .slopes import largest, position
 from .subject import CallError, Subject
-from .surroundings import draws
+from .surroundings import OwnGenerators, draws
+from .through import is_number
 
 trial = Trials()
 
@@ -35,6 +36,29 @@ def digits_of_backward(exam):
             yield TEXTS["few-digits"](x, seen=seen, digits=math.floor(-math.log10(off)))
 
 
+COARSE_BACKWARD = warning(
+    "coarse-backward",
+    "Backward computes the gradient of {x} in {dtype}, forward computes in float64.",
+    look="casts in backward",
+)
+
+
+@trial(unless=("error",))
+def precision_of_backward(exam):
+    """Are there fewer digits than differences can show?"""
+    subject, fine = exam.subject, 1e-10
+    if exam.low or max(subject.eps, exam.precision) > fine:
+        return
+    if any(torch.finfo(t.dtype).eps > fine for t in exam.run.saved if is_number(t)):
+        return  # which is meant to save memory
+    with Grain(subject.values + exam.vs) as watch:
+        grads = subject.gradients(subject.values, exam.vs)
+    for x, grad in zip(subject.inputs, grads, strict=True):
+        (eps,) = (None,) if grad is None else watch.of([grad])
+        if eps and eps > fine:
+            yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)))
+
+
 LOW_PRECISION = error(
     "low-precision",
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
@@ -49,8 +73,9 @@ def as_given(exam):
         return
     subject.use(None)
     try:
-        run = subject.run(subject.values)
-        if draws():
+        with OwnGenerators() as own:
+            run = subject.run(subject.values)
+        if own.used or draws():
             return  # other numbers in another dtype, so nothing can be compared
         vs = [v.to(o.dtype) for o, v in zip(run.outputs, exam.vs, strict=True)]
         low = subject.backward(run, vs)
@@ -76,7 +101,7 @@ def as_given(exam):
     # cancel. What rounding leaves of them is measured by the other gradients.
     scale = max((largest(g) for g in high if g is not None), default=0.0)
     for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
-        if a is None or b is None or not b.isfinite().all():
+        if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
         off = (a.to(b.dtype) - b).abs().reshape(-1).nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale

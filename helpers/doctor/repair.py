@@ -6,10 +6,11 @@ may are made, and backward runs again with them.
 """
 
 import contextlib
+import functools
 
 import torch
 
-from .changes import LEVELS
+from .changes import LEVELS, is_simple
 from .saved import others_stay
 from .steps import Return, Watch, watching
 from .subject import of_a_signal
@@ -23,9 +24,10 @@ class Known(list):
     """The changes that made a gradient right, as ({site: change}, words).
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
+    later: what gives the words for a change by a number of which nobody knows where it comes from
     """
 
-    left, runs = CHANGES, RUNS
+    left, runs, later = CHANGES, RUNS, ()
 
 
 def repair(cases, known):
@@ -33,12 +35,23 @@ def repair(cases, known):
 
     known: those that made another one right, which come first; what is found is added
     """
-    case = cases[0]
-    size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
+    case, known.later = cases[0], []
+    size = size_of(case)
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
     with forgiving():
         return Repair(cases, known).found()
+    return None
+
+
+def size_of(case):
+    return sum(t.numel() for t in (*case.point.values, *case.point.outputs))
+
+
+def at_last(known):
+    """The words for a change by some number, which explains little."""
+    with forgiving():
+        return next(filter(None, (tried() for tried in known.later)), None)
     return None
 
 
@@ -135,9 +148,23 @@ class Repair:
                     for change in level(steps[0]):
                         if self.known.left < 0 or self.known.runs < 0:
                             return None
-                        factor = self.factor(site, steps, change)
-                        if factor is not None and self.holds({site: change.by(factor)}):
-                            return self.words(change.words(factor), steps[0])
+                        if words := self.tried(site, steps, change):
+                            return words
+        return None
+
+    def tried(self, site, steps, change):
+        """The words for this change, if it makes the gradient right."""
+        factor, step = self.factor(site, steps, change), steps[0]
+        if factor is None:
+            return None
+        plain, meant = (change.words(factor), factor), [*change.names(factor, step)]
+        tidied = is_simple(factor)
+        for said, factor in (*meant, plain) if tidied else meant:
+            if self.holds({site: change.by(factor)}):
+                return self.words(said, step)
+        if not tidied:
+            said, changes = plain[0], {site: change.by(plain[1])}
+            self.known.later.append(lambda: self.holds(changes) and self.words(said, step))
         return None
 
     def holds(self, changes):
@@ -146,7 +173,7 @@ class Repair:
         if self.known.runs < 0:
             return False
         with forgiving():
-            if not all(b.is_right(changes) for b in self.backwards):
+            if not all(b.is_right(changes) for b in (*self.backwards, *self.elsewhere)):
                 return False
 
             def gradients(o, v):
@@ -156,6 +183,10 @@ class Repair:
                 self.held = changes
                 return True
         return False
+
+    @functools.cached_property
+    def elsewhere(self):
+        return [Backward(c) for c in self.cases.others]
 
     def words(self, said, *steps):
         """What was found, which is noted."""

@@ -9,10 +9,11 @@ import types
 import torch
 from torch.autograd import Function
 
+from .edits import parsed
 from .effort import WITHOUT_LINES, Work
 from .forward import nodes
 from .harmless import is_data
-from .repair import forgiving
+from .repair import forgiving, size_of
 from .saved import others_stay
 from .slips import omissions, slips
 from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
@@ -30,8 +31,7 @@ def rewritten(cases, known, edits=slips, few=False):
     few: is it enough to try some, because what is wrong has a name?
     """
     case = cases[0]
-    size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
-    if size > LARGEST:
+    if size_of(case) > LARGEST:
         return None
     with forgiving():
         return Rewritten(cases, known, few).found(edits)
@@ -41,6 +41,8 @@ def rewritten(cases, known, edits=slips, few=False):
 class Rewritten:
     def __init__(self, cases, known, few):
         self.cases, self.case, self.known = cases, cases[0], known
+        for o in range(len(self.case.point.outputs)):
+            self.case.point.given(o)  # by what is not edited, with which `others_stay` compares
         self.of_another = False  # is the run one of an edited forward?
         self.start()
         with Work() as work, backwards_seen() as self.seen:
@@ -48,12 +50,6 @@ class Rewritten:
         first = cases is cases.all[0]  # what mends it, mends others, too
         self.runs = allowed(work, SECONDS) // (1 if first else 4)
         self.runs = min(self.runs, FEW) if few else self.runs
-
-    @functools.cached_property
-    def elsewhere(self):
-        """The whole, if this is a corner, and other values, so that nothing fits by chance."""
-        found = [*filter(None, [self.cases.again]), *itertools.islice(self.case.varied(), 3)]
-        return [c for c in (*self.cases.whole, *found) if c.trusted.any()]
 
     def start(self):
         self.run = self.case.subject.run(self.case.point.values)
@@ -83,9 +79,8 @@ class Rewritten:
             if name != "backward" or self.of_another:
                 self.start()
                 self.of_another = name != "backward"
-            if self.fits_first() and is_right(self.cases) and is_right(self.elsewhere):
-                point = self.case.point
-                return others_stay(self.cases, lambda o, v: point.vjp({o: v}))
+            if self.fits_first() and is_right(self.cases) and is_right(self.cases.others):
+                return self.others_stay()
         return False
 
     def found(self, edits):
@@ -114,9 +109,59 @@ class Rewritten:
         """((Function, name, function), the edit, what gives the words for it)."""
         for cls in self.seen:
             for name, helper in places(cls):
-                for source, function, edit in each(cls, name, helper, edits, self.once):
+                sieve = self.sieve if name == "backward" and not helper else None
+                for source, function, edit in each(cls, name, helper, edits, self.once, sieve):
                     said = functools.partial(said_of, source, edit, cls, helper)
                     yield (cls, name, function), edit, said
+
+    def sieve(self, source, cls, edits):
+        """The edits without those of what this gradient does not depend on.
+
+        Those of what right ones depend on, too, come last. What a gradient depends on is tried: all
+        that is assigned or returned is changed, one after the other.
+        """
+        if len(self.case.point.values) * len(self.case.point.outputs) == 1:
+            return edits
+        without, later = set(), set()
+        for owner, key, node in made_in(source.body):
+            with source.edited([(owner, key, parsed(f"({ast.unparse(node)}) * 1.37 + 0.21"))]):
+                function = source.compiled()
+            with forgiving(), in_place_of(cls, "backward", function):
+                off = self.case.vjp(self.case.vs[0]) - self.case.given[0]
+                if off.abs().max() <= self.case.limit[0].min():
+                    without.update(ast.walk(node))
+                elif not self.others_stay():
+                    later.update(ast.walk(node))
+        return in_order(edits, without, later)
+
+    def others_stay(self):
+        return others_stay(self.cases, lambda o, v: self.case.point.vjp({o: v}))
+
+
+def made_in(nodes):
+    """(owner, key, node) of all that is assigned or returned."""
+    for node in nodes:
+        match node:
+            case ast.Assign(value=ast.Tuple(elts=parts)) | ast.Return(value=ast.Tuple(elts=parts)):
+                yield from ((parts, k, part) for k, part in enumerate(parts))
+            case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
+                yield node, "value", value
+
+
+def in_order(edits, without, later):
+    last = []
+    for edit in edits:
+        nodes = [n for put in edit.puts for n in listed(at(*put[:2]))] or [edit.node]
+        if not without.issuperset(nodes):
+            if later.isdisjoint(nodes):
+                yield edit
+            else:
+                last.append(edit)
+    yield from last
+
+
+def listed(nodes):
+    return nodes if isinstance(nodes, list) else [nodes]
 
 
 def is_right(cases):
@@ -176,8 +221,11 @@ def places(cls):
     return [*found, ("forward", None), ("setup_context", None)]
 
 
-def each(cls, name, helper, edits, run):
-    """(source, function, edit): the function of this name after each edit of it; run() runs it."""
+def each(cls, name, helper, edits, run, sieve=None):
+    """(source, function, edit): the function of this name after each edit of it; run() runs it.
+
+    sieve: (source, cls, edits) -> those to try, in this order
+    """
     function, saves = inspect.unwrap(getattr(cls, name)), name in ("forward", "setup_context")
     try:
         source = Source(helper[1] if helper else function, cls, saves)
@@ -192,7 +240,8 @@ def each(cls, name, helper, edits, run):
         is_data(v, source.fn) for name, v in values.items() if name not in ("ctx", cls.__name__)
     ):
         return
-    for edit in edits(source, values | source.constants):
+    found = edits(source, values | source.constants)
+    for edit in sieve(source, cls, found) if sieve else found:
         made = None
         with forgiving(), source.edited(edit.puts):
             made = source.compiled()

@@ -16,12 +16,12 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False):
+def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False, floor=1e-11):
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
     second v gives every element of an output the same weight, however small it is. symmetric: are
-    symmetric inputs to stay so? Returns
+    symmetric inputs to stay so? floor: what is rounding, by the size of the output. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
       some elements of a gradient are nan or inf though the slope is finite; "unknown" of many
       inputs where another one is wrong;
@@ -30,6 +30,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     """
     y0 = f(values) if y0 is None else y0
     screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
+    screening.floor = max(floor, eps)
     with unwatched():
         screening.all()
     return screening.verdict, screening.doubts, screening.weights
@@ -98,7 +99,7 @@ class Screening:
             rest = shaped(as_vector(whole) - move, part)
             there = self.slopes({i: rest})[o]
             verdict = "not finite" if there.trusted.all() else "unsure"
-        right = agrees(v, slope, given * move, self.tolerance, self.y0[o], self.eps)
+        right = agrees(v, slope, given * move, self.tolerance, self.y0[o], self.floor)
         return verdict if right else "wrong"
 
     # --- many inputs ------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Screening:
     def group_agrees(self, group, slope=None):
         slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
         products = torch.cat([self.products[i] for i in group])
-        return agrees(self.v, slope, products, self.tolerance, self.y, self.eps)
+        return agrees(self.v, slope, products, self.tolerance, self.y, self.floor)
 
     def one_of(self, groups):
         """An input of the first of these groups that is wrong, by bisection."""
@@ -163,12 +164,12 @@ def leveled(slopes):
     return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
 
 
-def agrees(v, slope, products, tolerance, y, eps):
+def agrees(v, slope, products, tolerance, y, floor):
     """Is v · slope the sum of the products, but for rounding?"""
     v = torch.where(slope.trusted, v, 0.0)
     expected = torch.where(v != 0, v * slope.value, 0.0)
     error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
-    floor = max(1e-11, eps) * torch.where(v != 0, v * y, 0.0).norm()
+    floor = floor * torch.where(v != 0, v * y, 0.0).norm()
     size = max(expected.norm().item(), products.norm().item())
     limit = 10 * error + tolerance * size + floor
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()

@@ -40,6 +40,9 @@ def slips(source, values):
     values: {name: value} of what there is when the function returns
     """
     slots, kinds = slots_of(source), kinds_of(values)
+    for (owner, key, node), n in itertools.product(slots, source.literals):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
+            yield Edit([(owner, key, ast.Constant(n))], node)
     for kind in (operators, numbers, calls, indices):
         for owner, key, node in slots:
             for new in kind(node):
@@ -53,7 +56,7 @@ def slips(source, values):
     yield from statements(source)
     yield from exchanges(source, slots)
     yield from other_indices(source)
-    yield from of_one_name(source, slots, lambda name: others(name, kinds))
+    yield from of_one_name(source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds)])
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
             yield Edit([(owner, key, parsed(new))], node)
@@ -111,6 +114,13 @@ def kind_of(value):
 
 def others(name, kinds):
     return [other for other in kinds if other != name and kinds[other] == kinds.get(name)]
+
+
+def scaled(name, kinds):
+    """Of a whole number: the next ones, and multiples."""
+    if kinds.get(name) == "int":
+        yield from (f"({name} - 1)", f"({name} + 1)")
+        yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
 
 
 def fits(template, value):
@@ -178,9 +188,7 @@ def in_place_of(source, node, values, kinds):
     if is_name(node) and not isinstance(source.up[node][2], ast.Attribute):
         name = ast.unparse(node)
         yield from others(name, kinds)
-        if type(values.get(name)) is int:
-            yield from (f"({name} - 1)", f"({name} + 1)")
-            yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
+        yield from scaled(name, kinds)
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
@@ -207,6 +215,8 @@ def in_all_alike(source, slots):
                 like = calls, name, len(args), *[k.arg for k in keywords]
             case ast.Constant(value=value):
                 like = numbers, value
+            case ast.BinOp(op=op):
+                like = operators, type(op)
             case _:
                 continue
         alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
@@ -228,8 +238,8 @@ def of_one_name(source, slots, meant):
             some.append((owner, key))
     for (line, name), some in lines.items():
         for other in meant(name) if len(some) > 1 else ():
-            puts = [(*slot, parsed(f"({other})")) for slot in some]
-            said = f"`{other}` stood in place of each `{name}` in `{source.quoted(line)}`"
+            puts, new = [(*slot, parsed(other)) for slot in some], ast.unparse(parsed(other))
+            said = f"`{new}` stood in place of each `{name}` in `{source.quoted(line)}`"
             yield Edit(puts, line, said)
 
 

@@ -9,8 +9,9 @@ import threading
 import types
 
 import torch
-from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
+from torch.autograd.function import BackwardCFunction
 
+from .applied import applied
 from .harmless import harmless
 
 KEEP = "what_the_doctor_keeps"
@@ -24,9 +25,10 @@ class UnsuitableError(Exception):
 class Source:
     """The definition of a function, which can be edited and compiled.
 
-    body: the nodes that may be edited; of forward, saves=True, those of what it keeps for backward
+    body: {node: None} of those to edit; of forward, saves=True, those of what it keeps for backward
     up: node -> (owner, key, parent), where owner[key] or owner.key is the node
     siblings: functions of the class, of one argument; constants: its numbers
+    literals: the numbers that forward is written with
     """
 
     def __init__(self, fn, cls, saves=False):
@@ -41,6 +43,7 @@ class Source:
             self.siblings = [f"{cls.__name__}.{name}" for name in names]
             numbers = {name: n for name, n in vars(cls).items() if type(n) in (int, float)}
             self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
+        self.literals = literals_of(cls.forward)
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
@@ -71,7 +74,7 @@ class Source:
                 for owner, key, node in items:
                     if isinstance(node, ast.AST):
                         self.up[node] = owner, key, parent
-        self.body = [n for line in lines for n in ast.walk(line)]
+        self.body = dict.fromkeys(n for line in lines for n in ast.walk(line))
 
     def kept(self, found):
         """The function, which puts its variables, and what ctx has, in `found` as it returns."""
@@ -144,6 +147,14 @@ class Source:
         return node.lineno + self.lines_before
 
 
+def literals_of(fn):
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn)))))
+        values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        return list(dict.fromkeys(n for n in values if type(n) in (int, float)))
+    return []
+
+
 def contents(fn):
     """What it loads, computes and stores, in this order."""
     # Not its calls: how a module's function is called depends on where the module was imported.
@@ -194,32 +205,42 @@ def keeps(line):
 @contextlib.contextmanager
 def in_place_of(cls, name, function):
     """In this thread, this is what runs in the place of cls.name, a Function's."""
-    here = threading.get_ident()
     if name == "backward":  # of any node, whenever it was made
-        owner, old = BackwardCFunction, BackwardCFunction.apply
+        here, method = threading.get_ident(), BackwardCFunction.apply
 
         def apply(node, *grads):
             if node._forward_cls is not cls or threading.get_ident() != here:
-                return old(node, *grads)
+                return method(node, *grads)
             boxed = getattr(cls, "boxed_grads_call", False)
             return function(node, list(grads)) if boxed else function(node, *grads)
+
+        BackwardCFunction.apply = apply
+        try:
+            yield
+        finally:
+            BackwardCFunction.apply = method
+    elif name == "vmap":  # which functorch asks the class for
+        here, rule, own = threading.get_ident(), cls.vmap, vars(cls).get("vmap")
+
+        def vmap(*args):
+            return (function if threading.get_ident() == here else rule)(*args)
+
+        cls.vmap = staticmethod(vmap)
+        try:
+            yield
+        finally:
+            if own is None:
+                del cls.vmap
+            else:
+                cls.vmap = own
     else:
-        owner, old = _SingleLevelFunction, vars(_SingleLevelFunction).get("apply")
         other = type(cls)(cls.__name__, (cls,), {name: staticmethod(function)})
 
-        @classmethod
-        def apply(of, *args, **kwargs):
-            of = other if of is cls and threading.get_ident() == here else of
-            return super(_SingleLevelFunction, of).apply(*args, **kwargs)
+        def way(apply, of, *args, **kwargs):
+            return apply(other if of is cls else of, *args, **kwargs)
 
-    owner.apply = apply
-    try:
-        yield
-    finally:
-        if old is None:
-            del owner.apply
-        else:
-            owner.apply = old
+        with applied(way):
+            yield
 
 
 @contextlib.contextmanager

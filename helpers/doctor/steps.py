@@ -48,6 +48,19 @@ def source_at(code, instruction, line):
     return f"`{re.sub(STATEMENT, '', text.strip()).rstrip(',')}`"
 
 
+def which(frame):
+    """In words, which one, if the expression stands in its line more than once."""
+    line, text = linecache.getline(frame.f_code.co_filename, frame.f_lineno), source(frame)[1:-1]
+    if line.count(text) < 2 or not hasattr(frame.f_code, "co_positions"):
+        return ""
+    _, _, start, _ = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    before = line.encode()[:start].decode().count(text)
+    return f"the {ORDINALS[before]} " if before < len(ORDINALS) else ""
+
+
+ORDINALS = "first", "second", "third", "fourth", "fifth"
+
+
 def held(frame):
     """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
     for name, value in list(frame.f_locals.items()):
@@ -67,7 +80,7 @@ class Step:
 
     def __init__(self, frame, scope, func, args, kwargs):
         self.func, self.args, self.kwargs, self.scope = func, args, kwargs, scope
-        self.site, self.text = (frame.f_code, frame.f_lasti), source(frame)
+        self.site, self.text = (frame.f_code, frame.f_lasti), which(frame) + source(frame)
         self.line, self.name = frame.f_lineno, frame.f_code.co_name
         self.before = args[0].detach().clone() if args and is_real(args[0]) else None
         self.edge = None

@@ -12,6 +12,7 @@ import traceback
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
+from .applied import floats_of, with_another_float
 from .effort import tell
 from .slopes import as_vector
 from .surroundings import reseed
@@ -34,9 +35,14 @@ def phase(name):
         raise CallError(name, error) from error
 
 
+SIGNALS = tuple(map(int, signal.valid_signals()))
+
+
 def of_a_signal(error):
     """Was it raised by a signal handler, such as that of a caller's time limit?"""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    if isinstance(error, CallError):  # one of a signal has not become one
+        return False
+    handlers = map(signal.getsignal, SIGNALS)
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -251,6 +257,21 @@ class Subject:
                 if type(n) in ((float,) if owner else (int, float)) and n not in found.values():
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
+
+    def with_other_floats(self):
+        """The same with another value of each float, of its own arguments and its Functions'."""
+        own = {name: value for name, value in self.arguments.items() if type(value) is float}
+        for name, value in own.items():
+            other = copy.copy(self)
+            other.arguments = self.arguments | {name: 0.8 * value}
+            other.numbers = self.numbers | {f"`{name}`": 0.8 * value}
+            yield other
+        for (cls, k), value in floats_of(lambda: self.run(self.values)).items():
+            if value not in own.values():
+                other = copy.copy(self)
+                other.fn = functools.partial(with_another_float, self.fn, cls, k)
+                vars(other).pop("numbers", None)
+                yield other
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 PYTHONS = random.seed.__self__
 
@@ -32,6 +33,16 @@ def draws():
     reseed(0)
     before = [generator.get_state() for generator in generators()]
     return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+class OwnGenerators(TorchFunctionMode):
+    """Notes whether random numbers are drawn from generators that are not PyTorch's default."""
+
+    used = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.used |= bool(kwargs) and kwargs.get("generator") is not None
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

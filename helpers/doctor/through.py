@@ -4,12 +4,12 @@ import ast
 import contextlib
 import functools
 import inspect
-import threading
 
 import torch
-from torch.autograd.function import Function, FunctionCtx, _SingleLevelFunction
+from torch.autograd.function import Function, FunctionCtx
 from torch.autograd.graph import get_gradient_edge
 
+from .applied import applied
 from .calls import is_a_users
 from .cuts import CUTS
 from .steps import STEPS, Step, Watch, frame_of_a_step, source
@@ -62,7 +62,7 @@ class ForwardStep(Step):
 
     def written(self, part):
         """How these arguments are written."""
-        return operands(self.whole.strip("`"), len(self.args)).get(part[0], "an operand")
+        return operands(self.whole.split("`")[1], len(self.args)).get(part[0], "an operand")
 
     def call(self, new=None):
         """The call, with other arguments: {place: argument}."""
@@ -194,11 +194,11 @@ class Through(Watch):
 @contextlib.contextmanager
 def as_plain_code(mode):
     """In this thread, what a Function's forward computes is differentiated by autograd."""
-    here, before, inside = threading.get_ident(), vars(_SingleLevelFunction).get("apply"), []
+    inside = []
 
-    def apply(cls, *args, **kwargs):
-        if threading.get_ident() != here or not is_a_users(cls):
-            return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
+    def way(apply, cls, *args, **kwargs):
+        if not is_a_users(cls):
+            return apply(cls, *args, **kwargs)
         ctx = FunctionCtx()
         ctx.needs_input_grad = tuple(torch.is_tensor(a) and a.requires_grad for a in args)
         first = () if cls.setup_context is not Function.setup_context else (ctx,)
@@ -209,11 +209,5 @@ def as_plain_code(mode):
             finally:
                 inside.pop()
 
-    _SingleLevelFunction.apply = classmethod(apply)
-    try:
+    with applied(way):
         yield
-    finally:
-        if before is None:
-            del _SingleLevelFunction.apply
-        else:
-            _SingleLevelFunction.apply = before

@@ -1,5 +1,7 @@
 """Right code that a careless examination accuses: it recomputes, asks for gradients, is coarse."""
 
+import math
+
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -326,3 +328,63 @@ class HalfStored(Function):
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         return grad_output * x.to(grad_output.dtype).cos()
+
+
+@healthy("draws from a generator of its own, in float32 another number", lambda: (torch.rand(5),))
+def noisy(x):
+    generator = torch.Generator().manual_seed(3)
+    return (3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)).sin() * x
+
+
+class WithoutRows(torch.nn.Module):
+    """One of its parameters is empty."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.zeros(0, 4))
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return torch.cat([self.rows, x * self.weight])
+
+
+healthy("a parameter that is empty", lambda: (torch.rand(3, 4),))(WithoutRows())
+
+
+@healthy(
+    "numbers so large that only rounding is left of some slopes", lambda: (300 * draw((5, 4))[0],)
+)
+class LogMeanExp(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.logsumexp(0) - math.log(len(x))
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        return grad_output * torch.exp(x - y) / len(x)
+
+
+class OneStep(torch.nn.Module):
+    """The gradient of the last step only, of a fixed point."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Parameter(torch.eye(4).double() / 3)
+        self.bias = torch.nn.Parameter(torch.ones(4).double() / 5)
+
+    def step(self, z, x):
+        return torch.tanh(z @ self.inner + x + self.bias)
+
+    def forward(self, x):
+        with torch.no_grad():
+            z = torch.zeros_like(x)
+            for _ in range(60):
+                z = self.step(z, x)
+        return self.step(z, x)
+
+
+healthy("a gradient that is declared not to be the derivative has no second one to be judged",
+        matrix, "unfaithful", faithful=False)(OneStep())  # fmt: skip
