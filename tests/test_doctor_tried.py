@@ -42,7 +42,7 @@ def test_a_line_on_which_the_gradient_does_not_depend_is_not_edited(monkeypatch)
     monkeypatch.setattr(rewritten, "each", noting)
     assert errors(examine(Affine, random(4), random(4, seed=1), random(4, seed=2)))[0].change
     unknown, of_w = "x, w = ctx.saved_tensors", "of_w = grad_output * slope * x.square()"
-    assert of_w in lines and set(lines) <= {unknown, of_w}
+    assert of_w in lines and set(lines) <= {unknown, of_w, "return of_x, of_w, of_b"}
 
 
 class TwoOutputs(Function):
@@ -113,25 +113,24 @@ def test_a_number_that_nothing_explains_is_said_at_last():
     assert found.change == "right if: `halved(grad_output) * 0.5134` were multiplied by 1.74"
 
 
-class Waves(Function):
+class Sums(Function):
     """One of two equal expressions is wrong; the loop keeps the source from being edited."""
 
     @staticmethod
     def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return (3 * x).sin() / 3 - (2 * x).cos() / 2
+        return 2 * x.flip(0) + 3 * x.cumsum(0)
 
     @staticmethod
     def backward(ctx, grad_output):
-        (x,), rounds = ctx.saved_tensors, 1
+        rounds, g = 1, grad_output
         while rounds:
             rounds -= 1
-        return grad_output * ((2 * x).sin() + (2 * x).cos())
+        return (2 * g).flip(0) + (2 * g).flip(0).cumsum(0).flip(0)
 
 
 def test_which_of_two_equal_expressions_is_said():
-    (found,) = errors(examine(Waves, random(4)))
-    assert found.change == "right if: 3 stood in place of 2 in the second `2 * x`"
+    (found,) = errors(examine(Sums, random(4)))
+    assert found.change == "right if: 3 stood in place of 2 in the second `2 * g`"
 
 
 class Centred(Function):

@@ -286,9 +286,8 @@ def multiplied(step):
     for where in places(step):
         old = step.argument(where)
         if is_real(old) and old.shape != step.value.shape:
-            for name, (power, how) in itertools.product(
-                names(step), ((1, "multiplied"), (-1, "divided"))
-            ):
+            same = names(step, lambda t, old=old: torch.is_tensor(t) and fits(t, old))
+            for name, (power, how) in itertools.product(same, ((1, "multiplied"), (-1, "divided"))):
                 words = f"an operand of {step.text} were {how} by {name}"
                 yield with_argument(
                     where,
@@ -297,6 +296,12 @@ def multiplied(step):
                     ),
                     words,
                 )
+
+
+def fits(t, like):
+    """Has a product of the two the shape of the other?"""
+    pairs = zip(t.shape[::-1], like.shape[::-1], strict=False)
+    return t.dim() <= like.dim() and all(n in (1, m) for n, m in pairs)
 
 
 # --- a term -----------------------------------------------------------------------------------
@@ -342,9 +347,9 @@ def added_total(what, dims, direction):
         return math.prod(step.value.shape[d] for d in dims)
 
     def names(factor, step):
-        times = factor * count(step) if dims else 0
-        if times and not is_simple(factor) and is_simple(times):
-            said = added(what.format("mean"), "it", direction).words(round(times, 6))
+        times = round(factor * count(step), 6) if dims else 0.5
+        if times == round(times) and factor != round(factor):
+            said = added(what.format("mean"), "it", direction).words(times)
             yield said, lambda step: times / count(step)
 
     return added(what.format("sum"), "it", direction)._replace(names=names)

@@ -4,6 +4,8 @@ import contextlib
 import re
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .effort import Work
 from .examination import Trials
@@ -119,6 +121,22 @@ NEEDS_INPUT_GRAD_IGNORED = warning(
 )
 
 
+class Used(TorchDispatchMode):
+    """Notes of which tensors something is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.keys.update(key(t) for t in args if isinstance(t, torch.Tensor))
+        return func(*args, **(kwargs or {}))
+
+
+def key(tensor):
+    return StorageWeakRef(tensor.untyped_storage())
+
+
 @trial(unless=STATE)
 def only_one_input(exam):
     subject, n = exam.subject, len(exam.subject.values)
@@ -126,10 +144,11 @@ def only_one_input(exam):
         return
 
     def counted(needs):
-        """Gradients, what backward returned for which inputs, and how many operations it took."""
+        """Gradients, those returned that no other was made of, and the number of operations."""
         run = subject.run(subject.values, needs)
-        with Work() as work, exam.watched() as (_, returned):
+        with Work() as work, Used() as used, exam.watched() as (_, returned):
             grads = subject.backward(run, exam.vs)
+        returned = {x: g for x, g in returned.items() if key(g) not in used.keys}
         # Where no output requires a gradient, as of a reentrant checkpoint, PyTorch itself warns.
         severity = None if any(o.requires_grad for o in run.outputs) else "warning"
         return grads, returned, work.flops, severity

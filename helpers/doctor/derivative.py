@@ -229,6 +229,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else cases, changes)
             or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
+            or (whole is not cases and rewritten(whole, edits))
             or (text.code != "gradient-zero" and other_forward(whole, forwards))
             or at_last(changes)
             or {}

@@ -306,8 +306,8 @@ class Case:
         return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
     def varied(self):
-        """The same with another value of each argument that is a float."""
-        for subject in self.subject.with_other_floats():
+        """The same with another value of each argument that is a float, and of masks."""
+        for subject in self.subject.with_other_arguments():
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)

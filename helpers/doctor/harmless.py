@@ -49,9 +49,9 @@ def harmless(fn, lines, cls=None, depth=2):
     unknown = outside & vars(builtins).keys() - known.keys() - BUILTINS
     if unknown or attributes & NEVER:
         return False
-    if any(name.startswith("_") for name in attributes):
-        return False
     of_class = cls and cls.__name__ in names and vars(cls)
+    if any(name.startswith("_") for name in attributes - set(of_class or ())):
+        return False
     inner = [known[name] for name in names & known.keys()]
     inner += [of_class[name] for name in attributes & of_class.keys()] if of_class else []
     within = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -61,7 +61,7 @@ def harmless(fn, lines, cls=None, depth=2):
                 within.add(name)
     called = known.keys() | within | BUILTINS
     return all(is_fine(node, known, called, cls) for node in nodes) and all(
-        computes(value, depth) for value in inner
+        computes(value, depth, cls) for value in inner
     )
 
 
@@ -90,7 +90,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None
 
 
-def computes(value, depth):
+def computes(value, depth, cls=None):
     """Is it a number, a tensor, or a function that does nothing but compute?"""
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
@@ -102,17 +102,17 @@ def computes(value, depth):
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         if value.__module__ in OF_THESE:
             return value.__name__ not in NEVER
-        return inspect.isfunction(value) and depth > 0 and computes_itself(value, depth)
+        return inspect.isfunction(value) and depth > 0 and computes_itself(value, depth, cls)
     return is_data(value) and not isinstance(value, (list, dict))
 
 
-def computes_itself(fn, depth):
+def computes_itself(fn, depth, cls):
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(fn))).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return False
     lines = definition.body if isinstance(definition, ast.FunctionDef) else []
-    return bool(lines) and harmless(fn, lines, None, depth - 1)
+    return bool(lines) and harmless(fn, lines, cls, depth - 1)
 
 
 def is_data(value, fn=None):

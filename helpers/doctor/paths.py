@@ -6,6 +6,7 @@ left out, or that belongs to other numbers, another tensor, another function.
 """
 
 import itertools
+import re
 
 import torch
 import torch.nn.functional as F
@@ -257,7 +258,7 @@ class OtherForward:
                 continue
             for part in step.parts:
                 for said, chosen in ROUNDS.items():
-                    words = f"{step.written(part)} were a constant in {step.whole}, in {said}"
+                    words = f"{step.written_as(part)} were a constant in {step.whole}, in {said}"
                     yield {site: weighing(part, 0, chosen)}, words, step
             if step.value is None:
                 continue
@@ -289,13 +290,18 @@ def weighing(part, factor, chosen=None):
     return change
 
 
+def is_plain(name):
+    """Is it clear with respect to what a derivative is meant, if nothing is said?"""
+    return re.fullmatch(r"`[\w.]+`|an operand", name) is not None
+
+
 def weighing_said(step, part, factor):
-    name, one = step.written(part), len(step.parts) == 1
+    name, one = step.written_as(part), len(step.parts) == 1
     if factor == 0 and 0 in part and step.in_place:
         return f"autograd did not see {step.whole}"
     if factor == 0:
         return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
-    what = step.text if one else f"{step.text} with respect to {name}"
+    what = step.text if one and is_plain(name) else f"{step.text} with respect to {name}"
     return f"{what} were {'negated' if factor == -1 else scaled_by(factor, step.scope)}"
 
 
@@ -345,7 +351,7 @@ def of_its_own(step):
     """The derivative with respect to an argument were 1."""
     for part in step.parts:
         if step.argument(part[0]).shape == step.value.shape:
-            name = f" with respect to {step.written(part)}" if len(step.parts) > 1 else ""
+            name = f" with respect to {step.written_as(part)}" if len(step.parts) > 1 else ""
             what = step.text + name
 
             def direction(step, part=part):
@@ -358,7 +364,7 @@ def of_its_own(step):
 
 def of_another_round(step):
     for part in step.parts if len(step.rounds) > 1 else ():
-        name = step.written(part)
+        name = step.written_as(part)
         for n, word in ((-1, "before"), (1, "after")):
             yield Change(
                 lambda f, name=name, word=word: (
@@ -394,7 +400,7 @@ def left_out(step):
     for part in step.parts:
         if step.argument(part[0]).shape == step.value.shape:
             yield Change(
-                lambda f, part=part: f"{step.written(part)} stood in place of {step.text}",
+                lambda f, part=part: f"{step.written_as(part)} stood in place of {step.text}",
                 lambda s, part=part: s.argument(part[0]),
                 factors=(1,),
             )

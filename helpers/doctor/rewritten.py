@@ -15,11 +15,11 @@ from .forward import nodes
 from .harmless import is_data
 from .repair import forgiving, size_of
 from .saved import others_stay
-from .slips import omissions, slips
+from .slips import of_no_shape, omissions, slips
 from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
-LARGEST = 5000  # elements of all inputs and outputs
+SMALL, LARGEST = 5000, 500_000  # elements of all inputs and outputs
 FEW = 300  # runs for what has a name
 RUNS, SECONDS, COMPILING = 1200, 2.0, 30000  # at most, about
 
@@ -31,8 +31,10 @@ def rewritten(cases, known, edits=slips, few=False):
     few: is it enough to try some, because what is wrong has a name?
     """
     case = cases[0]
-    if size_of(case) > LARGEST:
+    if (size := size_of(case)) > LARGEST:
         return None
+    if size > SMALL:  # what broadcasts would fill the memory
+        edits = of_no_shape
     with forgiving():
         return Rewritten(cases, known, few).found(edits)
     return None
@@ -74,12 +76,14 @@ class Rewritten:
 
     def holds(self, cls, name, function):
         """Is the gradient right with it, everywhere, and no other one touched?"""
-        self.runs -= 1
+        self.runs -= 0.5
         with forgiving(), in_place_of(cls, name, function):
             if name != "backward" or self.of_another:
                 self.start()
                 self.of_another = name != "backward"
-            if self.fits_first() and is_right(self.cases) and is_right(self.cases.others):
+            fits = self.fits_first()
+            self.runs -= 0.5  # unless it raises, in half the time
+            if fits and is_right(self.cases) and is_right(self.cases.others):
                 return self.others_stay()
         return False
 
@@ -240,7 +244,7 @@ def each(cls, name, helper, edits, run, sieve=None):
         is_data(v, source.fn) for name, v in values.items() if name not in ("ctx", cls.__name__)
     ):
         return
-    found = edits(source, values | source.constants)
+    found = edits(source, source.within() | values | source.constants)
     for edit in sieve(source, cls, found) if sieve else found:
         made = None
         with forgiving(), source.edited(edit.puts):

@@ -16,6 +16,7 @@ AROUND = (
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
     "{}.mean(-1, keepdim=True)", "{}.transpose(0, 1)", "{}.transpose(1, 2)", "{}.cumsum(0)",
     "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
+    "torch.pi * {}", "{} / torch.pi",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
 WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
@@ -23,7 +24,9 @@ THEN = (
     "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
     "{0} * (1 - {1})", "{0} * {1} ** 2",
 )  # fmt: skip
+WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
 FAR = 4  # lines over which one is moved
+PARTS = 8  # at most
 
 
 class Edit(NamedTuple):
@@ -40,7 +43,9 @@ def slips(source, values):
     values: {name: value} of what there is when the function returns
     """
     slots, kinds = slots_of(source), kinds_of(values)
-    for (owner, key, node), n in itertools.product(slots, source.literals):
+    yield from copied(source, slots, kinds)
+    literals = [n for n in source.literals if n not in (0, 1)]
+    for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
     for kind in (operators, numbers, calls, indices):
@@ -56,6 +61,7 @@ def slips(source, values):
     yield from statements(source)
     yield from exchanges(source, slots)
     yield from other_indices(source)
+    yield from other_slices(source, slots, values)
     yield from of_one_name(source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds)])
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
@@ -72,18 +78,31 @@ def omissions(source, values, terms=False):
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
     then += [(template, name) for template in THEN for name in kinds]
+    then += [(template, text) for template in WITH_A_PART for text in parts_of(source)]
 
     def turned(name):
         return [template.format(name) for template in EACH] if name in kinds else []
 
     for some in (ways, then):
         for template, name in some:
-            if not name or fits(template, values[name]):
+            if name not in values or fits(template, values[name]):
                 for owner, key, node in slots:
                     new = parsed(template.format(bracketed(node), name))
                     yield Edit([(owner, key, new)], node)
         if some is ways:
             yield from of_one_name(source, slots, turned)
+
+
+def of_no_shape(source, values):
+    """Slips after which nothing can be larger than it was."""
+    for owner, key, node in slots_of(source):
+        parent = source.up[node][2]
+        if isinstance(parent, ast.Subscript) and ast.unparse(parent.value).endswith(".shape"):
+            yield from (Edit([(owner, key, new)], node) for new in numbers(node))
+    yield from the_other_way(source)
+    for edit in statements(source):
+        if isinstance(edit.node, (ast.Assign, ast.AugAssign)):
+            yield edit
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -94,9 +113,16 @@ def slots_of(source):
     return [
         (owner, key, node)
         for node, (owner, key, _) in source.up.items()
-        if isinstance(node, ast.expr) and node in source.body
+        if isinstance(node, ast.expr) and node in source.body and not is_of_no_number(source, node)
         and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
     ]  # fmt: skip
+
+
+def is_of_no_number(source, node):
+    """Is it a dtype, a device, or that of which it is?"""
+    owner = source.up[node][2]
+    attributes = {getattr(n, "attr", None) for n in (node, owner)}
+    return bool(attributes & {"dtype", "device"})
 
 
 def kinds_of(values):
@@ -154,6 +180,12 @@ def is_argument(source, node):
     return parent.func is not node if isinstance(parent, ast.Call) else None
 
 
+def is_used(source, node):
+    """Is it an argument of a call, or what has the method that is called?"""
+    parent = source.up[node][2]
+    return is_argument(source, node) or is_argument(source, parent) is False
+
+
 def is_value(source, node):
     kinds = ast.Name, ast.Call, ast.BinOp, ast.Subscript, ast.Attribute, ast.UnaryOp
     if not isinstance(node, kinds) or is_argument(source, node) is False:
@@ -166,6 +198,13 @@ def is_whole(source, node):
     parent = source.up[node][2]
     parent = source.up[parent][2] if isinstance(parent, ast.Tuple) else parent
     return isinstance(parent, ast.stmt)
+
+
+def parts_of(source):
+    """The elements and slices of a variable that stand in the source."""
+    found = [node for node in source.body if isinstance(node, ast.Subscript)]
+    found = [n for n in found if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
+    return list(dict.fromkeys(ast.unparse(node) for node in found))[:PARTS]
 
 
 def of_one_argument(source):
@@ -183,6 +222,38 @@ def of_one_argument(source):
 # --- one thing for another ------------------------------------------------------------------------
 
 
+def copied(source, slots, kinds):
+    """A name that is written almost like another: what was copied was not changed everywhere."""
+    for owner, key, node in slots:
+        if is_name(node):
+            name = ast.unparse(node)
+            for other in others(name, kinds):
+                if is_alike(name, other):
+                    yield Edit([(owner, key, parsed(other))], node)
+
+
+def is_alike(name, other):
+    """Do they differ in one letter, or in one of several words?"""
+    words = name.split("_"), other.split("_")
+    return any(
+        len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
+        for a, b in ((name, other), words) if len(a) > 1
+    )  # fmt: skip
+
+
+def other_slices(source, slots, values):
+    """A slice that stands elsewhere, in forward, too."""
+    found = {ast.unparse(node): node for *_, node in slots if isinstance(node, ast.Slice)}
+    known = values.keys() | {node.id for node in source.body if isinstance(node, ast.Name)}
+    for text, node in source.slices.items():
+        if all(n.id in known for n in ast.walk(node) if isinstance(n, ast.Name)):
+            found[text] = node
+    for owner, key, node in slots:
+        for text, other in found.items() if isinstance(node, ast.Slice) else ():
+            if text not in (ast.unparse(node), ":"):
+                yield Edit([(owner, key, other)], node)
+
+
 def in_place_of(source, node, values, kinds):
     """The names that may stand in the place of a name, a number or an argument."""
     if is_name(node) and not isinstance(source.up[node][2], ast.Attribute):
@@ -193,7 +264,7 @@ def in_place_of(source, node, values, kinds):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
-    elif isinstance(node, (ast.Call, ast.BinOp, ast.Subscript)) and is_argument(source, node):
+    elif isinstance(node, (ast.Call, ast.BinOp, ast.Subscript)) and is_used(source, node):
         yield from (name for name, kind in kinds.items() if kind == "number")
 
 

@@ -28,7 +28,7 @@ class Source:
     body: {node: None} of those to edit; of forward, saves=True, those of what it keeps for backward
     up: node -> (owner, key, parent), where owner[key] or owner.key is the node
     siblings: functions of the class, of one argument; constants: its numbers
-    literals: the numbers that forward is written with
+    literals, slices: the numbers that forward is written with, and {text: node} of its slices
     """
 
     def __init__(self, fn, cls, saves=False):
@@ -43,7 +43,7 @@ class Source:
             self.siblings = [f"{cls.__name__}.{name}" for name in names]
             numbers = {name: n for name, n in vars(cls).items() if type(n) in (int, float)}
             self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
-        self.literals = literals_of(cls.forward)
+        self.literals, self.slices = written_in(cls.forward)
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
@@ -92,6 +92,14 @@ class Source:
         puts = [(block, slice(k, k), call) for block, k in sorted(ends, key=lambda end: -end[1])]
         with self.edited(puts):
             return self.compiled({KEEP: keep})
+
+    def within(self):
+        """{name: number like it} of what comprehensions count."""
+        loops = [n for n in self.body if isinstance(n, ast.comprehension)]
+        return {
+            n.target.id: 1 if ast.unparse(n.iter).startswith("range") else 1.0
+            for n in loops if isinstance(n.target, ast.Name)
+        }  # fmt: skip
 
     def compiled(self, more=None):
         code = compile(self.module, self.fn.__code__.co_filename, "exec")
@@ -147,12 +155,16 @@ class Source:
         return node.lineno + self.lines_before
 
 
-def literals_of(fn):
+def written_in(fn):
+    """The numbers in the source of a function, and its slices, {text: node}."""
+    numbers, slices = {}, {}
     with contextlib.suppress(OSError, TypeError, SyntaxError):
-        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn)))))
-        values = [node.value for node in nodes if isinstance(node, ast.Constant)]
-        return list(dict.fromkeys(n for n in values if type(n) in (int, float)))
-    return []
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn))))):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+                numbers[node.value] = None
+            elif isinstance(node, ast.Slice):
+                slices[ast.unparse(node)] = node
+    return list(numbers), slices
 
 
 def contents(fn):

@@ -80,7 +80,8 @@ class Step:
 
     def __init__(self, frame, scope, func, args, kwargs):
         self.func, self.args, self.kwargs, self.scope = func, args, kwargs, scope
-        self.site, self.text = (frame.f_code, frame.f_lasti), which(frame) + source(frame)
+        self.site, self.written = (frame.f_code, frame.f_lasti), source(frame)
+        self.text = which(frame) + self.written
         self.line, self.name = frame.f_lineno, frame.f_code.co_name
         self.before = args[0].detach().clone() if args and is_real(args[0]) else None
         self.edge = None
@@ -201,7 +202,7 @@ class Watch(TorchFunctionMode):
             if self.records and not (cut or value.requires_grad or value._is_view()):
                 value = value.detach().requires_grad_().clone()
         step.made(value, self.records and not cut)
-        self.note(step.text, value, step.site[0])
+        self.note(step.written, value, step.site[0])
         self.steps.append(step)
         if self.changes is None:
             return value

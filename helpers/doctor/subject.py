@@ -186,6 +186,20 @@ def graph(outputs):
     return list(seen)
 
 
+def is_mask(tensor):
+    """Is it true, or 1, in several places, and otherwise false, or 0?"""
+    if tensor.layout is not torch.strided or tensor.dtype not in (torch.bool, torch.float64):
+        return False
+    return bool(((tensor == 0) | (tensor == 1)).all()) and tensor.sum().item() > 1
+
+
+def with_one_less(mask):
+    """The mask without its last element."""
+    mask = mask.clone(memory_format=torch.contiguous_format)
+    mask.view(-1)[mask.view(-1).nonzero()[-1]] = 0
+    return mask
+
+
 class Subject:
     """The examined function, callable with other values for the inputs that are differentiated."""
 
@@ -258,8 +272,11 @@ class Subject:
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
-    def with_other_floats(self):
-        """The same with another value of each float, of its own arguments and its Functions'."""
+    def with_other_arguments(self):
+        """The same with another value of what is not differentiated.
+
+        Of each float, among its own arguments and its Functions', and of masks.
+        """
         own = {name: value for name, value in self.arguments.items() if type(value) is float}
         for name, value in own.items():
             other = copy.copy(self)
@@ -272,6 +289,13 @@ class Subject:
                 other.fn = functools.partial(with_another_float, self.fn, cls, k)
                 vars(other).pop("numbers", None)
                 yield other
+        masks = [k for k, t in enumerate(self.tensors) if k not in self.examined and is_mask(t)]
+        if masks:
+            other = copy.copy(self)
+            other.tensors = [
+                with_one_less(t) if k in masks else t for k, t in enumerate(self.tensors)
+            ]
+            yield other
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

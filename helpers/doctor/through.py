@@ -60,7 +60,7 @@ class ForwardStep(Step):
         new = change(self)
         return type(everything[0])((new, *everything[0][1:]))
 
-    def written(self, part):
+    def written_as(self, part):
         """How these arguments are written."""
         return operands(self.whole.split("`")[1], len(self.args)).get(part[0], "an operand")
 
