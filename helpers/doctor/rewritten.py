@@ -46,7 +46,8 @@ class Rewritten:
         for o in range(len(self.case.point.outputs)):
             self.case.point.given(o)  # by what is not edited, with which `others_stay` compares
         self.of_another = False  # is the run one of an edited forward?
-        self.start()
+        with backwards_seen() as self.within:  # forward may ask for gradients
+            self.start()
         with Work() as work, backwards_seen() as self.seen:
             self.fits_first()
         first = cases is cases.all[0]  # what mends it, mends others, too
@@ -78,7 +79,7 @@ class Rewritten:
         """Is the gradient right with it, everywhere, and no other one touched?"""
         self.runs -= 0.5
         with forgiving(), in_place_of(cls, name, function):
-            if name != "backward" or self.of_another:
+            if name != "backward" or self.of_another or self.within:
                 self.start()
                 self.of_another = name != "backward"
             fits = self.fits_first()
@@ -111,7 +112,7 @@ class Rewritten:
 
     def edited(self, edits):
         """((Function, name, function), the edit, what gives the words for it)."""
-        for cls in self.seen:
+        for cls in {**self.seen, **self.within}:
             for name, helper in places(cls):
                 sieve = self.sieve if name == "backward" and not helper else None
                 for source, function, edit in each(cls, name, helper, edits, self.once, sieve):

@@ -44,7 +44,7 @@ def slips(source, values):
     """
     slots, kinds = slots_of(source), kinds_of(values)
     yield from copied(source, slots, kinds)
-    literals = [n for n in source.literals if n not in (0, 1)]
+    literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
@@ -160,7 +160,8 @@ def fits(template, value):
         return tensor and kind == "number" and value.dim() > 0
     if "~" in template:
         return tensor and value.dtype is torch.bool
-    return not (tensor and value.dtype is torch.bool and ">" in template)
+    truth = tensor and value.dtype is torch.bool
+    return not (truth and any(sign in template for sign in "><+-"))
 
 
 def is_name(node):
