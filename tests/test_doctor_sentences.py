@@ -1,5 +1,7 @@
 """What the doctor says is so, of all elements and for other numbers, too."""
 
+import re
+
 import pytest
 import torch
 from torch.autograd import Function
@@ -8,6 +10,7 @@ from torch.nn import functional as F
 from helpers.doctor import examine
 from helpers.doctor.where import indices
 from helpers.lessons.patients.patient import draw, matrix, vector
+from tests.common import random
 
 
 def wrong(forward, backward):
@@ -248,3 +251,54 @@ def test_a_parameter_that_is_not_used_is_not_accused():
             return x @ self.weight.t()
 
     assert examine(Half(4, 3).double(), *matrix()).findings == []
+
+
+class Counted(Function):
+    """The mean over a batch of two, and an argument that is 2."""
+
+    @staticmethod
+    def forward(ctx, x, b, stride):
+        return stride * x + b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return 2 * grad_output, grad_output.mean(0), None
+
+
+def test_a_number_that_a_size_has_is_not_taken_for_an_argument():
+    found = told(Counted, random(2, 3), random(3), 2)
+    assert found.code == "scaled" and "`grad_output.sum(0)`" in found.change
+
+
+class Chain(Function):
+    """The gradient of b is made from, so it is needed for that of a alone."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.linalg.solve(a, b)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        a, b = ctx.saved_tensors
+        of_b = torch.linalg.solve(a.mT, grad_output)
+        return -of_b @ torch.linalg.solve(a, b).mT, of_b
+
+
+def test_what_another_gradient_is_made_of_is_not_computed_in_vain():
+    a = random(4, 4) + 4 * torch.eye(4, dtype=torch.float64)
+    found = [f for f in examine(Chain, a, random(4, 2)).findings if f.severity == "warning"]
+    assert [(f.code, f.input) for f in found] == [("needs-input-grad-ignored", "b")]
+
+
+def leaves(x):
+    """A product leaves autograd."""
+    inner = torch.tensor((x.detach() * 2).numpy())
+    return inner.cumsum(0).sin() * x.flip(0) + Chain.apply(torch.diag(x.detach()), x.detach())
+
+
+def test_what_leaves_autograd_is_shown_beside_a_function():
+    found = told(leaves, random(4))
+    assert re.fullmatch(
+        r"what leaves autograd: `x.detach\(\)` \(line \d+, in `leaves`\).*", found.remedy
+    )

@@ -21,7 +21,7 @@ from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 SMALL, LARGEST = 5000, 500_000  # elements of all inputs and outputs
 FEW = 300  # runs for what has a name
-RUNS, SECONDS, COMPILING = 1200, 2.0, 30000  # at most, about
+RUNS, SECONDS, COMPILING = 1600, 2.0, 30000  # at most, about
 
 
 def rewritten(cases, known, edits=slips, few=False):
@@ -217,13 +217,19 @@ def allowed(work, seconds):
 def places(cls):
     """(name, helper) of what is edited: backward, what it calls, what forward keeps."""
     backward, found = inspect.unwrap(cls.backward), [("backward", None)]
-    for name in backward.__code__.co_names:
+    for name in names_in(backward.__code__):
         of_class, of_module = vars(cls).get(name), backward.__globals__.get(name)
-        if isinstance(of_class, staticmethod) and cls.__name__ in backward.__code__.co_names:
+        if isinstance(of_class, staticmethod) and cls.__name__ in names_in(backward.__code__):
             found.append(("backward", (name, of_class.__func__)))
         elif isinstance(of_module, types.FunctionType) and of_module.__module__ == cls.__module__:
             found.append(("backward", (name, of_module)))
     return [*found, ("forward", None), ("setup_context", None)]
+
+
+def names_in(code):
+    """What it calls by a name, in its inner functions, too."""
+    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return list(dict.fromkeys(itertools.chain(code.co_names, *inner)))
 
 
 def each(cls, name, helper, edits, run, sieve=None):

@@ -265,7 +265,9 @@ def in_place_of(source, node, values, kinds):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
-    elif isinstance(node, (ast.Call, ast.BinOp, ast.Subscript)) and is_used(source, node):
+    elif isinstance(node, ast.Subscript) or (
+        isinstance(node, (ast.Call, ast.BinOp)) and is_used(source, node)
+    ):
         yield from (name for name, kind in kinds.items() if kind == "number")
 
 
