@@ -83,7 +83,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("return both,", "return both + grad_output * slope,")),
     (Masked, [(4, 3), (4, 3)], (), "`p` stood in place of `s.softmax(-1)`",
      ("s.softmax(-1))", "p)")),
-    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y` stood in place of each `start`",
+    (Reversed, [(3, 4), (3, 4), (4, 4)], (), "`y.detach().requires_grad_()` stood",
      ("start = a.detach()", "start = y.detach()")),
     (Scan, [(3, 4)], (), "`(grad_output * (-y).exp()).cumsum(-1)` ran from the other end",
      (".cumsum(-1)", ".flip(-1).cumsum(-1).flip(-1)")),

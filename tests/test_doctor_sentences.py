@@ -302,3 +302,20 @@ def test_what_leaves_autograd_is_shown_beside_a_function():
     assert re.fullmatch(
         r"what leaves autograd: `x.detach\(\)` \(line \d+, in `leaves`\).*", found.remedy
     )
+
+
+class Detached(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x.detach().cos()
+
+
+def test_what_is_detached_in_backward_is_shown():
+    found = told(Detached, random(4))
+    assert found.change == "right if: `x.detach()` kept its gradient"

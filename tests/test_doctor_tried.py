@@ -208,6 +208,32 @@ SLIPS = {  # forward, backward, what is said
         return gx, gw, None""",
         "i:i + 2, i:i + 2` stood in place of `",
     ),
+    "two slices from the other end": (
+        """        ctx.save_for_backward(x, w)
+        return torch.nn.functional.pad(x @ w, (0, 2, 0, 2))""",
+        """        x, w = ctx.saved_tensors
+        g = g[-len(x) :, -len(x) :]
+        return g @ w.mT, x.mT @ g, None""",
+        "`g = g[:len(x), :len(x)]` stood in place of",
+    ),
+    "a slice that moves with the loop": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([(x[k : k + 3] * w).sum() for k in range(len(x) - 2)])""",
+        """        x, w = ctx.saved_tensors
+        gx, steps = torch.zeros_like(x), len(x) - 2
+        for j in range(len(w)):
+            gx.narrow(0, j, steps).add_(g * w[j])
+        return gx, torch.stack([(g * x[0:steps]).sum() for j in range(len(w))]), None""",
+        "`x[0 + j:steps + j]` stood in place of `x[0:steps]`",
+    ),
+    "the modulus": (
+        """        ctx.save_for_backward(x, w)
+        return x.to(torch.complex128) * (1 + 2j) * w""",
+        """        x, w = ctx.saved_tensors
+        g = g * (1 - 2j)
+        return (g * w).abs(), (g * x).real, None""",
+        "`(g * w).real` stood in place of `(g * w).abs()`",
+    ),
     "an element of a variable": (
         """        ctx.save_for_backward(x > 0)
         acc, out = torch.zeros_like(x[0]), []

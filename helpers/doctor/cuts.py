@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from .repair import forgiving
@@ -87,12 +88,17 @@ def uncut(mode):
         ):
             torch.set_grad_enabled(True)
 
-    torch.no_grad.__enter__ = entered
+    def apply(node, *grads):
+        with mode if threading.get_ident() == here else contextlib.nullcontext():
+            return method(node, *grads)
+
+    method = BackwardCFunction.apply
+    torch.no_grad.__enter__, BackwardCFunction.apply = entered, apply  # the engine knows no mode
     try:
         with mode:
             yield mode
     finally:
-        torch.no_grad.__enter__ = enter
+        torch.no_grad.__enter__, BackwardCFunction.apply = enter, method
 
 
 def cut(cases):

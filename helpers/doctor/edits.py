@@ -101,6 +101,8 @@ def calls(node):
             yield ast.Call(ast.Attribute(func.value, other, ast.Load()), args, keywords)
     if method:
         yield func.value
+        if name in TAKEN_FOR:
+            yield ast.Attribute(func.value, TAKEN_FOR[name], ast.Load())
         for k, arg in enumerate(args):
             news = [*args[:k], func.value, *args[k + 1 :]]
             yield ast.Call(ast.Attribute(arg, name, ast.Load()), news, keywords)
@@ -145,6 +147,8 @@ def indices(node):
             yield ast.Slice(a, b, parsed("-1") if c is None else None)
         case ast.Subscript(value=value, slice=index):
             yield value
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                yield value.func.value  # as of `t.sort()[0]`
             if isinstance(index, ast.Name):
                 yield parsed(f"{bracketed(value)}[{index.id}.argsort()]")
         case ast.Attribute(value=ast.Call(func=ast.Attribute(value=value))):
@@ -154,6 +158,7 @@ def indices(node):
             yield ast.Attribute(value, TURNED[attr], ast.Load())
 
 
+TAKEN_FOR = {"abs": "real", "reshape": "mT", "view": "mT"}
 TURNED = {"T": "H", "mT": "mH", "H": "T", "mH": "mT", "real": "imag", "imag": "real"}
 
 

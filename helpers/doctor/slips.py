@@ -43,7 +43,7 @@ def slips(source, values):
     values: {name: value} of what there is when the function returns
     """
     slots, kinds = slots_of(source), kinds_of(values)
-    yield from copied(source, slots, kinds)
+    yield from copied(source, slots, kinds, lambda name: len(name) > 1)
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
@@ -53,6 +53,7 @@ def slips(source, values):
             for new in kind(node):
                 if not is_sign(new) or not is_sign(source.up[node][2]):
                     yield Edit([(owner, key, new)], node)
+    yield from copied(source, slots, kinds, lambda name: len(name) == 1)
     values_only = [slot for slot in slots if is_value(source, slot[2])]
     for template, (owner, key, node) in itertools.product(FIRST, values_only):
         yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
@@ -223,12 +224,12 @@ def of_one_argument(source):
 # --- one thing for another ------------------------------------------------------------------------
 
 
-def copied(source, slots, kinds):
+def copied(source, slots, kinds, some):
     """A name that is written almost like another: what was copied was not changed everywhere."""
     for owner, key, node in slots:
         if is_name(node):
             name = ast.unparse(node)
-            for other in others(name, kinds):
+            for other in others(name, kinds) if some(name) else ():
                 if is_alike(name, other):
                     yield Edit([(owner, key, parsed(other))], node)
 
@@ -238,21 +239,28 @@ def is_alike(name, other):
     words = name.split("_"), other.split("_")
     return any(
         len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
-        for a, b in ((name, other), words) if len(a) > 1
+        for a, b in ((name, other), words) if a is name or len(a) > 1
     )  # fmt: skip
 
 
 def other_slices(source, slots, values):
-    """A slice that stands elsewhere, in forward, too."""
+    """A slice that stands elsewhere, in forward, too; one that moves with a loop."""
     found = {ast.unparse(node): node for *_, node in slots if isinstance(node, ast.Slice)}
     known = values.keys() | {node.id for node in source.body if isinstance(node, ast.Name)}
     for text, node in source.slices.items():
         if all(n.id in known for n in ast.walk(node) if isinstance(n, ast.Name)):
             found[text] = node
+    loops = [node.target for node in source.body if isinstance(node, (ast.For, ast.comprehension))]
+    counted = list(dict.fromkeys(target.id for target in loops if isinstance(target, ast.Name)))
     for owner, key, node in slots:
         for text, other in found.items() if isinstance(node, ast.Slice) else ():
             if text not in (ast.unparse(node), ":"):
                 yield Edit([(owner, key, other)], node)
+        match node:
+            case ast.Slice(lower=a, upper=b) if a and b:
+                for name in counted:
+                    new = ast.Slice(*(parsed(f"{ast.unparse(end)} + {name}") for end in (a, b)))
+                    yield Edit([(owner, key, new)], node)
 
 
 def in_place_of(source, node, values, kinds):
@@ -291,6 +299,8 @@ def in_all_alike(source, slots):
                 like = numbers, value
             case ast.BinOp(op=op):
                 like = operators, type(op)
+            case ast.Slice(lower=a, upper=b):
+                like = indices, a is None, b is None
             case _:
                 continue
         alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
