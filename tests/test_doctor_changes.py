@@ -15,7 +15,7 @@ MASK, INDEX = A > 0, torch.tensor([1, 0, 1])
 BATCH, MATRICES = random(3, 2, seed=7).detach(), random(3, 2, 4, seed=8).detach()
 SCOPE = {"`a`": A, "`b`": B, "`c`": C, "`square`": SQUARE, "`other`": OTHER, "`row`": ROW}
 SCOPE |= {"`column`": COLUMN, "`positive`": POSITIVE, "`mask`": MASK, "`index`": INDEX, "`n`": 7}
-SCOPE |= {"`batch`": BATCH, "`matrices`": MATRICES}
+SCOPE |= {"`batch`": BATCH, "`matrices`": MATRICES, "the output": COLUMN}
 
 
 def of(func, *args, **kwargs):

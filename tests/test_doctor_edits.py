@@ -12,9 +12,9 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
 from helpers.doctor import examine
-from helpers.doctor.edits import parsed
+from helpers.doctor.edits import Edit, parsed
 from helpers.doctor.rewritten import rewritten
-from helpers.doctor.slips import Edit, slips
+from helpers.doctor.slips import slips
 from helpers.doctor.source import Source, UnsuitableError, in_place_of
 from tests.common import random
 

@@ -50,7 +50,8 @@ AS_IF = [  # (Function, shapes, others, what is said, the same in the source of 
      [("- x[:-1]", "- x[:-1].detach()"), ("- x[:, :-1]", "- x[:, :-1].detach()")]),
     (Smoothed, [(3, 4)], (INDEX, 0.2), "`eps` were 0", ("logs =", "eps = 0; logs =")),
     (Power, [(3, 4)], (5,), "`n` were 4", ("** n", "** (n - 1)")),
-    (Ramp, [(3, 4), (4,)], (), "the derivative of `torch.relu(x + b)` were 1",
+    (Ramp, [(3, 4), (4,)], (),
+     "the derivative of `torch.relu(x + b)` with respect to `x + b` were 1",
      ("torch.relu(x + b)", "torch.relu(x + b).detach() + (x + b) - (x + b).detach()")),
     (Mixed, [(3, 4), (4, 2)], (), "`sigmoid` stood in place of `tanh` in `torch.tanh(x)`",
      ("torch.tanh(x)", "torch.sigmoid(x)")),
@@ -360,3 +361,27 @@ def test_no_grad_is_as_it_was():
     assert torch.no_grad.__enter__ is enter
     with torch.no_grad():
         assert not torch.is_grad_enabled()
+
+
+class Logish(Function):
+    """The derivative of the outer function is forgotten."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.log1p(torch.sigmoid(x))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (s,) = (t.sigmoid() for t in ctx.saved_tensors)
+        return launch(grad_output * s * (1 - s))
+
+
+def launch(t):
+    return torch.from_numpy(t.numpy())
+
+
+def test_with_respect_to_what_a_derivative_is_meant():
+    (finding,) = [f for f in examine(Logish, random(4)).findings if f.severity == "error"]
+    words = "the derivative of `torch.log1p(torch.sigmoid(x))` with respect to `torch.sigmoid(x)`"
+    assert finding.change == f"as if: {words} were 1"

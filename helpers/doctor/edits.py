@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+from typing import NamedTuple
 
 Add, Sub, Mult, Div, MatMult = ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult
 OPERATORS = {
@@ -25,6 +26,14 @@ ALIKE = [  # what is taken for each other
     )
 ]  # fmt: skip
 MODULES = "torch", "F", "math"
+
+
+class Edit(NamedTuple):
+    """What is put where, as `Source.edited` takes it; the node that changes; words, or None."""
+
+    puts: list
+    node: ast.AST
+    said: str | None = None
 
 
 def parsed(text):

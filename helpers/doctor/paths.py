@@ -6,7 +6,6 @@ left out, or that belongs to other numbers, another tensor, another function.
 """
 
 import itertools
-import re
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +13,15 @@ import torch.nn.functional as F
 from .changes import (
     Change,
     multiplied,
-    scaled_by,
     with_another_float,
     with_another_number,
     with_another_tensor,
 )  # fmt: skip
 from .effort import calls_a_second
 from .repair import forgiving, places_of, tidy
+from .scalings import scaled_by
 from .slopes import largest
-from .through import Through, as_plain_code
+from .through import Through, as_plain_code, is_plain
 
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 8000, 30  # at most: changes that are made; looked at; made in a loop
@@ -290,11 +289,6 @@ def weighing(part, factor, chosen=None):
     return change
 
 
-def is_plain(name):
-    """Is it clear with respect to what a derivative is meant, if nothing is said?"""
-    return re.fullmatch(r"`[\w.]+`|an operand", name) is not None
-
-
 def weighing_said(step, part, factor):
     name, one = step.written_as(part), len(step.parts) == 1
     if factor == 0 and 0 in part and step.in_place:
@@ -351,8 +345,8 @@ def of_its_own(step):
     """The derivative with respect to an argument were 1."""
     for part in step.parts:
         if step.argument(part[0]).shape == step.value.shape:
-            name = f" with respect to {step.written_as(part)}" if len(step.parts) > 1 else ""
-            what = step.text + name
+            name, one = step.written_as(part), len(step.parts) == 1
+            what = step.text if one and is_plain(name) else f"{step.text} with respect to {name}"
 
             def direction(step, part=part):
                 t = step.argument(part[0])

@@ -2,11 +2,11 @@
 
 import ast
 import itertools
-from typing import NamedTuple
 
 import torch
 
-from .edits import MODULES, assignments, bracketed, calls, indices, numbers, operators, parsed
+from .edits import MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed
+from .lines import statements
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
 AROUND = (
@@ -25,16 +25,7 @@ THEN = (
     "{0} * (1 - {1})", "{0} * {1} ** 2",
 )  # fmt: skip
 WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
-FAR = 4  # lines over which one is moved
 PARTS = 8  # at most
-
-
-class Edit(NamedTuple):
-    """What is put where, as `Source.edited` takes it; the node that changes; words, or None."""
-
-    puts: list
-    node: ast.AST
-    said: str | None = None
 
 
 def slips(source, values):
@@ -359,62 +350,3 @@ def exchanges(source, slots):
             line = min(group, key=lambda line: line.lineno)
             where = f"in `{source.quoted(line)}`" if len(group) == 1 else "wherever they stand"
             yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")
-
-
-# --- lines ----------------------------------------------------------------------------------------
-
-
-def statements(source):
-    """Lines of another kind, left out, or in another order; conditions that always hold."""
-    nodes = [source.definition, *source.body]
-    blocks = [block for node in nodes for name in ("body", "orelse")
-              if isinstance(block := getattr(node, name, None), list)]  # fmt: skip
-    for block in blocks:
-        for k, line in reversed(list(enumerate(block))):
-            if line in source.body:
-                yield from of_a_line(source, block, k)
-            yield from moved(source, block, k)
-            if isinstance(line, (ast.For, ast.If)) and line in source.body:
-                yield from in_or_out(source, block, k)
-
-
-def of_a_line(source, block, k):
-    line, this = block[k], f"`{source.head(block[k])}`"
-    for new in map(ast.fix_missing_locations, assignments(line)):
-        yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
-    if len(block) > 1 and not isinstance(line, ast.Return):
-        yield Edit([(block, k, ast.Pass())], line, f"{this} were left out")
-
-
-def moved(source, block, k):
-    """A line comes before, or after, some of its neighbours."""
-    line = block[k]
-    for n in reversed(range(k + 1, min(k + 1 + FAR, len(block)))):
-        other, here = block[n], slice(k, n + 1)
-        if not isinstance(other, ast.Return) and {line, other} & set(source.body):
-            this, that = source.head(line), source.head(other)
-            said = f"`{that}` came before `{this}`"
-            yield Edit([(block, here, [other, *block[k:n]])], other, said)
-            said = f"`{this}` came after `{that}`"
-            yield Edit([(block, here, [*block[k + 1 : n + 1], line])], line, said)
-
-
-def in_or_out(source, block, k):
-    """A line belongs to a loop or a branch, or not; what is asked is always so, or never."""
-    line, after, head = block[k], slice(k + 1, k + 1), source.head(block[k])
-    last = line.body[-1]
-    if len(line.body) > 1:
-        puts = [(line, "body", line.body[:-1]), (block, after, [last])]
-        yield Edit(puts, last, f"`{source.head(last)}` came after what is in `{head}`")
-    for following in block[k + 1 : k + 2]:
-        if not isinstance(following, ast.Return):
-            puts = [(line, "body", [*line.body, following]), (block, slice(k + 1, k + 2), [])]
-            yield Edit(puts, following, f"`{source.head(following)}` were the last of `{head}`")
-    if isinstance(line, ast.If):
-        for always in (True, False):
-            said = f"`{source.quoted(line.test)}` were {always}"
-            yield Edit([(line, "test", ast.Constant(always))], line, said)
-        for other in line.orelse[:1]:
-            if isinstance(other, ast.If):
-                puts = [(block, after, line.orelse), (line, "orelse", [])]
-                yield Edit(puts, other, f"`{source.head(other)}` did not begin with `el`")

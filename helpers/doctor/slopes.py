@@ -87,6 +87,20 @@ def of_the_same_kind(tensor, moved):
     return moved
 
 
+def is_mask(tensor):
+    """Is it true, or 1, in several places, and otherwise false, or 0?"""
+    if tensor.layout is not torch.strided or tensor.dtype not in (torch.bool, torch.float64):
+        return False
+    return bool(((tensor == 0) | (tensor == 1)).all()) and tensor.sum().item() > 1
+
+
+def with_one_less(mask):
+    """The mask without its last element."""
+    mask = mask.clone(memory_format=torch.contiguous_format)
+    mask.view(-1)[mask.view(-1).nonzero()[-1]] = 0
+    return mask
+
+
 @dataclass
 class Slope:
     """J · u for one output: value, error bar, and which elements to believe.

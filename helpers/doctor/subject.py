@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .applied import floats_of, with_another_float
 from .effort import tell
-from .slopes import as_vector
+from .slopes import as_vector, is_mask, with_one_less
 from .surroundings import reseed
 
 
@@ -184,20 +184,6 @@ def graph(outputs):
             seen[node] = True
             queue += [following for following, _ in node.next_functions]
     return list(seen)
-
-
-def is_mask(tensor):
-    """Is it true, or 1, in several places, and otherwise false, or 0?"""
-    if tensor.layout is not torch.strided or tensor.dtype not in (torch.bool, torch.float64):
-        return False
-    return bool(((tensor == 0) | (tensor == 1)).all()) and tensor.sum().item() > 1
-
-
-def with_one_less(mask):
-    """The mask without its last element."""
-    mask = mask.clone(memory_format=torch.contiguous_format)
-    mask.view(-1)[mask.view(-1).nonzero()[-1]] = 0
-    return mask
 
 
 class Subject:

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import functools
 import inspect
+import re
 
 import torch
 from torch.autograd.function import Function, FunctionCtx
@@ -129,6 +130,11 @@ def operands(text, count):
                 found = []
         return {k: f"`{ast.unparse(node)}`" for k, node in enumerate(found)}
     return {}
+
+
+def is_plain(name):
+    """Is it clear with respect to what a derivative is meant, if nothing is said?"""
+    return re.fullmatch(r"`[\w.]+`|an operand", name) is not None
 
 
 def is_number(value):

@@ -1,0 +1,63 @@
+"""The edits of whole lines: of another kind, left out, in another order, in or out of a loop."""
+
+import ast
+
+from .edits import Edit, assignments
+
+FAR = 4  # lines over which one is moved
+
+
+def statements(source):
+    """Lines of another kind, left out, or in another order; conditions that always hold."""
+    nodes = [source.definition, *source.body]
+    blocks = [block for node in nodes for name in ("body", "orelse")
+              if isinstance(block := getattr(node, name, None), list)]  # fmt: skip
+    for block in blocks:
+        for k, line in reversed(list(enumerate(block))):
+            if line in source.body:
+                yield from of_a_line(source, block, k)
+            yield from moved(source, block, k)
+            if isinstance(line, (ast.For, ast.If)) and line in source.body:
+                yield from in_or_out(source, block, k)
+
+
+def of_a_line(source, block, k):
+    line, this = block[k], f"`{source.head(block[k])}`"
+    for new in map(ast.fix_missing_locations, assignments(line)):
+        yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
+    if len(block) > 1 and not isinstance(line, ast.Return):
+        yield Edit([(block, k, ast.Pass())], line, f"{this} were left out")
+
+
+def moved(source, block, k):
+    """A line comes before, or after, some of its neighbours."""
+    line = block[k]
+    for n in reversed(range(k + 1, min(k + 1 + FAR, len(block)))):
+        other, here = block[n], slice(k, n + 1)
+        if not isinstance(other, ast.Return) and {line, other} & set(source.body):
+            this, that = source.head(line), source.head(other)
+            said = f"`{that}` came before `{this}`"
+            yield Edit([(block, here, [other, *block[k:n]])], other, said)
+            said = f"`{this}` came after `{that}`"
+            yield Edit([(block, here, [*block[k + 1 : n + 1], line])], line, said)
+
+
+def in_or_out(source, block, k):
+    """A line belongs to a loop or a branch, or not; what is asked is always so, or never."""
+    line, after, head = block[k], slice(k + 1, k + 1), source.head(block[k])
+    last = line.body[-1]
+    if len(line.body) > 1:
+        puts = [(line, "body", line.body[:-1]), (block, after, [last])]
+        yield Edit(puts, last, f"`{source.head(last)}` came after what is in `{head}`")
+    for following in block[k + 1 : k + 2]:
+        if not isinstance(following, ast.Return):
+            puts = [(line, "body", [*line.body, following]), (block, slice(k + 1, k + 2), [])]
+            yield Edit(puts, following, f"`{source.head(following)}` were the last of `{head}`")
+    if isinstance(line, ast.If):
+        for always in (True, False):
+            said = f"`{source.quoted(line.test)}` were {always}"
+            yield Edit([(line, "test", ast.Constant(always))], line, said)
+        for other in line.orelse[:1]:
+            if isinstance(other, ast.If):
+                puts = [(block, after, line.orelse), (line, "orelse", [])]
+                yield Edit(puts, other, f"`{source.head(other)}` did not begin with `el`")
