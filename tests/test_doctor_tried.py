@@ -8,7 +8,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from helpers.doctor import examine, rewritten
-from helpers.doctor.slips import slips
+from helpers.doctor.slips import of_no_shape, slips
 from helpers.doctor.source import Source
 from tests.common import random
 from tests.test_doctor_edits import errors, made
@@ -341,6 +341,14 @@ def test_much_is_edited_if_it_stays_as_large_as_it_is():
         "right if: `of_p = of_p + (chunk * g).sum()` stood in place of `of_p = (chunk * g).sum()`"
     )
     assert [f.change for f in found] == [words]
+
+
+def test_what_could_fill_the_memory_is_not_tried():
+    source, one = Source(Tail.backward, Tail), random(1)[0]
+    tried = [edit.said for edit in of_no_shape(source, {"of_p": one, "g": random(2000)})]
+    assert any(said and said.startswith("`of_p = of_p + ") for said in tried)
+    others = [edit.said for edit in of_no_shape(source, {"of_p": random(2000), "g": one})]
+    assert others and not any(said and "of_p" in said for said in others)
 
 
 class Energy(Function):

@@ -6,7 +6,7 @@ import itertools
 import torch
 
 from .edits import MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed
-from .lines import statements
+from .lines import of_a_line, statements
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
 AROUND = (
@@ -26,6 +26,7 @@ THEN = (
 )  # fmt: skip
 WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
 PARTS = 8  # at most
+LONGEST = 5000  # dimension, of which there may be two by mistake
 
 
 def slips(source, values):
@@ -86,15 +87,27 @@ def omissions(source, values, terms=False):
 
 
 def of_no_shape(source, values):
-    """Slips after which nothing can be larger than it was."""
-    for owner, key, node in slots_of(source):
-        parent = source.up[node][2]
-        if isinstance(parent, ast.Subscript) and ast.unparse(parent.value).endswith(".shape"):
-            yield from (Edit([(owner, key, new)], node) for new in numbers(node))
+    """Slips that can be undone in much data: nothing is broadcast to what fills the memory."""
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    if max((n for t in tensors for n in t.shape), default=0) <= LONGEST:
+        for owner, key, node in slots_of(source):
+            parent = source.up[node][2]
+            if isinstance(parent, ast.Subscript) and ast.unparse(parent.value).endswith(".shape"):
+                yield from (Edit([(owner, key, new)], node) for new in numbers(node))
     yield from the_other_way(source)
-    for edit in statements(source):
-        if isinstance(edit.node, (ast.Assign, ast.AugAssign)):
-            yield edit
+    numbers_only = {name for name, value in values.items() if kind_of(value) and not dims(value)}
+    for line in source.body:
+        if isinstance(line, (ast.Assign, ast.AugAssign)):
+            for edit in of_a_line(source, *source.up[line][:2]):
+                match edit.puts[0][2]:
+                    case ast.AugAssign() | ast.Assign(targets=[ast.Subscript()]):  # in place
+                        yield edit
+                    case ast.Assign(targets=[ast.Name(id=name)]) if name in numbers_only:
+                        yield edit
+
+
+def dims(value):
+    return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
 # --- what there is --------------------------------------------------------------------------------
