@@ -16,6 +16,7 @@ from helpers.doctor.edits import Edit, parsed
 from helpers.doctor.rewritten import rewritten
 from helpers.doctor.slips import slips
 from helpers.doctor.source import Source, UnsuitableError, in_place_of
+from helpers.lessons.patients.patient import Square
 from tests.common import random
 
 CODE = '''
@@ -265,17 +266,12 @@ class KeepsTanh(Function):
         return grad_output * (t + x * (1 - t * t))
 
 
-class InSilence(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
+class InSilence(Square):
     @staticmethod
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         with torch.no_grad():
-            slope = x.cos()
+            slope = 2 * x
         return grad_output * slope
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from helpers.doctor import examine
 from helpers.doctor.where import indices
-from helpers.lessons.patients.patient import draw, matrix, vector
+from helpers.lessons.patients.patient import Square, draw, matrix, vector
 from tests.common import random
 
 
@@ -304,16 +304,11 @@ def test_what_leaves_autograd_is_shown_beside_a_function():
     )
 
 
-class Detached(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin()
-
+class Detached(Square):
     @staticmethod
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
-        return grad_output * x.detach().cos()
+        return grad_output * 2 * x.detach()
 
 
 def test_what_is_detached_in_backward_is_shown():

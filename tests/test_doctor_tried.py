@@ -29,7 +29,7 @@ class Affine(Function):
         of_x = grad_output * slope * w
         of_w = grad_output * slope * x.square()
         of_b = grad_output * 0
-        return of_x, of_w, of_b
+        return *(of_x, of_w), of_b
 
 
 def test_a_line_on_which_the_gradient_does_not_depend_is_not_edited(monkeypatch):
@@ -44,7 +44,7 @@ def test_a_line_on_which_the_gradient_does_not_depend_is_not_edited(monkeypatch)
     monkeypatch.setattr(rewritten, "each", noting)
     assert errors(examine(Affine, random(4), random(4, seed=1), random(4, seed=2)))[0].change
     unknown, of_w = "x, w = ctx.saved_tensors", "of_w = grad_output * slope * x.square()"
-    assert of_w in lines and set(lines) <= {unknown, of_w, "return of_x, of_w, of_b"}
+    assert of_w in lines and set(lines) <= {unknown, of_w, "return *(of_x, of_w), of_b"}
 
 
 class TwoOutputs(Function):
@@ -314,8 +314,8 @@ def test_a_name_that_is_written_almost_alike_comes_first():
     edits = itertools.islice(slips(source, values), 2)
     first = [rewritten.said_of(source, edit)["change"] for edit in edits]
     assert first == [
-        "right if: `of_w, of_w, of_b` stood in place of `of_x, of_w, of_b`",
-        "right if: `of_x, of_x, of_b` stood in place of `of_x, of_w, of_b`",
+        "right if: `*(of_w, of_w), of_b` stood in place of `*(of_x, of_w), of_b`",
+        "right if: `*(of_x, of_x), of_b` stood in place of `*(of_x, of_w), of_b`",
     ]
 
 

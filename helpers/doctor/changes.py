@@ -65,7 +65,7 @@ def expanding(step):
     for name in names(step):
         size = step.scope[name].shape
         if len(size) <= len(shape):
-            if all(a in (1, b) for a, b in zip(size[::-1], shape[::-1], strict=False)):
+            if fits(step.scope[name], step.value):
                 yield name, False
             elif "`" in name and all(a in (1, b) for a, b in zip(size, shape, strict=False)):
                 yield Spread.of(name, len(shape) - len(size)), True

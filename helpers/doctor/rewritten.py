@@ -129,14 +129,16 @@ class Rewritten:
             return edits
         without, later = set(), set()
         for owner, key, node in made_in(source.body):
-            with source.edited([(owner, key, parsed(f"({ast.unparse(node)}) * 1.37 + 0.21"))]):
-                function = source.compiled()
-            with forgiving(), in_place_of(cls, "backward", function):
-                off = self.case.vjp(self.case.vs[0]) - self.case.given[0]
-                if off.abs().max() <= self.case.limit[0].min():
-                    without.update(ast.walk(node))
-                elif not self.others_stay():
-                    later.update(ast.walk(node))
+            with forgiving():  # not all can be multiplied
+                more = parsed(f"({ast.unparse(node)}) * 1.37 + 0.21")
+                with source.edited([(owner, key, more)]):
+                    function = source.compiled()
+                with in_place_of(cls, "backward", function):
+                    off = self.case.vjp(self.case.vs[0]) - self.case.given[0]
+                    if off.abs().max() <= self.case.limit[0].min():
+                        without.update(ast.walk(node))
+                    elif not self.others_stay():
+                        later.update(ast.walk(node))
         return in_order(edits, without, later)
 
     def others_stay(self):
