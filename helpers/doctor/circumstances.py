@@ -13,7 +13,8 @@ from .exceptions import told
 from .reached import functions
 from .report import error, warning
 from .slopes import Dice
-from .subject import CallError, Subject, graph
+from .subject import CallError, Subject, graph, has_gradient, phase, tensors
+from .surroundings import reseed
 
 trial = Trials()
 STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
@@ -173,6 +174,12 @@ def only_one_input(exam):
             yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)
 
 
+STALE = error(
+    "stale",
+    "Forward does not notice that its inputs were changed in place, as an optimiser does: its "
+    "output is another for copies of them.",
+    look="caches whose key is id() or data_ptr(), or what is made in the first call and kept",
+)
 CACHED = warning(
     "parameter-cached",
     "{x} gets no gradient, and only in a fresh copy of the module does the output follow it.",
@@ -180,11 +187,31 @@ CACHED = warning(
 )
 
 
+@trial(unless=("error", "coarse-inside", "input-freed", *STATE))
+def changes_in_place_are_noticed(exam):
+    subject = exam.subject
+    if subject.records:  # it asks for a graph, which what is changed does not have
+        return
+    near = [Dice().nearby(v) for v in subject.values]
+    before, after = subject.tensors, list(subject.tensors)
+    for k, value in zip(subject.examined, near, strict=True):
+        after[k] = value
+    given = [t.clone() for t in before]
+    with contextlib.suppress(CallError), phase("forward"):
+        for news in (before, after):
+            for t, new in zip(given, news, strict=True):
+                t.copy_(new)
+            reseed(0)
+            made = [t for _, t in tensors(subject.call(given)) if has_gradient(t)]
+        if not all(map(exam.same, made, subject.forward(near))):
+            yield STALE()
+
+
 @trial()
 def parameters_without_a_gradient(exam):
     subject = exam.subject
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
-        if grad is None and x in subject.state:
+        if grad is None and subject.is_module:
             fresh, values = Subject(*exam.given[:3]), list(subject.values)
             fresh.use(torch.float64 if exam.low else None)
             values[i] = Dice().nearby(values[i])

@@ -4,6 +4,7 @@ import functools
 
 import torch
 from torch.autograd import Function
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from helpers.ops.exp import Exp
 
@@ -323,6 +324,35 @@ class Accumulates(Square):
         (x,) = ctx.saved_tensors
         Accumulates.total = Accumulates.total + grad_output * 2 * x
         return Accumulates.total
+
+
+@broken("stale", "a cache whose key is the tensor, whatever its values", lambda: draw((3, 3)))
+class KeepsTheExponential(Function):
+    kept = WeakTensorKeyDictionary()
+
+    @staticmethod
+    def forward(ctx, x):
+        y = KeepsTheExponential.kept.setdefault(x, x.exp())
+        ctx.save_for_backward(y)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (y,) = ctx.saved_tensors
+        return grad_output * y
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = None
+
+    def forward(self, x):
+        self.state = x.tanh() if self.state is None else (x + self.state / 2).tanh()
+        return self.state
+
+
+broken("forward-not-deterministic", "the state of the last call", lambda: draw((4, 3)))(Recurrent())
 
 
 @functools.lru_cache
