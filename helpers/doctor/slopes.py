@@ -101,6 +101,10 @@ def with_one_less(mask):
     return mask
 
 
+# Of a step. Where a function moves in steps of its own, those of 1, 1/2 and 1/4 agree by chance.
+PARTS = 1.0, 0.55, 0.29
+
+
 @dataclass
 class Slope:
     """J · u for one output: value, error bar, and which elements to believe.
@@ -119,7 +123,7 @@ class Slope:
 def slopes_along(f, values, moves, y0, eps):
     """J · u for every output of `f`; moves: {i: u}, the changes of some inputs.
 
-    Central differences at h, h/2 and h/4 are extrapolated; smaller h are tried where the three do
+    Central differences at three steps are extrapolated; smaller ones are tried where the three do
     not agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
     with h.
     """
@@ -136,7 +140,7 @@ def slopes_along(f, values, moves, y0, eps):
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
-        steps = (h, h / 2, h / 4)
+        steps = [h * part for part in PARTS]
         plus = [probe if t == 1e-3 else at(t) for t in steps]
         minus = [at(-t) for t in steps]
         for o, y in enumerate(y0):
@@ -172,19 +176,26 @@ def in_float32(t):
 def central(sides, y, steps, eps, size):
     """Value, error, whether that is as exact as can be, slopes on the left and on the right.
 
-    sides: the output at +h, +h/2, +h/4, and at -h, -h/2, -h/4; size: of the largest output.
+    sides: the output at the three +steps, the largest first, and at the -steps; size: of the
+    largest output.
     """
     p, m, h = sides[:3], sides[3:], steps[0]
     d = [(a - b) / (2 * t) for a, b, t in zip(p, m, steps, strict=True)]
-    first, second = (4 * d[1] - d[0]) / 3, (4 * d[2] - d[1]) / 3
-    value = (16 * second - first) / 15
+    first, second = extrapolated(steps[:2], d[:2]), extrapolated(steps[1:], d[1:])
+    value = extrapolated(steps[::2], (first, second))
     reach = torch.maximum(p[2].abs(), y.abs())
     reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
     noise = 16 * eps * reach / h
     wide, narrow = (p[0] + m[0] - 2 * y).abs() / h, (p[2] + m[2] - 2 * y).abs() / steps[2]
     kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
     lost = (p[0] == y) & (m[0] == y)  # in rounding
-    error = (value - second).abs() + noise
+    error = (value - second).abs() + (second - first).abs() / 10 + noise
     fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
     return value, error, fine & error.isfinite(), (y - m[2]) / steps[2], (p[2] - y) / steps[2]
+
+
+def extrapolated(steps, found):
+    """To a step of 0, of what changes with its square."""
+    (a, b), (x, y) = (step**2 for step in steps), found
+    return (a * y - b * x) / (a - b)
