@@ -218,8 +218,10 @@ def contributions_misplaced(cases):
 def scaled_along(cases):
     if not cases.ratios:
         return False
-    numbers, ratio = cases.ratios[0]
-    found = slices(cases[0].shape, numbers, ratio.real)
+    c, (numbers, ratio) = cases[0], cases.ratios[0]
+    small = c.right & (c.expected.abs() > c.limit).any(0) & ~torch.isin(c.elements, numbers)
+    numbers = torch.cat([numbers, c.elements[small]])
+    found = slices(c.shape, numbers, torch.cat([ratio.real, ratio.real.new_ones(int(small.sum()))]))
     return found and {"d": found[0], "factors": found[1]}
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import types
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -36,10 +37,30 @@ class Uncut(TorchFunctionMode):
         """Shall this cut be left out? frame: where it is made"""
         if frame is None:
             return False
-        site = frame.f_code, frame.f_lasti
-        self.sites[site] = words.format(source(frame)), place_of(frame)
-        self.exits[source(frame)] = place_of(frame)
+        return self.is_left_out((frame.f_code, frame.f_lasti), source(frame), words, frame)
+
+    def is_left_out(self, site, text, words, frame):
+        self.sites[site] = words.format(text), place_of(frame)
+        self.exits[text] = place_of(frame)
         return self.left is not None and site not in self.left
+
+    @contextlib.contextmanager
+    def without_hooks(self, subject):
+        """For a while, the hooks of a module and of its parameters are not there."""
+        out = []
+        for name, hooks in subject.hooks():
+            for key, hook in list(hooks.items()):
+                text = f"`{getattr(hook, '__name__', 'hook')}`, a hook of `{name}`,"
+                if code := getattr(hook, "__code__", None):
+                    if self.is_left_out((id(hooks), key), text, "{} were left out", code):
+                        out.append((hooks, dict(hooks)))
+                        del hooks[key]
+        try:
+            yield
+        finally:
+            for hooks, before in reversed(out):
+                hooks.clear()
+                hooks.update(before)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func in EXITS and any(torch.is_tensor(a) and a.requires_grad for a in args):
@@ -59,6 +80,9 @@ class Uncut(TorchFunctionMode):
 
 
 def place_of(frame):
+    """Of a frame, or of the code of a function."""
+    if isinstance(frame, types.CodeType):
+        return f"line {frame.co_firstlineno}"
     return f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
 
 
@@ -66,7 +90,7 @@ def exits(subject):
     """Where tensors that have a gradient leave autograd, if they do, as a remedy; or None."""
     with forgiving():
         mode = Uncut(left=None)
-        with mode:
+        with mode, mode.without_hooks(subject):
             subject.run(subject.values)
         if found := [f"{text} ({place})" for text, place in mode.exits.items()]:
             return f"what leaves autograd: {', '.join(found[:3])}"
@@ -120,8 +144,8 @@ def cut(cases):
 
 def is_right(cases, mode):
     for case in cases:
-        with uncut(mode):
+        with uncut(mode), mode.without_hooks(case.subject):
             run = case.subject.run(case.point.values)
-        if not case.fits_rows(case.rows_of(run)):
-            return False
+            if not case.fits_rows(case.rows_of(run)):
+                return False
     return True

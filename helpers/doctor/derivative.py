@@ -27,6 +27,7 @@ from .saved import saving
 from .screen import agrees, is_large, screen
 from .slips import omissions
 from .slopes import Dice, as_vector, is_symmetric, largest, position
+from .source import unused
 from .subject import CallError
 
 trial = Trials()
@@ -154,6 +155,8 @@ def derivative_of_forward(exam):
         nameless = text.code == "gradient-wrong" and not finding.change
         if finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
             finding.remedy = CUT_OFF
+        elif finding.remedy and not finding.change:
+            finding.remedy += idle(exam)
         yield finding
 
 
@@ -244,6 +247,16 @@ def is_long(exam):
     backwards = [inspect.unwrap(node._forward_cls.backward) for node in nodes(exam)]
     codes = [fn.__code__ for fn in backwards if inspect.isfunction(fn)]
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
+
+
+def idle(exam):
+    """In words, what a backward has at hand and never uses."""
+    some = {node._forward_cls: vars(node) for node in nodes(exam)}
+    pairs = [(name, held) for cls, held in some.items() for name in unused(cls)]
+    names = [f"`{name}`" for name, held in pairs
+             if "." not in name or isinstance(held.get(name[4:]), torch.Tensor)]  # fmt: skip
+    which = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else "".join(names)
+    return f"; and why backward never uses {which}" if names else ""
 
 
 LINES = 3

@@ -69,6 +69,34 @@ def operators(node):
             yield from (a, b)
 
 
+def reordered(node):
+    """Two operations, or two calls of methods, one inside the other, take turns."""
+    match node:
+        case ast.BinOp(left=ast.BinOp(left=a, op=inner, right=b), op=outer, right=c):
+            yield ast.BinOp(ast.BinOp(a, outer, c), inner, b)
+            yield ast.BinOp(a, inner, ast.BinOp(b, outer, c))
+    match node:
+        case ast.BinOp(left=c, op=outer, right=ast.BinOp(left=a, op=inner, right=b)):
+            yield ast.BinOp(a, inner, ast.BinOp(c, outer, b))
+            yield ast.BinOp(ast.BinOp(c, outer, a), inner, b)
+    match node:
+        case ast.BinOp(left=ast.Call(func=ast.Attribute() as method) as call, op=op, right=b):
+            yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
+    match node:
+        case ast.BinOp(left=a, op=op, right=ast.Call(func=ast.Attribute() as method) as call):
+            yield ast.Call(at_end(ast.BinOp(a, op, method.value), method), call.args, call.keywords)
+        case ast.Call(func=ast.Attribute(value=ast.BinOp(left=a, op=op, right=b)) as method):
+            yield ast.BinOp(ast.Call(at_end(a, method), node.args, node.keywords), op, b)
+            yield ast.BinOp(a, op, ast.Call(at_end(b, method), node.args, node.keywords))
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
+            outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
+            yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def at_end(node, method):
+    return ast.Attribute(node, method.attr, ast.Load())
+
+
 def numbers(node):
     match node:
         case ast.Constant(value=bool(old)):

@@ -69,7 +69,7 @@ class Point:
                 if (i, o) not in self.suspects:
                     self.suspects[i, o] = self.suspect(i, o)
                 drawn.append(self.suspects[i, o])
-            elements = sorted({*drawn, 0, n - 1})
+            elements = sorted({*drawn, *borders(self.values[i].shape)})
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         sizes = [w.abs() for w in weights]
         floors = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
@@ -196,11 +196,17 @@ class Case:
 
     @functools.cached_property
     def tensors(self):
-        """{in words: tensor} of its input, of all, differentiated or not, and of the output."""
+        """{in words: tensor} of its input, of all, differentiated or not, and of the output.
+
+        Vectors, too, as they are multiplied along a dimension that is not the last.
+        """
         names = self.input, *self.subject.names, *self.subject.inputs
         values = self.x, *self.subject.tensors, *self.point.values
         found = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
-        return found | {self.output: self.y}
+        along = {f"{name} along dimension {d}": t.reshape(-1, *[1] * (like.dim() - d - 1))
+                 for like in (self.x, self.y) for name, t in found.items() if t.dim() == 1
+                 for d in range(like.dim() - 1) if len(t) == like.shape[d] > 1}  # fmt: skip
+        return found | along | {self.output: self.y}
 
     def fits_scaled(self, name, made):
         """Is it right for a grad_output that is multiplied by made(the tensor of this name)?"""
@@ -311,6 +317,16 @@ class Case:
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)
+
+
+def borders(shape):
+    """The first and the last element; the middle, and from there the two next to each side."""
+    numbers, middle = torch.arange(math.prod(shape)).reshape(shape), [n // 2 for n in shape]
+    found = [0, numbers.numel() - 1, numbers[tuple(middle)].item()]
+    for d in range(len(shape)):
+        line = numbers[(*middle[:d], slice(None), *middle[d + 1 :])]
+        found += torch.cat([line[:2], line[-2:]]).tolist()
+    return found
 
 
 def same(a, b):

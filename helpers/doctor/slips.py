@@ -5,7 +5,8 @@ import itertools
 
 import torch
 
-from .edits import MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed
+from .edits import MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed, reordered
+from .harmless import NEVER
 from .lines import of_a_line, statements
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
@@ -36,11 +37,12 @@ def slips(source, values):
     """
     slots, kinds = slots_of(source), kinds_of(values)
     yield from copied(source, slots, kinds, lambda name: len(name) > 1)
+    yield from as_elsewhere(source, values)
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
-    for kind in (operators, numbers, calls, indices):
+    for kind in (operators, numbers, calls, indices, reordered):
         for owner, key, node in slots:
             for new in kind(node):
                 if not is_sign(new) or not is_sign(source.up[node][2]):
@@ -236,6 +238,21 @@ def copied(source, slots, kinds, some):
             for other in others(name, kinds) if some(name) else ():
                 if is_alike(name, other):
                     yield Edit([(owner, key, parsed(other))], node)
+
+
+def as_elsewhere(source, values):
+    """What another method computes under this name."""
+    known = {*values, *MODULES, *(n.id for n in source.body if isinstance(n, ast.Name))}
+    for line in source.body:
+        match line:
+            case ast.Assign(targets=[ast.Name(id=name)], value=old):
+                for other, new in source.elsewhere:
+                    nodes = list(ast.walk(new))
+                    names = {n.id for n in nodes if isinstance(n, ast.Name)}
+                    methods = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+                    if other == name and names <= known and not methods & NEVER:
+                        if ast.unparse(new) != ast.unparse(old):
+                            yield Edit([(line, "value", new)], old)
 
 
 def is_alike(name, other):

@@ -29,6 +29,7 @@ class Source:
     up: node -> (owner, key, parent), where owner[key] or owner.key is the node
     siblings: functions of the class, of one argument; constants: its numbers
     literals, slices: the numbers that forward is written with, and {text: node} of its slices
+    elsewhere: (name, expression) of what other methods assign to a name
     """
 
     def __init__(self, fn, cls, saves=False):
@@ -44,6 +45,8 @@ class Source:
             numbers = {name: n for name, n in vars(cls).items() if type(n) in (int, float)}
             self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
         self.literals, self.slices = written_in(cls.forward)
+        others = [of for of in map(inspect.unwrap, methods_of(cls)) if of is not fn]
+        self.elsewhere = [pair for of in others for pair in assigned(of)]
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
@@ -155,16 +158,56 @@ class Source:
         return node.lineno + self.lines_before
 
 
+def nodes_of(fn):
+    """All nodes of its source, or none."""
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn))))))
+    return []
+
+
 def written_in(fn):
     """The numbers in the source of a function, and its slices, {text: node}."""
     numbers, slices = {}, {}
-    with contextlib.suppress(OSError, TypeError, SyntaxError):
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn))))):
-            if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-                numbers[node.value] = None
-            elif isinstance(node, ast.Slice):
-                slices[ast.unparse(node)] = node
+    for node in nodes_of(fn):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            numbers[node.value] = None
+        elif isinstance(node, ast.Slice):
+            slices[ast.unparse(node)] = node
     return list(numbers), slices
+
+
+def methods_of(cls):
+    names = "forward", "setup_context", "backward", "vjp", "jvp"
+    return [of for name in names if inspect.isfunction(of := getattr(cls, name))]
+
+
+def assigned(fn):
+    """(name, expression) of all that it assigns to one name."""
+    for node in nodes_of(fn):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+
+
+def unused(cls):
+    """What backward has at hand and never uses: its variables, and what forward puts on ctx."""
+    backward = nodes_of(cls.backward)
+    kept = [n for of in (cls.forward, cls.setup_context) for n in nodes_of(of) if is_of_ctx(n)]
+    kept = [n for n in kept if n.attr != "needs_input_grad"] if is_all_there_is(backward) else []
+    named = [n for n in (*backward, *kept) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    used = {ast.unparse(n) for n in backward if isinstance(getattr(n, "ctx", None), ast.Load)}
+    texts = [ast.unparse(n) for n in named if isinstance(n, ast.Name) or is_of_ctx(n)]
+    return [text for text in dict.fromkeys(texts) if text not in used and text[0] != "_"]
+
+
+def is_of_ctx(node):
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ctx"
+
+
+def is_all_there_is(nodes):
+    """Is ctx used for its attributes only, and not handed over?"""
+    names = [n for n in nodes if isinstance(n, ast.Name) and n.id == "ctx"]
+    return len(names) == sum(map(is_of_ctx, nodes))
 
 
 def contents(fn):

@@ -200,8 +200,11 @@ class Subject:
         label = self.cls or (fn if hasattr(fn, "__name__") else type(fn))
         self.label = label.__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
-        self.is_module = isinstance(module, torch.nn.Module)
+        self.is_module, self.of_state = isinstance(module, torch.nn.Module), {}
         if self.is_module:
+            state = [*module.named_parameters(), *module.named_buffers()]
+            self.of_state = {name: dict(t._backward_hooks) for name, t in state
+                             if t._backward_hooks}  # fmt: skip
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
@@ -242,6 +245,13 @@ class Subject:
         names = [p.name for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD][:count]
         rest = [f"{p.name}[{{}}]" for p in parameters if p.kind == p.VAR_POSITIONAL] + ["input {}"]
         return names + [rest[0].format(k) for k in range(count - len(names))]
+
+    def hooks(self):
+        """(name, hooks) of its parameters, which no copy of them has, and of all modules."""
+        yield from self.of_state.items()
+        for name, module in self.scope.module.named_modules() if self.is_module else ():
+            for hooks in (module._backward_hooks, module._backward_pre_hooks):
+                yield name or self.label, hooks
 
     @functools.cached_property
     def numbers(self):
@@ -326,6 +336,9 @@ class Subject:
         given = dict(enumerate(self.tensors)) | dict(zip(self.examined, leaves, strict=True))
         # Clones, not leaves: a function may rightly change its input in place.
         passed, saved, marked = [t.clone() for t in given.values()], [], []
+        for name, t in zip(self.names, passed, strict=True) if self.of_state else ():
+            for hook in self.of_state.get(name, {}).values() if t.requires_grad else ():
+                t.register_hook(hook)
 
         def saves(ctx, *tensors):
             saved.extend((t, t._version) for t in tensors if isinstance(t, torch.Tensor))

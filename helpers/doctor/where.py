@@ -173,7 +173,7 @@ def by_place(shape, right, wrong, most=None):
         full = [len(s) == n for s, n in zip(sets, shape, strict=True)]
         if not torch.stack(inside).all(0).any() and not all(full):
             parts = [
-                f"{indices(s, n)} of dimension {d}"
+                f"{indices(s, n, index[1 - k][:, d].tolist())} of dimension {d}"
                 for d, (s, n) in enumerate(zip(sets, shape, strict=True)) if len(s) < n
             ]  # fmt: skip
             return f"{how}at {' and '.join(parts)}"
