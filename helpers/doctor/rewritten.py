@@ -1,6 +1,7 @@
 """The one edit of a Function's source that makes a gradient right."""
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
@@ -17,6 +18,7 @@ from .repair import forgiving, size_of
 from .saved import others_stay
 from .slips import of_no_shape, omissions, slips
 from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
+from .subject import CallError
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 SMALL, LARGEST = 5000, 500_000  # elements of all inputs and outputs
@@ -46,6 +48,7 @@ class Rewritten:
         for o in range(len(self.case.point.outputs)):
             self.case.point.given(o)  # by what is not edited, with which `others_stay` compares
         self.of_another = False  # is the run one of an edited forward?
+        self.answers_none = self.of_one_output()
         with backwards_seen() as self.within:  # forward may ask for gradients
             self.start()
         with Work() as work, backwards_seen() as self.seen:
@@ -142,7 +145,19 @@ class Rewritten:
         return in_order(edits, without, later)
 
     def others_stay(self):
-        return others_stay(self.cases, lambda o, v: self.case.point.vjp({o: v}))
+        stay = others_stay(self.cases, lambda o, v: self.case.point.vjp({o: v}))
+        return stay and (not self.answers_none or self.of_one_output())
+
+    def of_one_output(self):
+        """Does backward run where only one output is used?"""
+        subject, point = self.case.subject, self.case.point
+        for o, vs in enumerate(point.vs if len(point.outputs) > 1 else ()):
+            alone = [vs[0] if o == k else None for k in range(len(point.outputs))]
+            with contextlib.suppress(CallError):
+                subject.gradients(point.values, alone)
+                continue
+            return False
+        return True
 
 
 def made_in(nodes):
