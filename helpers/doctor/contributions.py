@@ -5,8 +5,9 @@ import itertools
 import torch
 
 from .cases import Causes
+from .factors import POWERS
 from .places import turns
-from .report import MEANT
+from .report import MEANT, brief
 from .slopes import largest, scale
 from .where import Spots, of_elements, relation, rule, sizes_of, slices
 
@@ -206,6 +207,36 @@ def contributions_misplaced(cases):
     found = rule(c.y.shape, [spots])
     where = f" {found[0].rstrip(',')}" if found else ""
     return {"which": f": what {c.output} passes on{where} goes to others"} if off.any() else False
+
+
+@cause("factor-missing", before=("derivative-wrong", "scaled-along"))  # by a factor that has a name
+def tensor_missing(cases):
+    """Off by a factor that is an input or the output, perhaps times a number."""
+    for name, of in factors(cases[0]) if cases.ratios else ():
+        try:
+            pairs = zip(cases, cases.ratios, strict=True)
+            found = [(c.row(of(c).expand(c.shape))[k], ratio) for c, (k, ratio) in pairs]
+        except RuntimeError:  # it has no value at each element
+            continue
+        t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
+        for power, lacks in POWERS if len(t) > 1 else ():
+            rest = ratio / t**power
+            even = (rest - rest[0]).abs() <= 1e-4 * rest[0].abs()
+            if rest.all() and even.all():
+                also = f", and is multiplied by {brief(rest[0].item())}"
+                also = "" if abs(rest[0] - 1) < 1e-4 else also
+                return {"lacks": lacks, "what": name, "rest": also}
+    return False
+
+
+def factors(c):
+    """(in words, the tensor of a case) of what each element may be multiplied by."""
+    for name, t in c.tensors.items():
+        yield name, lambda c, n=name: c.tensors[n]
+        for k in (0, -1) if t.dim() == len(c.shape) + 1 else ():
+            yield f"{name[:-1]}[{k}]`", lambda c, n=name, k=k: c.tensors[n][k]
+        if name != c.output:
+            yield f"exp of {name}", lambda c, n=name: c.tensors[n].exp()
 
 
 @cause(

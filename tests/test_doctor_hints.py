@@ -1,0 +1,155 @@
+"""What the doctor points at beyond backward: hooks, other calls, what is never used, and places."""
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from helpers.doctor import examine
+from helpers.lessons.patients.patient import draw
+from tests.common import random
+from tests.test_doctor_edits import errors
+from tests.test_doctor_sentences import told, wrong
+
+
+def halved(grad):
+    return grad / 2
+
+
+def all_halved(module, grad_input, grad_output):
+    return tuple(grad / 2 for grad in grad_input)
+
+
+def with_a_hook_of_a_parameter():
+    layer = torch.nn.Linear(3, 2).double()
+    layer.weight.register_hook(halved)
+    return layer
+
+
+def with_a_hook_of_a_module():
+    layer = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(3, 2).double())
+    layer[1].register_full_backward_hook(all_halved)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong", "hook"),
+    [
+        (with_a_hook_of_a_parameter, "weight", "`halved`, a hook of `weight`,"),
+        (with_a_hook_of_a_module, "input", "`all_halved`, a hook of `1`,"),
+    ],
+)
+def test_a_hook_that_changes_a_gradient_is_named(made, wrong, hook):
+    layer, x = made(), random(4, 3)
+    (found,) = errors(examine(layer, x))
+    assert (found.code, found.input) == ("scaled", wrong)
+    assert found.change == f"right if: {hook} were left out"
+    (grad,) = torch.autograd.grad(layer(x).sum(), x)  # what the caller has is as it was
+    layer.weight if wrong == "weight" else layer[1]._backward_hooks.clear()
+    (again,) = torch.autograd.grad(layer(x).sum(), x)
+    assert torch.equal(grad, again if wrong == "weight" else again / 2)
+
+
+class MedianOfRows(Function):
+    """What goes to the median is spread over all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        middle, where = x.median(1)
+        ctx.save_for_backward(x, where)
+        ctx.rows, ctx.size = len(x), x.exp()
+        return middle.exp()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, where = ctx.saved_tensors
+        _, (rows, columns) = None, x.shape
+        spread = (x.median(1).values.exp() * grad_output / columns)[:, None]
+        return spread.expand(rows, columns) + x.detach() * 0
+
+
+def test_what_backward_never_uses_is_pointed_at():
+    (found,) = errors(examine(MedianOfRows, random(4, 5)))
+    assert found.remedy.endswith("; and why backward never uses `where` or `ctx.size`")
+
+
+def test_a_factor_along_a_dimension_is_named():
+    (x,), w = draw((2, 3, 4)), torch.tensor([0.7, 1.1, 2.0], dtype=torch.float64)
+
+    def mixed(x, w):
+        return (x * w[:, None]).cumsum(1)
+
+    def backward(grad_output, x, w):
+        return grad_output.flip(1).cumsum(1).flip(1)
+
+    message = told(wrong(mixed, backward), x, w).message
+    assert message.endswith("lacks the factor `arguments[1]` along dimension 1.")
+
+
+def test_the_sides_of_what_is_large_are_looked_at():
+    kernel = torch.tensor([[0, 1, 0], [1, -4, 1], [0, 1, 0]]).double()[None, None]
+
+    def laplacian(u):
+        return F.conv2d(F.pad(u[None, None], (1, 1, 1, 1), mode="replicate"), kernel)[0, 0]
+
+    def backward(grad_output, u):
+        return F.conv2d(grad_output[None, None], kernel, padding=1)[0, 0]
+
+    message = told(wrong(laplacian, backward), *draw((300, 300))).message
+    inside = "index 1 to 298 of dimension"
+    assert f"everywhere but at {inside} 0 and {inside} 1 it is wrong" in message
+
+
+def test_a_factor_holds_of_what_is_small_too():
+    (x,) = draw((2, 4, 5))
+    x[:, 2:] *= 1e-5
+
+    def backward(grad_output, x):
+        factor = torch.ones_like(x)
+        factor[:, :2] = torch.tensor([0.35, 1.15], dtype=x.dtype)[:, None, None]
+        return grad_output * 2 * x * factor
+
+    assert "index 0, 1 of dimension 1" in told(wrong(torch.square, backward), x).message
+
+
+class TwoSums(Function):
+    """Of two gradients that arrive, the second is lost; of each alone, none is."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y)
+        return x * y, x.sum()
+
+    @staticmethod
+    def backward(ctx, g, g_sum):
+        x, y = ctx.saved_tensors
+        gx = gy = None
+        if g is not None:
+            gx, gy = g * y, g * x
+        if g_sum is not None:
+            gx = g_sum.expand_as(x) if gx is None else gx
+        return gx, gy
+
+
+def test_none_that_is_answered_rightly_is_not_blamed():
+    assert [f.code for f in errors(examine(TwoSums, random(4), random(4)))] == ["gradient-zero"]
+
+
+class InCoarseSums(Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        return x + b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        low = torch.bfloat16 if grad_output.dtype == torch.float32 else grad_output.dtype
+        total = torch.zeros_like(grad_output[0], dtype=low)
+        for part in grad_output.to(low).split(16):
+            total += part.sum(0)
+        return grad_output, total.to(grad_output.dtype)
+
+
+def test_long_sums_are_examined_with_what_does_not_cancel():
+    found = examine(InCoarseSums, torch.randn(2048, 3), torch.randn(3)).findings
+    assert [(f.code, f.input) for f in found if f.severity == "error"] == [("low-precision", "b")]

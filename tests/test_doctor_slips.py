@@ -1,0 +1,184 @@
+"""More slips of the pen, each in a small backward, and what the doctor says would undo it."""
+
+import pytest
+import torch
+
+from helpers.doctor import examine
+from tests.common import random
+from tests.test_doctor_edits import errors, made
+
+SLIPS = {  # forward, backward, what is said
+    "each of a name": (
+        """        ctx.save_for_backward(x, w)
+        ctx.step = step
+        return sum(w[j] * x[j * step : j * step + 3] for j in range(len(w)))""",
+        """        x, w = ctx.saved_tensors
+        step, gx = ctx.step, torch.zeros_like(x)
+        for j in range(len(w)):
+            gx[j * step : j * step + 3] += w[j] * g
+        gw = []
+        for j in range(len(w)):
+            gw.append((g * x[j : j + 3]).sum())
+        return gx, torch.stack(gw), None""",
+        "`x[j * step:j * step + 3]` stood in place of `x[j : j + 3]`",
+    ),
+    "each of an operation": (
+        """        ctx.save_for_backward(x, w)
+        return w.square() @ x.sin() @ w.square()""",
+        """        x, w = ctx.saved_tensors
+        a = w.square()
+        gx = (a / a.sum(0)).mT @ g @ (a / a.sum(0)).mT
+        gx = gx * x.cos()
+        b = x.sin()
+        return gx, 2 * w * (g @ (b @ a).mT + (a @ b).mT @ g), None""",
+        "`gx = a.mT @ g @ a.mT` stood in place of",
+    ),
+    "a function within": (
+        """        ctx.save_for_backward(x, w)
+        return (3 * x).exp() * w""",
+        """        x, w = ctx.saved_tensors
+        times = lambda t: t + g
+        return times(3 * (3 * x).exp() * w), g * (3 * x).exp(), None""",
+        "`t * g` stood in place of `t + g`",
+    ),
+    "a slice of forward": (
+        """        ctx.save_for_backward(x, w)
+        return sum(w[i, i] * x[i : i + 2, i : i + 2] for i in range(2))""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        for i in range(2):
+            gx[i : i + 2].narrow(1, i, 2).add_(w[i, i] * g)
+            gw[i, i] = (g * x[i : i + 2, :2]).sum()
+        return gx, gw, None""",
+        "i:i + 2, i:i + 2` stood in place of `",
+    ),
+    "two slices from the other end": (
+        """        ctx.save_for_backward(x, w)
+        return torch.nn.functional.pad(x @ w, (0, 2, 0, 2))""",
+        """        x, w = ctx.saved_tensors
+        g = g[-len(x) :, -len(x) :]
+        return g @ w.mT, x.mT @ g, None""",
+        "`g = g[:len(x), :len(x)]` stood in place of",
+    ),
+    "a slice that moves with the loop": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([(x[k : k + 3] * w).sum() for k in range(len(x) - 2)])""",
+        """        x, w = ctx.saved_tensors
+        gx, steps = torch.zeros_like(x), len(x) - 2
+        for j in range(len(w)):
+            gx.narrow(0, j, steps).add_(g * w[j])
+        return gx, torch.stack([(g * x[0:steps]).sum() for j in range(len(w))]), None""",
+        "`x[0 + j:steps + j]` stood in place of `x[0:steps]`",
+    ),
+    "two operations in another order": (
+        """        ctx.save_for_backward(x, w)
+        return (x * w[0]) @ w""",
+        """        x, w = ctx.saved_tensors
+        gw = (x * w[0]).mT @ g
+        gw[0] += ((g @ w.mT) * x).sum(0)
+        return (g * w[0]) @ w.mT, gw, None""",
+        "`g @ w.mT * w[0]` stood in place of `(g * w[0]) @ w.mT`",
+    ),
+    "a product before a call": (
+        """        ctx.save_for_backward(x, w)
+        return x.flip(0) * w""",
+        """        x, w = ctx.saved_tensors
+        return g.flip(0) * w, g * x.flip(0), None""",
+        "`(g * w).flip(0)` stood in place of `g.flip(0) * w`",
+    ),
+    "brackets": (
+        """        ctx.save_for_backward(x, w)
+        return (x.square() + x) / w""",
+        """        x, w = ctx.saved_tensors
+        return g * (2 * x + 1 / w), -g * (x.square() + x) / w.square(), None""",
+        "`(2 * x + 1) / w` stood in place of `2 * x + 1 / w`",
+    ),
+    "what forward computes under a name": (
+        """        ctx.save_for_backward(x, w)
+        inner = torch.sigmoid(x - w - 0.7 * w.sin())
+        return inner.log()""",
+        """        x, w = ctx.saved_tensors
+        inner = torch.sigmoid(x - w)
+        return g * (1 - inner), g * (inner - 1) * (1 + 0.7 * w.cos()), None""",
+        "`torch.sigmoid(x - w - 0.7 * w.sin())` stood in place of `torch.sigmoid(x - w)`",
+    ),
+    "the modulus": (
+        """        ctx.save_for_backward(x, w)
+        return x.to(torch.complex128) * (1 + 2j) * w""",
+        """        x, w = ctx.saved_tensors
+        g = g * (1 - 2j)
+        return (g * w).abs(), (g * x).real, None""",
+        "`(g * w).real` stood in place of `(g * w).abs()`",
+    ),
+    "an element of a variable": (
+        """        ctx.save_for_backward(x > 0)
+        acc, out = torch.zeros_like(x[0]), []
+        for k in range(len(x)):
+            acc = torch.where(x[k] > 0, x[k], 0.5 * acc)
+            out.append(acc)
+        return torch.stack(out)""",
+        """        (reset,) = ctx.saved_tensors
+        gx, acc = torch.zeros_like(g), torch.zeros_like(g[0])
+        for k in range(len(g) - 1, -1, -1):
+            acc = acc + g[k]
+            gx[k] = torch.where(reset[k], acc, 0.0)
+            acc = 0.5 * acc
+        return gx, None, None""",
+        "`0.5 * acc * ~reset[k]` stood in place of `0.5 * acc`",
+    ),
+    "what a comprehension counts": (
+        """        ctx.save_for_backward(x, w)
+        return sum((rate * x).sin() for rate in Layer.RATES) * w.exp()""",
+        """        x, w = ctx.saved_tensors
+        rates = Layer.RATES
+        gx = sum(rates[0] * (rate * x).cos() for rate in rates) * w.exp()
+        return g * gx, g * sum((rate * x).sin() for rate in rates) * w.exp(), None""",
+        "`rate` stood in place of `rates[0]`",
+    ),
+    "with a helper of the class": (
+        """        ctx.save_for_backward(x, w)
+        return Layer._wave(x) * w""",
+        """        x, w = ctx.saved_tensors
+        return g * w * (Layer.RATES[1] * x).sin() * Layer.RATES[1], g * Layer._wave(x), None""",
+        "`(Layer.RATES[1] * x).cos()` stood in place of `(Layer.RATES[1] * x).sin()`",
+    ),
+    "a number of forward": (
+        """        ctx.save_for_backward(x, w)
+        return torch.where(x < 0.0117, 9 * x, x.sin()) * w""",
+        """        x, w = ctx.saved_tensors
+        slope = torch.where(x < 0.4331, 9.0, x.cos())
+        return g * slope * w, g * torch.where(x < 0.0117, 9 * x, x.sin()), None""",
+        "`x < 0.0117` stood in place of `x < 0.4331`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "backward", "said"), SLIPS.values(), ids=SLIPS)
+def test_it_says_how_to_undo_more_slips(forward, backward, said, monkeypatch):
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    head = """
+import torch
+from torch.autograd import Function
+
+def launch(parts):
+    return torch.from_numpy(sum(part.numpy() for part in parts))
+
+class Layer(Function):
+    RATES = 0.3, 1.7, 2.9
+
+    @staticmethod
+    def _wave(t):
+        return (Layer.RATES[1] * t).sin()
+
+    @staticmethod
+    def forward(ctx, x, w, step):
+"""
+    between = "\n\n    @staticmethod\n    def backward(ctx, g):\n"
+    layer = made(head + forward + between + backward + "\n")
+    square = "@" in forward or "i, i" in forward
+    shapes = ((8,), (3,)) if "step" in backward else ((3, 3), (3, 3)) if square else ((5,), (5,))
+    x, w = (random(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes))
+    with torch.no_grad():
+        x[0] = 0.2  # between the two bounds
+    found = errors(examine(layer, x, w, 2))
+    assert said in found[0].change
