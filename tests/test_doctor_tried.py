@@ -11,7 +11,7 @@ from helpers.doctor import examine, rewritten
 from helpers.doctor.slips import of_no_shape, slips
 from helpers.doctor.source import Source
 from tests.common import random
-from tests.test_doctor_edits import errors, made
+from tests.test_doctor_edits import errors
 
 
 class Affine(Function):
