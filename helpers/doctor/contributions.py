@@ -209,36 +209,6 @@ def contributions_misplaced(cases):
     return {"which": f": what {c.output} passes on{where} goes to others"} if off.any() else False
 
 
-@cause("factor-missing", before=("derivative-wrong", "scaled-along"))  # by a factor that has a name
-def tensor_missing(cases):
-    """Off by a factor that is an input or the output, perhaps times a number."""
-    for name, of in factors(cases[0]) if cases.ratios else ():
-        try:
-            pairs = zip(cases, cases.ratios, strict=True)
-            found = [(c.row(of(c).expand(c.shape))[k], ratio) for c, (k, ratio) in pairs]
-        except RuntimeError:  # it has no value at each element
-            continue
-        t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
-        for power, lacks in POWERS if len(t) > 1 else ():
-            rest = ratio / t**power
-            even = (rest - rest[0]).abs() <= 1e-4 * rest[0].abs()
-            if rest.all() and even.all():
-                also = f", and is multiplied by {brief(rest[0].item())}"
-                also = "" if abs(rest[0] - 1) < 1e-4 else also
-                return {"lacks": lacks, "what": name, "rest": also}
-    return False
-
-
-def factors(c):
-    """(in words, the tensor of a case) of what each element may be multiplied by."""
-    for name, t in c.tensors.items():
-        yield name, lambda c, n=name: c.tensors[n]
-        for k in (0, -1) if t.dim() == len(c.shape) + 1 else ():
-            yield f"{name[:-1]}[{k}]`", lambda c, n=name, k=k: c.tensors[n][k]
-        if name != c.output:
-            yield f"exp of {name}", lambda c, n=name: c.tensors[n].exp()
-
-
 @cause(
     "scaled-along",
     "The gradient of {x} is right, but multiplied by another factor at each index of dimension "
@@ -253,7 +223,38 @@ def scaled_along(cases):
     small = c.right & (c.expected.abs() > c.limit).any(0) & ~torch.isin(c.elements, numbers)
     numbers = torch.cat([numbers, c.elements[small]])
     found = slices(c.shape, numbers, torch.cat([ratio.real, ratio.real.new_ones(int(small.sum()))]))
-    return found and {"d": found[0], "factors": found[1]}
+    missing = found and factor_missing(cases)
+    also = "; it {lacks} the factor {what}{rest}".format(**missing) if missing else ""
+    return found and {"d": found[0], "factors": found[1] + also}
+
+
+def factor_missing(cases):
+    """The words for a factor that is an input or the output, perhaps times a number; or None."""
+    for name, of in factors(cases[0]) if cases.ratios else ():
+        try:
+            pairs = zip(cases, cases.ratios, strict=True)
+            found = [(c.row(of(c).expand(c.shape))[k], ratio) for c, (k, ratio) in pairs]
+        except RuntimeError:  # it has no value at each element
+            continue
+        t, ratio = (torch.cat(both) for both in zip(*found, strict=True))
+        for power, lacks in POWERS if len(t) > 1 else ():
+            rest = ratio / t**power
+            even = (rest - rest[0]).abs() <= 1e-4 * rest[0].abs()
+            if rest.all() and even.all():
+                also = f", and is multiplied by {brief(rest[0].item())}"
+                also = "" if abs(rest[0] - 1) < 1e-4 else also
+                return {"lacks": lacks, "what": name, "rest": also}
+    return None
+
+
+def factors(c):
+    """(in words, the tensor of a case) of what each element may be multiplied by."""
+    for name, t in c.tensors.items():
+        yield name, lambda c, n=name: c.tensors[n]
+        for k in (0, -1) if t.dim() == len(c.shape) + 1 else ():
+            yield f"{name[:-1]}[{k}]`", lambda c, n=name, k=k: c.tensors[n][k]
+        if name != c.output:
+            yield f"exp of {name}", lambda c, n=name: c.tensors[n].exp()
 
 
 @cause(

@@ -6,6 +6,7 @@ import math
 import torch
 
 from .cases import Causes
+from .contributions import factor_missing
 from .factors import is_flat
 from .report import MEANT, brief
 from .slopes import largest
@@ -189,6 +190,11 @@ def others_term(cases):
             if trusted.all() and (off <= c.limit.max()).all():
                 return {"other": name, "times": times}
     return False
+
+
+@cause("factor-missing", before=("derivative-wrong",))  # by a factor that has a name
+def tensor_missing(cases):
+    return factor_missing(cases) or False
 
 
 @cause("partly-right", before=("derivative-wrong",))  # off at each element, it would be

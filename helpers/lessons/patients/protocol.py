@@ -276,6 +276,19 @@ class MaskOnTheClass(Function):
         return grad_output * MaskOnTheClass.mask
 
 
+@broken("state-between-calls", "a mask by a number, that of the next call", lambda: (*vector(), 7))
+class NumberedMaskOnTheClass(Function):
+    @staticmethod
+    def forward(ctx, x, seed):
+        generator = torch.Generator().manual_seed(seed)
+        NumberedMaskOnTheClass.mask = torch.rand(x.shape, generator=generator) > 0.3
+        return x * NumberedMaskOnTheClass.mask
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * NumberedMaskOnTheClass.mask, None
+
+
 @broken("backward-only-once", "backward deletes what it needs", vector)
 class DeletesWhatItNeeds(Function):
     @staticmethod
@@ -348,11 +361,14 @@ class Recurrent(torch.nn.Module):
         self.state = None
 
     def forward(self, x):
-        self.state = x.tanh() if self.state is None else (x + self.state / 2).tanh()
-        return self.state
+        before, self.state = self.state, x.tanh()
+        return self.state if before is None else self.state + before / 2
 
 
-broken("forward-not-deterministic", "the state of the last call", lambda: draw((4, 3)))(Recurrent())
+broken(
+    "forward-not-deterministic", "what the last call has left",
+    lambda: draw((4, 3), dtype=torch.float32),
+)(Recurrent())  # fmt: skip
 
 
 @functools.lru_cache
