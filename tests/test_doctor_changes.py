@@ -125,7 +125,7 @@ def test_a_change(step, wanted, words):
 def test_sums_over_equal_indices():
     step = of(mul, A, B)
     sums = torch.zeros(2, 4, dtype=A.dtype).index_add(0, INDEX, A * B)[INDEX]
-    words = "`c` times the sum of it all over equal `index` were subtracted from it"
+    words = "`c` times the sum of it all over equal `index` were subtracted from it all"
     assert first_that_makes(step, A * B - C * sums) == words
 
 

@@ -41,7 +41,7 @@ from tests.mistakes import (
 INDEX = torch.tensor([0, 2, 2, 1, 3, 0])
 CHANGES = [  # (Function, shapes, other arguments, what is said, the change in the source)
     (Attention, [(2, 3, 4), (2, 5, 4), (2, 5, 3)], (),
-     "`p` times the sum of `p * dp` along dimension 2 were subtracted from it",
+     "`p` times the sum of `p * dp` along dimension 2 were subtracted from `p * dp`",
      ("ds = p * dp", "ds = p * dp; ds = ds - p * ds.sum(2, keepdim=True)")),
     (Channels, [(2, 3, 4)], (), "`(grad_output * y).mean(1, keepdim=True)` stood",
      ("* y).mean(2", "* y).mean(1")),
@@ -67,7 +67,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
     (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
      ("+ y * inner,", "+ y * inner / ctx.tau,")),
     (Segments, [(6,)], (INDEX,),
-     "`p` times the sum of `p * grad_output` over equal `segment` were subtracted from it",
+     "of `p * grad_output` over equal `segment` were subtracted from `p * grad_output`",
      ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
     (Adapter, [(3, 4), (4, 5), (4, 2), (2, 5)], (),
      "`inner` @ `a`.mT were added to", ("return dx,", "return dx + inner @ a.mT,")),

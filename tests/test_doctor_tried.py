@@ -112,7 +112,7 @@ class Unexplained(Function):
 
 def test_a_number_that_nothing_explains_is_said_at_last():
     (found,) = errors(examine(Unexplained, random(4)))
-    assert found.change == "right if: `halved(grad_output) * 0.5134` were multiplied by 1.74"
+    assert found.change == "right if: `halved(grad_output) * 0.5134` were multiplied by 1.73588"
 
 
 class Sums(Function):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from .report import brief
+from .report import brief, exact
 from .scalings import scaled_by, scalings
 
 
@@ -72,7 +72,7 @@ def expanding(step):
 
 
 def times(factor, what):
-    return what if factor == 1 else f"-{what}" if factor == -1 else f"{brief(factor)} times {what}"
+    return what if factor == 1 else f"-{what}" if factor == -1 else f"{exact(factor)} times {what}"
 
 
 def places(step):
@@ -237,7 +237,7 @@ FACTORS = {
     "multiplied by {}": lambda t: t, "divided by {}": lambda t: 1 / t,
     "multiplied by {} squared": torch.square, "divided by {} squared": lambda t: 1 / t**2,
     "multiplied by 1 - {}": lambda t: 1 - t, "multiplied by exp({})": torch.exp,
-    "multiplied by 1 - {} squared": lambda t: 1 - t * t,
+    "multiplied by 1 - {} squared": lambda t: 1 - t * t, "multiplied by log({})": torch.log,
 }  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def multiplied(step):
     for (how, function), (name, leading) in itertools.product(FACTORS.items(), expanding(step)):
         words = f"{step.text} were {how.format(name)}"
         yield Change(
-            lambda f, words=words: words if f == 1 else f"{words} and multiplied by {brief(f)}",
+            lambda f, words=words: words if f == 1 else f"{words} and multiplied by {exact(f)}",
             lambda s, name=name, leading=leading, function=function: (
                 s.value * function(s.named(name, leading))
             ),
@@ -291,23 +291,23 @@ def with_a_sum(step):
     text = step.text
     for over, some, total in totals(step):
         what = "the {} of " + f"{text} {over}"
-        yield added_total(what, some, lambda s, total=total: total(s, s.value))
+        yield added_total(what, text, some, lambda s, total=total: total(s, s.value))
     for (name, leading), (over, some, total) in itertools.product(expanding(step), totals(step)):
         yield added_total(
-            f"{name} times the {{}} of {text} {over}", some,
+            f"{name} times the {{}} of {text} {over}", text, some,
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.value)
             ),
         )  # fmt: skip
         yield added_total(
-            f"{name} times the {{}} of {name} times {text} {over}", some,
+            f"{name} times the {{}} of {name} times {text} {over}", text, some,
             lambda s, name=name, leading=leading, total=total: (
                 s.named(name, leading) * total(s, s.named(name, leading) * s.value)
             ),
         )  # fmt: skip
 
 
-def added_total(what, dims, direction):
+def added_total(what, to, dims, direction):
     """The sum over these dimensions is added, or the mean."""
 
     def count(step):
@@ -316,10 +316,10 @@ def added_total(what, dims, direction):
     def names(factor, step):
         times = round(factor * count(step), 6) if dims else 0.5
         if times == round(times) and factor != round(factor):
-            said = added(what.format("mean"), "it", direction).words(times)
+            said = added(what.format("mean"), to, direction).words(times)
             yield said, lambda step: times / count(step)
 
-    return added(what.format("sum"), "it", direction)._replace(names=names)
+    return added(what.format("sum"), to, direction)._replace(names=names)
 
 
 def is_simple(number):

@@ -135,8 +135,9 @@ def cut(cases):
                 if is_right(cases, Uncut((*left, site))):
                     left.append(site)
             said = [words for site, words in mode.sites.items() if site not in left]
+            each = {words: "each " * (said.count((words, place)) > 1) for words, place in said}
             return {
-                "change": "right if: " + ", and ".join(dict.fromkeys(words for words, _ in said)),
+                "change": "right if: " + ", and ".join(n + words for words, n in each.items()),
                 "place": ", and ".join(dict.fromkeys(place for _, place in said)),
             }
     return None

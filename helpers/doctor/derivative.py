@@ -266,7 +266,8 @@ VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",
     "gradient-zero", "grad-output-scaled", "inner-derivative-forgotten", "jacobian-transposed",
     "mean-for-sum", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
-    "right-only-for-ones", "scaled", "scaled-along", "sum-for-mean", "term-missing", "term-off",
+    "right-only-for-ones", "scaled", "scaled-along", "shifted", "sum-for-mean", "term-missing",
+    "term-off",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 from typing import NamedTuple
 
 Add, Sub, Mult, Div, MatMult = ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult
@@ -91,6 +92,21 @@ def reordered(node):
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
             outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
             yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def gates(node):
+    """The slope of a sigmoid for that of a tanh, by the output, or the other way round."""
+    match node:
+        case ast.BinOp(left=a, op=Mult(), right=ast.BinOp(ast.Constant(1), Sub(), b) as rest):
+            slope = parsed(f"1 - {ast.unparse(b)} * {ast.unparse(b)}")
+            if ast.unparse(a) == ast.unparse(b):
+                yield slope
+            elif isinstance(a, ast.BinOp) and ast.unparse(a.right) == ast.unparse(b):
+                yield ast.BinOp(a.left, a.op, slope)
+        case ast.BinOp(ast.Constant(1), Sub(), rest):
+            of = re.fullmatch(r"(\w+)( \* \1| \*\* 2|\.square\(\)|\.pow\(2\))", ast.unparse(rest))
+            if of:
+                yield parsed(f"{of[1]} * (1 - {of[1]})")
 
 
 def at_end(node, method):
@@ -228,3 +244,6 @@ def assignments(line):
             items = ", ".join(map(ast.unparse, items))
             text = f"{tensor}.index_put_(({items},), {ast.unparse(value)}, accumulate=True)"
             yield ast.parse(text).body[0]
+
+
+KINDS = operators, numbers, calls, indices, reordered, gates

@@ -46,6 +46,10 @@ def in_or_out(source, block, k):
     """A line belongs to a loop or a branch, or not; what is asked is always so, or never."""
     line, after, head = block[k], slice(k + 1, k + 1), source.head(block[k])
     last = line.body[-1]
+    for name in carried(source):
+        zero = ast.parse(f"{name} = 0 * {name}").body
+        said = f"`{name}` were set to 0 after `{source.head(last)}`"
+        yield Edit([(line, "body", [*line.body, *zero])], last, said)
     if len(line.body) > 1:
         puts = [(line, "body", line.body[:-1]), (block, after, [last])]
         yield Edit(puts, last, f"`{source.head(last)}` came after what is in `{head}`")
@@ -61,3 +65,16 @@ def in_or_out(source, block, k):
             if isinstance(other, ast.If):
                 puts = [(block, after, line.orelse), (line, "orelse", [])]
                 yield Edit(puts, other, f"`{source.head(other)}` did not begin with `el`")
+
+
+def carried(source):
+    """The names to which something is added, or that are made of themselves."""
+    found = {}
+    for line in source.body:
+        match line:
+            case ast.AugAssign(target=ast.Name(id=name)):
+                found[name] = None
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(value)):
+                    found[name] = None
+    return list(found)

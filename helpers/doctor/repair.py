@@ -21,7 +21,7 @@ PROBES = 5
 
 
 class Known(list):
-    """The changes that made a gradient right, as ({site: change}, words).
+    """The changes that made a gradient right, as ({site: change}, words, numbers of dimensions).
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
     later: what gives the words for a change by a number of which nobody knows where it comes from
@@ -139,8 +139,8 @@ class Repair:
 
     def found(self):
         """The first that makes it right: the simpler changes first, the later steps first."""
-        for changes, words in self.known:
-            if self.holds(changes):
+        for changes, words, dims in self.known:
+            if self.dims(changes) == dims and self.holds(changes):
                 return words
         for level in LEVELS:
             for site, steps in reversed(self.sites.items()):
@@ -193,8 +193,12 @@ class Repair:
         words = {"change": f"right if: {said}", "place": places_of(steps)}
         if any(step.site[0] in self.backwards[0].of_forward for step in steps):
             words["place"] += ", when backward calls it, not forward"
-        self.known.append((self.held, words))
+        self.known.append((self.held, words, self.dims(self.held)))
         return words
+
+    def dims(self, changes):
+        """Of what is changed, which may be made in a function for tensors of several shapes."""
+        return [self.sites[site][0].value.dim() for site in changes if site in self.sites]
 
     def factor(self, site, steps, change):
         """By what the direction of this change must be multiplied; None if nothing makes it fit."""
@@ -218,7 +222,9 @@ class Repair:
 
 
 def places_of(steps):
-    return ", and ".join(dict.fromkeys(f"line {s.line}, in `{s.name}`" for s in steps))
+    lines = (f"line {s.line}, " * bool(s.line) for s in steps)
+    places = (f"{line}in `{s.name}`" for line, s in zip(lines, steps, strict=True))
+    return ", and ".join(dict.fromkeys(places))
 
 
 def tidy(number):

@@ -205,7 +205,7 @@ def with_line(exam, trial, name):
         found = list(trial(exam))
     if any(f.severity == "error" for f in found) and not WITHOUT_LINES:
         with forgiving():
-            words = edit_after_which(exam, trial, name, min(FEW, allowed(work, SECONDS)))
+            words = edit_after_which(exam, trial, name, allowed(work, SECONDS))
             for finding in found if words else ():
                 finding.change, finding.place = words["change"], words["place"]
     return found
@@ -216,15 +216,28 @@ def edit_after_which(exam, trial, name, runs):
     classes = dict.fromkeys(node._forward_cls for node in nodes(exam))
     classes = [c for c in classes if getattr(c, name) is not getattr(Function, name)]
     for cls, kind in itertools.product(classes, (slips, omissions)):
-        for source, function, edit in each(cls, name, None, kind, lambda: list(trial(exam))):
-            runs -= 1
-            if runs < 0:
-                return None
+        edits = each(cls, name, None, kind, lambda: list(trial(exam)))
+        for source, function, edit in itertools.islice(edits, min(FEW, runs)):
             exam.dice.generator.set_state(state)
-            with forgiving(), in_place_of(cls, name, function):
-                if not list(trial(exam)):
+            raised = []
+            with forgiving(), in_place_of(cls, name, noting(function, raised)):
+                if not list(trial(exam)) and not raised:
                     return said_of(source, edit)
     return None
+
+
+def noting(function, raised):
+    """The function, which notes what it raises: some of that a trial accepts."""
+
+    @functools.wraps(function)
+    def noted(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    return noted
 
 
 def allowed(work, seconds):

@@ -2,10 +2,11 @@
 
 import ast
 import itertools
+import re
 
 import torch
 
-from .edits import MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed, reordered
+from .edits import KINDS, MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed
 from .harmless import NEVER
 from .lines import of_a_line, statements
 
@@ -23,10 +24,11 @@ EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {
 WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
 THEN = (
     "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
-    "{0} * (1 - {1})", "{0} * {1} ** 2",
+    "{0} * (1 - {1})", "{0} * {1} ** 2", "{1}.gather(1, {0})", "{1}.gather(0, {0})",
 )  # fmt: skip
 WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
 PARTS = 8  # at most
+COUNT = r"^len\(\w+\)$|^\w+\.(numel\(\)|shape\[-?\w+\]|size\(-?\w+\))$"  # of all, and masked ones?
 LONGEST = 5000  # dimension, of which there may be two by mistake
 
 
@@ -36,13 +38,17 @@ def slips(source, values):
     values: {name: value} of what there is when the function returns
     """
     slots, kinds = slots_of(source), kinds_of(values)
+    for owner, key, node in slots:
+        parent = source.up[node][2]
+        if isinstance(parent, ast.Subscript) and "needs_input_grad" in ast.unparse(parent.value):
+            yield from (Edit([(owner, key, new)], node) for new in numbers(node))
     yield from copied(source, slots, kinds, lambda name: len(name) > 1)
     yield from as_elsewhere(source, values)
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
-    for kind in (operators, numbers, calls, indices, reordered):
+    for kind in KINDS:
         for owner, key, node in slots:
             for new in kind(node):
                 if not is_sign(new) or not is_sign(source.up[node][2]):
@@ -56,8 +62,12 @@ def slips(source, values):
     yield from statements(source)
     yield from exchanges(source, slots)
     yield from other_indices(source)
-    yield from other_slices(source, slots, values)
-    yield from of_one_name(source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds)])
+    yield from other_slices(source, slots, values, kinds)
+    yield from exchanged_letters(source, kinds)
+    whole = [n for n in source.literals if type(n) is int and n > 1]
+    yield from of_one_name(
+        source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds, whole)]
+    )
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
             yield Edit([(owner, key, parsed(new))], node)
@@ -69,6 +79,7 @@ def omissions(source, values, terms=False):
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
+    ways += [("{}.movedim(in_dims[0], 0)", "")] if "in_dims" in values else []
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
@@ -149,16 +160,19 @@ def others(name, kinds):
     return [other for other in kinds if other != name and kinds[other] == kinds.get(name)]
 
 
-def scaled(name, kinds):
+def scaled(name, kinds, whole=()):
     """Of a whole number: the next ones, and multiples."""
     if kinds.get(name) == "int":
         yield from (f"({name} - 1)", f"({name} + 1)")
         yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
+        yield from (f"({n} * {name})" for n in whole)
 
 
 def fits(template, value):
     """May what has this value stand in this template?"""
     kind, tensor = kind_of(value), isinstance(value, torch.Tensor)
+    if "gather" in template:
+        return tensor and kind == "index" and value.dtype is torch.int64
     if "argsort" in template:
         return tensor and kind == "index" and value.dim() == 1
     if "[" in template:
@@ -264,8 +278,8 @@ def is_alike(name, other):
     )  # fmt: skip
 
 
-def other_slices(source, slots, values):
-    """A slice that stands elsewhere, in forward, too; one that moves with a loop."""
+def other_slices(source, slots, values, kinds):
+    """A slice that stands elsewhere, in forward, too; that starts later, or moves with a loop."""
     found = {ast.unparse(node): node for *_, node in slots if isinstance(node, ast.Slice)}
     known = values.keys() | {node.id for node in source.body if isinstance(node, ast.Name)}
     for text, node in source.slices.items():
@@ -278,10 +292,11 @@ def other_slices(source, slots, values):
             if text not in (ast.unparse(node), ":"):
                 yield Edit([(owner, key, other)], node)
         match node:
-            case ast.Slice(lower=a, upper=b) if a and b:
-                for name in counted:
-                    new = ast.Slice(*(parsed(f"{ast.unparse(end)} + {name}") for end in (a, b)))
-                    yield Edit([(owner, key, new)], node)
+            case ast.Slice(lower=a, upper=b) if b:
+                later = counted if a else [name for name in kinds if kinds[name] == "int"]
+                for name in later:
+                    ends = [f"{ast.unparse(end)} + {name}" if end else name for end in (a, b)]
+                    yield Edit([(owner, key, ast.Slice(*map(parsed, ends)))], node)
 
 
 def in_place_of(source, node, values, kinds):
@@ -298,6 +313,9 @@ def in_place_of(source, node, values, kinds):
         isinstance(node, (ast.Call, ast.BinOp)) and is_used(source, node)
     ):
         yield from (name for name, kind in kinds.items() if kind == "number")
+    if re.search(COUNT, ast.unparse(node)):
+        masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
+        yield from (f"{name}.sum()" for name in masks)
 
 
 def the_other_way(source):
@@ -338,14 +356,35 @@ def of_one_name(source, slots, meant):
     """A name that stands in a line more than once is another; meant(name): what it may be."""
     lines = {}
     for owner, key, node in slots:
-        if is_name(node):
-            some = lines.setdefault((source.statement(node), ast.unparse(node)), [])
-            some.append((owner, key))
+        for part in (source.statement(node), source.slice_of(node)) if is_name(node) else ():
+            lines.setdefault((part, ast.unparse(node)), []).append((owner, key))
     for (line, name), some in lines.items():
+        if line is None:
+            continue
         for other in meant(name) if len(some) > 1 else ():
             puts, new = [(*slot, parsed(other)) for slot in some], ast.unparse(parsed(other))
             said = f"`{new}` stood in place of each `{name}` in `{source.quoted(line)}`"
             yield Edit(puts, line, said)
+
+
+def exchanged_letters(source, kinds):
+    """A line that was copied for another name: in all of its names, two letters change places."""
+    pairs = {
+        frozenset((x, y)) for a, b in itertools.combinations(kinds, 2)
+        if len(a) == len(b) and is_alike(a, b)
+        for x, y in zip(a, b, strict=True) if x != y
+    }  # fmt: skip
+    for line in source.body:
+        value = line.value if isinstance(line, (ast.Assign, ast.AugAssign)) else None
+        names = [n for n in ast.walk(value) if isinstance(n, ast.Name)] if value else []
+        for x, y in sorted(map(sorted, pairs)):
+            news = [(n, n.id.translate(str.maketrans(x + y, y + x))) for n in names]
+            puts = [
+                (*source.up[n][:2], parsed(new)) for n, new in news
+                if new != n.id and kinds.get(new) == kinds.get(n.id)
+            ]  # fmt: skip
+            if len(puts) > 1:
+                yield Edit(puts, value)
 
 
 def other_indices(source):

@@ -142,6 +142,12 @@ class Source:
             *_, node = self.up[node]
         return node
 
+    def slice_of(self, node):
+        """The slice in which it stands, or None."""
+        while not isinstance(node, (ast.stmt, ast.Slice)):
+            *_, node = self.up[node]
+        return node if isinstance(node, ast.Slice) else None
+
     def around(self, node):
         """The expression to quote, so that it is clear which is meant: (owner, key)."""
         line, best = self.quoted(self.statement(node)), node
@@ -194,6 +200,11 @@ def unused(cls):
     backward = nodes_of(cls.backward)
     kept = [n for of in (cls.forward, cls.setup_context) for n in nodes_of(of) if is_of_ctx(n)]
     kept = [n for n in kept if n.attr != "needs_input_grad"] if is_all_there_is(backward) else []
+    for node in backward:
+        match node:  # what has a shape has sizes that nobody needs
+            case ast.Assign(targets=[ast.Tuple() as names], value=value):
+                if not ast.unparse(value).endswith("saved_tensors"):
+                    backward = [n for n in backward if n not in names.elts]
     named = [n for n in (*backward, *kept) if isinstance(getattr(n, "ctx", None), ast.Store)]
     used = {ast.unparse(n) for n in backward if isinstance(getattr(n, "ctx", None), ast.Load)}
     texts = [ast.unparse(n) for n in named if isinstance(n, ast.Name) or is_of_ctx(n)]

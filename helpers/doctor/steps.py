@@ -1,6 +1,7 @@
 """The steps of backward: each call of PyTorch that its code makes, watched, and changed."""
 
 import contextlib
+import dis
 import functools
 import itertools
 import linecache
@@ -19,6 +20,7 @@ from .subject import has_memory
 STEPS, LARGEST = 300, 20000  # at most; elements of a tensor that has a name
 TORCH, HERE = (os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
 STATEMENT = r"^(return |[\w, ]+ [-+*/@]?= )"
+RETURN = dis.opmap["RETURN_VALUE"]
 NO_STEPS = ("grad", "backward", "requires_grad_")  # they make nothing new
 
 
@@ -128,7 +130,10 @@ class Return(Step):
         scope = {name: t for name, t in last.scope.items() if name not in rebound}
         self.func, self.args, self.kwargs, self.scope = None, (), {}, scope | texts
         self.site, self.text = "return", f"what is returned for `{input}`"
-        self.line, self.name, self.edge = last.line, last.name, None
+        code = last.site[0]
+        ends = {line for a, b, line in code.co_lines() if RETURN in code.co_code[a:b:2]}
+        self.line = ends.pop() if code.co_name == "backward" and len(ends) == 1 else None
+        self.name, self.edge = "backward", None
         self.value = grad.detach().clone()
 
 

@@ -117,9 +117,8 @@ def by_value(points, numbers, varied):
                     return f"where {what} is {sign > 0},", True
                 named = edge and bounds(what, sign, ((numbers, points), *varied))
                 if named or not (edge and smooth):
-                    return f"where {what} is {word} {named or brief(edge)},", bool(
-                        named or not edge
-                    )
+                    about = f"about {brief(edge)}" if edge else "0"
+                    return f"where {what} is {word} {named or about},", bool(named or not edge)
     return None
 
 
