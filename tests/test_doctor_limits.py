@@ -1,5 +1,6 @@
 """What the doctor says of what it has not examined."""
 
+import subprocess
 import sys
 
 import pytest
@@ -224,3 +225,19 @@ def test_what_backward_has_freed_is_not_read(function):  # which would end Pytho
     codes = [f.code for f in examine(function, *vector()).findings]
     assert "backward-only-once" in codes
     assert ("not-linear" in codes) == (function is FreesAndForgets)
+
+
+PROGRAM = """
+import sys, torch
+from helpers.doctor import examine
+from helpers.ops.exp import Exp
+
+assert examine(Exp, torch.rand(3)).ok and "torch._dynamo" not in sys.modules
+compiled = torch.compile(lambda x: x.sin() * x, backend="eager", fullgraph=True)
+assert examine(compiled, torch.rand(3)).ok and "torch._dynamo" in sys.modules
+assert examine(Exp, torch.rand(3)).ok
+"""
+
+
+def test_the_compiler_is_not_imported_only_to_examine():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

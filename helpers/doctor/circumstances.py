@@ -5,9 +5,8 @@ import re
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from .effort import Work
+from .effort import Mode, Work
 from .examination import Trials
 from .exceptions import told
 from .reached import functions
@@ -125,7 +124,7 @@ NEEDS_INPUT_GRAD_IGNORED = warning(
 )
 
 
-class Used(TorchDispatchMode):
+class Used(Mode):
     """Notes of which tensors something is computed."""
 
     def __init__(self):

@@ -15,7 +15,25 @@ PER_ELEMENT = 7  # calls of forward, at least
 AN_OPERATION = 2000  # takes as long as so many elements of its output
 
 
-class Work(TorchDispatchMode):
+class Mode(TorchDispatchMode):
+    """A mode that is not compiled, and does not import the compiler only to say so.
+
+    That import takes over a second. What is compiled is compiled where the compiler is there.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+    def __enter__(self):
+        cls = type(self)
+        if "torch._dynamo" in sys.modules and "compiled" not in vars(cls):
+            cls.compiled = False
+            cls.__torch_dispatch__ = torch.compiler.disable(cls.__torch_dispatch__)
+        return super().__enter__()
+
+
+class Work(Mode):
     """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
 
     def __init__(self):

@@ -2,13 +2,13 @@
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .effort import Mode
 from .slopes import Dice, largest
 from .subject import CallError, tensors
 
 
-class Grain(TorchDispatchMode):
+class Grain(Mode):
     """Follows what is computed from some tensors, and through which dtypes it has gone.
 
     Integers and truth values end a trail, as of a mask; so does what leaves PyTorch.
