@@ -113,7 +113,7 @@ class Cases(tuple):
     def again(self):
         """The first case where the values of each input stand in the opposite order; or None."""
         c = self[0]
-        if c.sparse:  # what fits so many elements is no chance
+        if c.sparse or c.subject.is_slow:  # what fits so many elements is no chance
             return None
         turned = [v.flip(tuple(range(v.dim()))) for v in c.point.values]
         turned = [of_the_same_kind(v, t) for v, t in zip(c.point.values, turned, strict=True)]

@@ -21,7 +21,7 @@ from .gradient import Case, Point
 from .grain import dtype_of
 from .paths import other_forward
 from .repair import LARGEST, Known, at_last, repair, size_of
-from .report import MEANT, TEXTS, brief, note
+from .report import MEANT, TEXTS, brief, is_constant, note
 from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
@@ -98,7 +98,7 @@ def derivative_of_forward(exam):
             break
     inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
     if inputs:
-        at_once = 1 if is_large(points[0]) else min(2, len(points))
+        at_once = 1 if is_large(points[0]) or subject.is_slow else min(2, len(points))
         number, limit = shared(calls_allowed(subject) // at_once, len(inputs))
         others += len(inputs[number:])
     for p, point, louder, (i, o), verdict in to_judge:
@@ -215,7 +215,8 @@ def diagnosis(exam, cases, changes, forwards, edits):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
     text, words = named(cases)
-    corner = in_a_corner(exam, case) if case.sparse and text.code in COARSE else None
+    coarse = case.sparse and text.code in COARSE and not exam.subject.is_slow
+    corner = in_a_corner(exam, case) if coarse else None
     seen, whole = {}, cases
     if corner:
         cases, case, seen = Cases([corner]), corner, {CORNER: list(corner.shape)}
@@ -233,6 +234,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
             repair(whole if size_of(whole[0]) <= LARGEST else cases, changes)
             or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
             or (whole is not cases and rewritten(whole, edits))
+            or at_last(changes, is_constant)
             or (text.code != "gradient-zero" and other_forward(whole, forwards))
             or at_last(changes)
             or {}

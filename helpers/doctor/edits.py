@@ -246,4 +246,4 @@ def assignments(line):
             yield ast.parse(text).body[0]
 
 
-KINDS = operators, numbers, calls, indices, reordered, gates
+KINDS = operators, numbers, calls, indices

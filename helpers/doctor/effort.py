@@ -46,7 +46,7 @@ class Work(Mode):
 
 def calls_allowed(subject):
     """So many calls of forward a diagnosis may take: three times those until then, or a second."""
-    return max(3 * subject.calls, calls_a_second(subject))
+    return max(3 * subject.calls, subject.calls_a_second)
 
 
 def calls_a_second(subject):

@@ -17,7 +17,6 @@ from .changes import (
     with_another_number,
     with_another_tensor,
 )  # fmt: skip
-from .effort import calls_a_second
 from .repair import forgiving, places_of, tidy
 from .scalings import scaled_by
 from .slopes import largest
@@ -61,7 +60,7 @@ class OtherForward:
     def __init__(self, cases, known):
         self.cases, self.case, self.known, case = cases, cases[0], known, cases[0]
         share = 1 if not cases.all or cases is cases.all[0] else 8  # others have had their chance
-        self.runs = min(RUNS, calls_a_second(case.subject) // 16) // share
+        self.runs = min(RUNS, case.subject.calls_a_second // 16) // share
         self.looks = LOOKS // share
         self.recorded, run = {}, None
         for each in reversed(cases):

@@ -24,7 +24,7 @@ class Known(list):
     """The changes that made a gradient right, as ({site: change}, words, numbers of dimensions).
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
-    later: what gives the words for a change by a number of which nobody knows where it comes from
+    later: (number, what gives the words for a change by it), where nothing says where it comes from
     """
 
     left, runs, later = CHANGES, RUNS, ()
@@ -48,10 +48,11 @@ def size_of(case):
     return sum(t.numel() for t in (*case.point.values, *case.point.outputs))
 
 
-def at_last(known):
-    """The words for a change by some number, which explains little."""
+def at_last(known, only=lambda number: True):
+    """The words for a change by some number, which explains little; only: by which numbers"""
     with forgiving():
-        return next(filter(None, (tried() for tried in known.later)), None)
+        found = (tried() for number, tried in known.later if only(number))
+        return next(filter(None, found), None)
     return None
 
 
@@ -164,8 +165,12 @@ class Repair:
                 return self.words(said, step)
         if not tidied:
             said, changes = plain[0], {site: change.by(plain[1])}
-            self.known.later.append(lambda: self.holds(changes) and self.words(said, step))
+            tried = functools.partial(self.if_it_holds, changes, said, step)
+            self.known.later.append((factor, tried))
         return None
+
+    def if_it_holds(self, changes, said, step):
+        return self.holds(changes) and self.words(said, step)
 
     def holds(self, changes):
         """Is the gradient right with these changes, everywhere, and no other one touched?"""

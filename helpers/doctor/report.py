@@ -2,6 +2,7 @@
 
 import functools
 import html
+import math
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -165,10 +166,25 @@ def brief(value, digits=3):
     return str(value)
 
 
+CONSTANTS = {
+    "pi": math.pi, "the root of pi": math.pi**0.5, "2 pi": 2 * math.pi, "e": math.e,
+    "the root of 2 pi": (2 * math.pi) ** 0.5, "the root of 2": 2**0.5, "ln 2": math.log(2),
+    "ln 10": math.log(10),
+}  # fmt: skip
+
+
 def exact(number):
-    """A whole number, a fraction, or so many digits that the number can be recognised."""
+    """A whole number, a fraction, a constant, or so many digits that it can be recognised."""
     for n in (*range(1, 13), round(1 / number) if 0 < abs(number) < 1 else 1):
         if abs(times := number * n) >= 0.5 and abs(times - round(times)) < 1e-6:
             whole = f"{round(times)}/{n}"
             return whole if n not in (1, 2, 4, 5, 8, 10) else f"{round(times) / n:g}"
+    for name, constant in CONSTANTS.items():
+        for what, meant in ((name, constant), (f"1 / {name}", 1 / constant)):
+            if abs(abs(number) - meant) < 1e-6 * meant:
+                return "-" * (number < 0) + what
     return f"{number:.6g}"
+
+
+def is_constant(number):
+    return exact(number).removeprefix("-").removeprefix("1 / ") in CONSTANTS

@@ -49,12 +49,13 @@ class Rewritten:
             self.case.point.given(o)  # by what is not edited, with which `others_stay` compares
         self.of_another = False  # is the run one of an edited forward?
         self.answers_none = self.of_one_output()
-        with backwards_seen() as self.within:  # forward may ask for gradients
+        with Work() as forward, backwards_seen() as self.within:  # it may ask for gradients
             self.start()
         with Work() as work, backwards_seen() as self.seen:
             self.fits_first()
         first = cases is cases.all[0]  # what mends it, mends others, too
         self.runs = allowed(work, SECONDS) // (1 if first else 4)
+        self.to_start = self.runs / max(1, allowed(forward, SECONDS))  # so many runs it takes
         self.runs = min(self.runs, FEW) if few else self.runs
 
     def start(self):
@@ -83,6 +84,7 @@ class Rewritten:
         self.runs -= 0.5
         with forgiving(), in_place_of(cls, name, function):
             if name != "backward" or self.of_another or self.within:
+                self.runs -= self.to_start
                 self.start()
                 self.of_another = name != "backward"
             fits = self.fits_first()

@@ -1,17 +1,10 @@
 """The name of a number by which something must be multiplied."""
 
-import math
 import re
 
 import torch
 
 from .report import exact
-
-CONSTANTS = {
-    "pi": math.pi, "the root of pi": math.pi**0.5, "2 pi": 2 * math.pi, "e": math.e,
-    "the root of 2 pi": (2 * math.pi) ** 0.5, "the root of 2": 2**0.5, "ln 2": math.log(2),
-    "ln 10": math.log(10),
-}  # fmt: skip
 
 
 def scaled_by(factor, scope):
@@ -46,4 +39,3 @@ def numbers_of(scope):
         for what, meant in (("the root of {}", n**0.5), ("{0} / ({0} - 1)", n / (n - 1 or 1))):
             if n > 1 and meant != round(meant, 3):  # or it is a plain number
                 yield what.format(name), meant
-    yield from CONSTANTS.items()

@@ -6,7 +6,19 @@ import re
 
 import torch
 
-from .edits import KINDS, MODULES, Edit, bracketed, calls, indices, numbers, operators, parsed
+from .edits import (
+    KINDS,
+    MODULES,
+    Edit,
+    bracketed,
+    calls,
+    gates,
+    indices,
+    numbers,
+    operators,
+    parsed,
+    reordered,
+)
 from .harmless import NEVER
 from .lines import of_a_line, statements
 
@@ -48,11 +60,7 @@ def slips(source, values):
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
-    for kind in KINDS:
-        for owner, key, node in slots:
-            for new in kind(node):
-                if not is_sign(new) or not is_sign(source.up[node][2]):
-                    yield Edit([(owner, key, new)], node)
+    yield from of_kinds(source, slots, KINDS)
     yield from copied(source, slots, kinds, lambda name: len(name) == 1)
     values_only = [slot for slot in slots if is_value(source, slot[2])]
     for template, (owner, key, node) in itertools.product(FIRST, values_only):
@@ -60,6 +68,7 @@ def slips(source, values):
     yield from the_other_way(source)
     yield from in_all_alike(source, slots)
     yield from statements(source)
+    yield from of_kinds(source, slots, (reordered, gates))
     yield from exchanges(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
@@ -71,6 +80,13 @@ def slips(source, values):
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
             yield Edit([(owner, key, parsed(new))], node)
+
+
+def of_kinds(source, slots, kinds):
+    for kind, (owner, key, node) in itertools.product(kinds, slots):
+        for new in kind(node):
+            if not is_sign(new) or not is_sign(source.up[node][2]):
+                yield Edit([(owner, key, new)], node)
 
 
 def omissions(source, values, terms=False):
@@ -93,8 +109,9 @@ def omissions(source, values, terms=False):
         for template, name in some:
             if name not in values or fits(template, values[name]):
                 for owner, key, node in slots:
-                    new = parsed(template.format(bracketed(node), name))
-                    yield Edit([(owner, key, new)], node)
+                    if not grows(source, template, node, values.get(name), kinds):
+                        new = parsed(template.format(bracketed(node), name))
+                        yield Edit([(owner, key, new)], node)
         if some is ways:
             yield from of_one_name(source, slots, turned)
 
@@ -183,6 +200,14 @@ def fits(template, value):
         return tensor and value.dtype is torch.bool
     truth = tensor and value.dtype is torch.bool
     return not (truth and any(sign in template for sign in "><+-"))
+
+
+def grows(source, template, node, value, kinds):
+    """Would something get more dimensions, perhaps one in each round of a loop?"""
+    if "unsqueeze" in template:
+        return source.is_in_a_loop(node)
+    counts = isinstance(node, ast.Name) and kinds.get(node.id) == "int"
+    return counts and isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def is_name(node):

@@ -142,6 +142,13 @@ class Source:
             *_, node = self.up[node]
         return node
 
+    def is_in_a_loop(self, node):
+        while node in self.up:
+            *_, node = self.up[node]
+            if isinstance(node, (ast.For, ast.comprehension)):
+                return True
+        return False
+
     def slice_of(self, node):
         """The slice in which it stands, or None."""
         while not isinstance(node, (ast.stmt, ast.Slice)):

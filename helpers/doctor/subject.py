@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .applied import floats_of, with_another_float
-from .effort import tell
+from .effort import calls_a_second, tell
 from .slopes import as_vector, is_mask, with_one_less
 from .surroundings import reseed
 
@@ -35,6 +35,7 @@ def phase(name):
         raise CallError(name, error) from error
 
 
+SLOW = 50  # calls a second, or fewer
 SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
@@ -252,6 +253,13 @@ class Subject:
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             for hooks in (module._backward_hooks, module._backward_pre_hooks):
                 yield name or self.label, hooks
+
+    calls_a_second = functools.cached_property(calls_a_second)
+
+    @property
+    def is_slow(self):
+        """Does one call take so long that only the most necessary ones are made?"""
+        return self.calls_a_second < SLOW
 
     @functools.cached_property
     def numbers(self):
