@@ -102,6 +102,17 @@ SLIPS = {  # forward, backward, what is said
         return g * (1 - inner), g * (inner - 1) * (1 + 0.7 * w.cos()), None""",
         "`torch.sigmoid(x - w - 0.7 * w.sin())` stood in place of `torch.sigmoid(x - w)`",
     ),
+    "what forward has changed in place": (
+        """        work = x * w
+        ctx.save_for_backward(x, w, work)
+        gate = work.data.sigmoid_()
+        return x * gate""",
+        """        x, w, work = ctx.saved_tensors
+        gate = torch.sigmoid(work)
+        slope = gate * (1 - gate) * x
+        return g * (gate + slope * w), g * slope * x, None""",
+        "`work` stood in place of `torch.sigmoid(work)`",
+    ),
     "the modulus": (
         """        ctx.save_for_backward(x, w)
         return x.to(torch.complex128) * (1 + 2j) * w""",

@@ -165,9 +165,11 @@ def backward_twice(exam):
         with left_on_classes(exam) as left:
             run = subject.run(subject.values)
         near = [exam.dice.nearby(v) for v in subject.values]
-        for values in (near, [-v.flip(tuple(range(v.dim()))) for v in near]):  # with other signs
+        turned = [-v.flip(tuple(range(v.dim()))) for v in near]  # with other signs
+        others = [(other, near) for other in subject.with_other_arguments()]
+        for other, values in ((subject, near), (subject, turned), *others):
             with contextlib.suppress(CallError):
-                subject.run(values, seed=3)
+                other.run(values, seed=3)
         for cls, name in left:  # as a call with other numbers and masks might
             setattr(cls, name, torch.zeros_like(getattr(cls, name)))
         return subject.backward(run, vs)

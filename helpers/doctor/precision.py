@@ -1,6 +1,9 @@
 """Trials of lower precision: in backward alone, and in the dtype that was given."""
 
+import contextlib
+import inspect
 import math
+import re
 
 import torch
 
@@ -8,6 +11,7 @@ from .examination import Trials
 from .exceptions import told
 from .forward import FORWARD_NOT_FINITE
 from .grain import Grain, dtype_of
+from .reached import functions
 from .report import TEXTS, brief, error, warning
 from .slopes import largest, position
 from .subject import CallError, Subject
@@ -119,3 +123,47 @@ def with_these(exam, vs):
             if not all(o.isfinite().all() for o in run.outputs):
                 made = ": forward makes nan or inf"
             yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made)
+
+
+HALF = r"\b(float16|half|bfloat16)\b"
+LOUD = 300.0  # whose square float16 cannot hold
+
+
+@trial(unless=("error",))
+def in_half(exam):
+    """Where a Function speaks of half precision: is backward as right in it as forward is?"""
+    subject, texts = exam.subject, []
+    for fn in functions(exam.run.outputs):
+        with contextlib.suppress(OSError, TypeError):
+            texts.append(inspect.getsource(fn))
+    for times in (1.0, LOUD) if re.search(HALF, " ".join(texts)) else ():
+        subject.use(torch.float16)
+        values = [times * v for v in subject.values]
+        try:
+            run = subject.run(values)
+            pairs = zip(run.outputs, exam.vs, strict=True)
+            low = subject.backward(run, [v.to(o.dtype) for o, v in pairs])
+        except CallError:
+            return
+        finally:
+            subject.use(torch.float64 if exam.low else None)
+        with contextlib.suppress(CallError):
+            exact = subject.run(
+                [v.to(w.dtype) for v, w in zip(values, subject.values, strict=True)]
+            )
+            high = subject.backward(exact, exam.vs)
+            if all(map(near, run.outputs, exact.outputs)):
+                for x, a, b in zip(subject.inputs, low, high, strict=True):
+                    if b is not None and TINY < largest(b) < LARGE and not near(a, b, 0.5):
+                        large = f", for an input {times:.0f} times as large" * (times > 1)
+                        yield LOW_PRECISION(x, dtype="float16", made=large)
+                        return
+
+
+TINY, LARGE = 1e-4, 6e4  # what float16 can hold
+
+
+def near(a, b, tolerance=1e-2):
+    if a is None or not a.isfinite().all():
+        return False
+    return largest(a.to(b.dtype) - b) <= tolerance * largest(b)

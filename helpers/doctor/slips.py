@@ -289,7 +289,8 @@ def as_elsewhere(source, values):
                     nodes = list(ast.walk(new))
                     names = {n.id for n in nodes if isinstance(n, ast.Name)}
                     methods = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-                    if other == name and names <= known and not methods & NEVER:
+                    harm = NEVER | {"data"} | {n for n in methods if n.endswith("_")}  # in place
+                    if other == name and names <= known and not methods & harm:
                         if ast.unparse(new) != ast.unparse(old):
                             yield Edit([(line, "value", new)], old)
 

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function
 
 from .formulas import Subtract
-from .patient import Multiply, Square, broken, draw, vector
+from .patient import Multiply, Square, broken, draw, healthy, vector
 
 # --- numbers --------------------------------------------------------------------------------------
 
@@ -72,6 +72,35 @@ class NaiveSoftplus(Function):
         lambda: (torch.tensor([300.0, 400.0], dtype=torch.float16),))  # fmt: skip
 def hypotenuse(x):
     return (x * x).sum().sqrt()
+
+
+class RootMeanSquare(Function):
+    """In half precision, forward computes in float32; so does backward, if it is to."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        wide = x.float() if x.dtype is torch.float16 else x
+        return wide.square().mean(1).sqrt().to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        wide = x.float() if x.dtype is torch.float16 else x
+        root = wide.square().mean(1, keepdim=True).sqrt()
+        return (grad_output[:, None] * wide / root / x.shape[1]).to(x.dtype)
+
+
+healthy("float16, but for the sums", lambda: draw((3, 50)))(RootMeanSquare)
+
+
+@broken("low-precision", "a square overflows in float16", lambda: draw((3, 50)))
+class RootMeanSquareInHalf(RootMeanSquare):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        root = x.square().mean(1, keepdim=True).sqrt()
+        return grad_output[:, None] * x / root / x.shape[1]
 
 
 @broken(

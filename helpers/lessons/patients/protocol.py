@@ -289,6 +289,22 @@ class NumberedMaskOnTheClass(Function):
         return grad_output * NumberedMaskOnTheClass.mask, None
 
 
+def powers(x, rate):
+    powers.last = rate ** torch.arange(len(x), dtype=x.dtype)
+    return powers.last
+
+
+@broken("state-between-calls", "the powers of the last call's rate", lambda: (*vector(), 0.7))
+class KeepsItsPowers(Function):
+    @staticmethod
+    def forward(ctx, x, rate):
+        return x * powers(x, rate)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * powers.last, None
+
+
 @broken("backward-only-once", "backward deletes what it needs", vector)
 class DeletesWhatItNeeds(Function):
     @staticmethod
