@@ -21,7 +21,7 @@ SCOPE |= {"`batch`": BATCH, "`matrices`": MATRICES, "the output": COLUMN}
 def of(func, *args, **kwargs):
     step = object.__new__(Step)
     step.func, step.args, step.kwargs, step.scope, step.text = func, args, kwargs, SCOPE, "it all"
-    step.before = step.edge = None
+    step.before, step.edge, step.written = None, None, " ".join(SCOPE)
     step.made(func(*args, **kwargs))
     return step
 
@@ -120,6 +120,13 @@ CHANGES = [  # (step, what it should make, words)
 def test_a_change(step, wanted, words):
     found = first_that_makes(step, wanted)
     assert words in found
+
+
+def test_what_is_equal_by_chance_has_no_name_here():
+    nothing = torch.zeros_like(A)
+    step = of(torch.neg, nothing)
+    step.scope, step.written = {"`a`": A, "`zeros`": nothing, "`d`": nothing}, "-d"
+    assert first_that_makes(step, -A) == "`a` stood in place of `d` in it all"
 
 
 def test_sums_over_equal_indices():

@@ -42,26 +42,30 @@ def applied(way):
             _SingleLevelFunction.apply = before
 
 
-def with_another_float(fn, cls, k, *args, **kwargs):
-    """fn(*args, **kwargs), but the Function receives another float as its argument k."""
+def another(number):
+    return 0.8 * number if isinstance(number, float) else number + 1
+
+
+def with_another_number(fn, cls, k, *args, **kwargs):
+    """fn(*args, **kwargs), but the Function receives another number as its argument k."""
 
     def way(apply, of, *args, **kwargs):
         if of is cls:
             args = with_defaults(cls, args)
-            args = (*args[:k], 0.8 * args[k], *args[k + 1 :])
+            args = (*args[:k], another(args[k]), *args[k + 1 :])
         return apply(of, *args, **kwargs)
 
     with applied(way):
         return fn(*args, **kwargs)
 
 
-def floats_of(do):
-    """(Function, k) for each argument that is a float, of the Functions that do() applies."""
+def numbers_of(do, kinds):
+    """{(Function, k): number} of arguments of these types, of the Functions that do() applies."""
     found = {}
 
     def way(apply, cls, *args, **kwargs):
         values = enumerate(with_defaults(cls, args))
-        found.update({(cls, k): value for k, value in values if type(value) is float})
+        found.update({(cls, k): value for k, value in values if type(value) in kinds})
         return apply(cls, *args, **kwargs)
 
     with applied(way):

@@ -12,6 +12,7 @@ import torch
 from .gradient import Case, Point
 from .report import TEXTS, Text, brief, error
 from .slopes import Dice, largest, of_the_same_kind
+from .source import only_compute
 from .subject import CallError
 from .where import Spots, named, rule, sizes_of, subsets, value_of
 
@@ -124,7 +125,8 @@ class Cases(tuple):
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""
-        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(), 3)]
+        varied = self[0].varied(whole=only_compute(self[0].subject.functions()))
+        found = [*filter(None, [self.again]), *itertools.islice(varied, 3)]
         return [c for c in (*self.whole, *found) if c.trusted.any()]
 
     def each(self):

@@ -158,7 +158,8 @@ def with_another_tensor(step):
             continue
         same = names(step, lambda t, old=old: torch.is_tensor(t) and t.shape == old.shape)
         equal = [name for name in same if torch.equal(step.scope[name].to(old.dtype), old)]
-        what = equal[0] if equal else "an operand"
+        read = [name for name in equal if name.strip("`") in step.written]  # not equal by chance
+        what = read[0] if read else "an operand"
         for name in same:
             if name not in equal:
                 words = f"{name} stood in place of {what} in {step.text}"

@@ -37,7 +37,7 @@ def grad_output_partly_ignored(cases):
 
 @cause(
     "cross-terms-lost",
-    "The gradient of {x} is that of each element alone, but each element of {y} depends on several "
+    "The gradient of {x} is that of each {what} alone, but each element of {y} depends on several "
     "of {x}.",
     look="the means, norms and sums of forward, through which elements act on one another",
     before=("contribution-lost",),  # all but one of each
@@ -47,10 +47,12 @@ def cross_terms_lost(cases):
     if not cases.missing or c.x.dim() != c.y.dim():
         return False
     missing, there = cases.missing
-    for d, (rows, columns) in enumerate(zip(*grids(c), strict=True)):
-        others = there & (rows[:, None] != columns)
-        if c.shape[d] == c.y.shape[d] > 1 and torch.equal(missing, others):
-            return bool((there & ~missing).any())
+    pairs = [rows[:, None] != columns for rows, columns in zip(*grids(c), strict=True)]
+    for d, others in enumerate(pairs):
+        if c.shape[d] == c.y.shape[d] > 1 and torch.equal(missing, there & others):
+            left = there & ~missing
+            alone = not any((left & other).any() for other in pairs)
+            return left.any() and {"what": "element" if alone else f"index of dimension {d}"}
     return False
 
 

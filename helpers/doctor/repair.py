@@ -12,12 +12,13 @@ import torch
 
 from .changes import LEVELS, is_simple
 from .saved import others_stay
-from .steps import Return, Watch, watching
+from .steps import STEPS, Return, Watch, watching
 from .subject import of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
 CHANGES, RUNS = 15000, 300  # at most
 PROBES = 5
+FEW = 20  # runs of a long backward
 
 
 class Known(list):
@@ -106,6 +107,8 @@ class Repair:
             raise ValueError("there is nothing left to differentiate")
         if (case.row(self.grad) - case.given[0]).abs().max() > case.limit[0].max():
             raise ValueError("backward does something else when it is watched")
+        if len(watch.steps) >= STEPS:  # not all of a long loop are known, and each run takes long
+            known.runs = min(known.runs, FEW)
         self.sites = {"return": [Return(watch.steps[-1], watch, case.input, self.grad)]}
         for step in watch.steps:
             self.sites.setdefault(step.site, []).append(step)

@@ -221,9 +221,9 @@ def edit_after_which(exam, trial, name, runs):
         edits = each(cls, name, None, kind, lambda: list(trial(exam)))
         for source, function, edit in itertools.islice(edits, min(FEW, runs)):
             exam.dice.generator.set_state(state)
-            raised = []
+            raised, exam.given_up = [], False
             with forgiving(), in_place_of(cls, name, noting(function, raised)):
-                if not list(trial(exam)) and not raised:
+                if not list(trial(exam)) and not raised and not exam.given_up:
                     return said_of(source, edit)
     return None
 

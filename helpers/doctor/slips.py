@@ -28,8 +28,8 @@ AROUND = (
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
     "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
-    "{}.mean(-1, keepdim=True)", "{}.transpose(0, 1)", "{}.transpose(1, 2)", "{}.cumsum(0)",
-    "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
+    "{}.mean(-1, keepdim=True)", "{}.mean(0)", "{}.transpose(0, 1)", "{}.transpose(1, 2)",
+    "{}.cumsum(0)", "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
     "torch.pi * {}", "{} / torch.pi",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"

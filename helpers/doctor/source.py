@@ -237,6 +237,17 @@ def contents(fn):
             if name != "FOR_ITER"]  # fmt: skip
 
 
+def only_compute(classes):
+    """Do these Functions nothing but compute, by PyTorch and Python, so that nothing is lost?"""
+    try:
+        for cls in classes:
+            for method in (cls.forward, cls.backward):
+                Source(inspect.unwrap(method), cls)
+    except (UnsuitableError, AttributeError):
+        return False
+    return bool(classes)
+
+
 def is_method(source, node):
     parent = source.up[node][2] if isinstance(node, ast.Attribute) else None
     return isinstance(parent, ast.Call) and parent.func is node

@@ -12,7 +12,7 @@ import traceback
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from .applied import floats_of, with_another_float
+from .applied import another, numbers_of, with_another_number
 from .effort import calls_a_second, tell
 from .slopes import as_vector, is_mask, with_one_less
 from .surroundings import reseed
@@ -276,21 +276,28 @@ class Subject:
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
-    def with_other_arguments(self):
+    def functions(self):
+        """The Functions in Python that it applies."""
+        nodes = graph(self.run(self.values).outputs)
+        return {node._forward_cls for node in nodes if isinstance(node, BackwardCFunction)}
+
+    def with_other_arguments(self, whole=False):
         """The same with another value of what is not differentiated.
 
-        Of each float, among its own arguments and its Functions', and of masks.
+        Of each float, among its own arguments and its Functions', and of masks; whole: of whole
+        numbers, too, which only code may be given that does nothing but compute.
         """
-        own = {name: value for name, value in self.arguments.items() if type(value) is float}
+        kinds = (float, int) if whole else (float,)
+        own = {name: value for name, value in self.arguments.items() if type(value) in kinds}
         for name, value in own.items():
             other = copy.copy(self)
-            other.arguments = self.arguments | {name: 0.8 * value}
-            other.numbers = self.numbers | {f"`{name}`": 0.8 * value}
+            other.arguments = self.arguments | {name: another(value)}
+            other.numbers = self.numbers | {f"`{name}`": another(value)}
             yield other
-        for (cls, k), value in floats_of(lambda: self.run(self.values)).items():
+        for (cls, k), value in numbers_of(lambda: self.run(self.values), kinds).items():
             if value not in own.values():
                 other = copy.copy(self)
-                other.fn = functools.partial(with_another_float, self.fn, cls, k)
+                other.fn = functools.partial(with_another_number, self.fn, cls, k)
                 vars(other).pop("numbers", None)
                 yield other
         masks = [k for k, t in enumerate(self.tensors) if k not in self.examined and is_mask(t)]

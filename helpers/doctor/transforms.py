@@ -260,6 +260,7 @@ def compared(exam, pairs, batched, dim, loop, where, by_hand):
                 allow_unused=True,
             )  # fmt: skip
     except CallError as raised:
+        exam.given_up = True
         return told(subject, raised, VMAP_FAILS, x, **where) if to_blame(exam, raised) else None
     for k, grad, *each in zip(subject.examined, grads, *(g for _, g in loop), strict=True):
         each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
