@@ -86,6 +86,17 @@ def test_a_factor_along_a_dimension_is_named():
     assert message.endswith("0.5; it lacks the factor `arguments[1]` along dimension 1.")
 
 
+def test_along_which_dimension_elements_stand_alone():
+    def centred(x):
+        return x.cumsum(1) - x.mean(0).expand_as(x)
+
+    def backward(grad_output, x):
+        return grad_output.flip(1).cumsum(1).flip(1) - grad_output / len(x)
+
+    message = told(wrong(centred, backward), *draw((3, 4))).message
+    assert "is that of each index of dimension 0 alone" in message
+
+
 def test_the_sides_of_what_is_large_are_looked_at():
     kernel = torch.tensor([[0, 1, 0], [1, -4, 1], [0, 1, 0]]).double()[None, None]
 

@@ -1,6 +1,7 @@
 """What the doctor tries, in which order, with which numbers; and which words it has for that."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -204,6 +205,50 @@ def test_what_could_fill_the_memory_is_not_tried():
     assert any(said and said.startswith("`of_p = of_p + ") for said in tried)
     others = [edit.said for edit in of_no_shape(source, {"of_p": random(2000), "g": one})]
     assert others and not any(said and "of_p" in said for said in others)
+
+
+class SumOfRows(Function):
+    """The rule takes the batch for the first dimension, wherever it is."""
+
+    @staticmethod
+    def forward(x):
+        return torch.nn.functional.softplus(x).sum(-1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output.unsqueeze(-1) * torch.sigmoid(*ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return SumOfRows.apply(x), 0
+
+
+def test_what_raises_under_vmap_is_no_mend():
+    (found,) = errors(examine(lambda x: SumOfRows.apply(x), random(4, 3)))
+    assert "SumOfRows.apply(x.movedim(in_dims[0], 0))` stood in place" in found.change
+
+
+class Repeated(Function):
+    @staticmethod
+    def forward(ctx, x, times):
+        ctx.save_for_backward(x)
+        ctx.times = times
+        return (2 * x).sin().repeat(times)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output.reshape(ctx.times, -1).sum(0) * (2 * x).cos(), None
+
+
+def test_what_fits_one_whole_number_only_is_not_said():
+    (found,) = errors(examine(Repeated, random(5), 2))
+    assert "times" not in found.message
+    assert re.search("multiplied by 2$|`2 \\*", found.change), found.change
 
 
 class Energy(Function):

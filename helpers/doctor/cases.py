@@ -12,7 +12,6 @@ import torch
 from .gradient import Case, Point
 from .report import TEXTS, Text, brief, error
 from .slopes import Dice, largest, of_the_same_kind
-from .source import only_compute
 from .subject import CallError
 from .where import Spots, named, rule, sizes_of, subsets, value_of
 
@@ -66,9 +65,13 @@ class Cases(tuple):
 
     @property
     def numbers(self):
-        """Those that may be the factor; it is no float among the arguments, for these are tried."""
-        found, tried = self[0].subject.numbers, self[0].subject.arguments
-        return {a: n for a, n in found.items() if type(n) is int or a[1:-1] not in tried}
+        """Those that may be the factor; it is no argument of which others are tried."""
+        subject = self[0].subject
+        given = {} if subject.only_computes else {int}
+        return {
+            a: n for a, n in subject.numbers.items()
+            if type(n) in given or a[1:-1] not in subject.arguments
+        }  # fmt: skip
 
     @functools.cached_property
     def ratios(self):
@@ -125,8 +128,7 @@ class Cases(tuple):
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""
-        varied = self[0].varied(whole=only_compute(self[0].subject.functions()))
-        found = [*filter(None, [self.again]), *itertools.islice(varied, 3)]
+        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(), 3)]
         return [c for c in (*self.whole, *found) if c.trusted.any()]
 
     def each(self):

@@ -311,9 +311,9 @@ class Case:
         others = [v for v in self.varied() if v.wrong.any()] if name and not tried else ()
         return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
-    def varied(self, whole=False):
+    def varied(self):
         """The same with another value of each argument that is a number, and of masks."""
-        for subject in self.subject.with_other_arguments(whole):
+        for subject in self.subject.with_other_arguments(whole=self.subject.only_computes):
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)

@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 from .applied import another, numbers_of, with_another_number
 from .effort import calls_a_second, tell
 from .slopes import as_vector, is_mask, with_one_less
+from .source import only_compute
 from .surroundings import reseed
 
 
@@ -276,10 +277,11 @@ class Subject:
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
-    def functions(self):
-        """The Functions in Python that it applies."""
+    @functools.cached_property
+    def only_computes(self):
+        """Do the Functions that it applies nothing but compute?"""
         nodes = graph(self.run(self.values).outputs)
-        return {node._forward_cls for node in nodes if isinstance(node, BackwardCFunction)}
+        return only_compute({n._forward_cls for n in nodes if isinstance(n, BackwardCFunction)})
 
     def with_other_arguments(self, whole=False):
         """The same with another value of what is not differentiated.
