@@ -1,11 +1,14 @@
-"""Functions that are applied in another way, in this thread, for a while."""
+"""Functions that are applied in another way, in this thread, for a while; with other numbers."""
 
 import contextlib
+import copy
 import functools
 import inspect
 import threading
 
 from torch.autograd.function import Function, _SingleLevelFunction
+
+from .slopes import is_mask, with_one_less
 
 WAYS = []  # (thread, way)
 
@@ -81,3 +84,31 @@ def with_defaults(cls, args):
         missing -= cls.setup_context is Function.setup_context  # ctx
         args += defaults[len(defaults) - missing :] if missing <= len(defaults) else ()
     return args
+
+
+def with_other_arguments(subject, whole=False):
+    """The subject with another value of what is not differentiated.
+
+    Of each float, among its own arguments and its Functions', and of masks; whole: of whole
+    numbers, too, which only code may be given that does nothing but compute.
+    """
+    kinds = (float, int) if whole else (float,)
+    own = {name: value for name, value in subject.arguments.items() if type(value) in kinds}
+    for name, value in own.items():
+        other = copy.copy(subject)
+        other.arguments = subject.arguments | {name: another(value)}
+        other.numbers = subject.numbers | {f"`{name}`": another(value)}
+        yield other
+    for (cls, k), value in numbers_of(lambda: subject.run(subject.values), kinds).items():
+        if value not in own.values():
+            other = copy.copy(subject)
+            other.fn = functools.partial(with_another_number, subject.fn, cls, k)
+            vars(other).pop("numbers", None)
+            yield other
+    masks = [k for k, t in enumerate(subject.tensors) if k not in subject.examined and is_mask(t)]
+    if masks:
+        other = copy.copy(subject)
+        other.tensors = [
+            with_one_less(t) if k in masks else t for k, t in enumerate(subject.tensors)
+        ]
+        yield other

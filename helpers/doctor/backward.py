@@ -4,6 +4,7 @@ import contextlib
 
 import torch
 
+from .applied import with_other_arguments
 from .cuts import CUT_OFF
 from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
@@ -166,7 +167,7 @@ def backward_twice(exam):
             run = subject.run(subject.values)
         near = [exam.dice.nearby(v) for v in subject.values]
         turned = [-v.flip(tuple(range(v.dim()))) for v in near]  # with other signs
-        others = [(other, near) for other in subject.with_other_arguments()]
+        others = [(other, near) for other in with_other_arguments(subject)]
         for other, values in ((subject, near), (subject, turned), *others):
             with contextlib.suppress(CallError):
                 other.run(values, seed=3)

@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from .applied import with_other_arguments
 from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
 from .where import relation
@@ -313,7 +314,7 @@ class Case:
 
     def varied(self):
         """The same with another value of each argument that is a number, and of masks."""
-        for subject in self.subject.with_other_arguments(whole=self.subject.only_computes):
+        for subject in with_other_arguments(self.subject, whole=self.subject.only_computes):
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)

@@ -12,9 +12,8 @@ import traceback
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from .applied import another, numbers_of, with_another_number
 from .effort import calls_a_second, tell
-from .slopes import as_vector, is_mask, with_one_less
+from .slopes import as_vector
 from .source import only_compute
 from .surroundings import reseed
 
@@ -282,33 +281,6 @@ class Subject:
         """Do the Functions that it applies nothing but compute?"""
         nodes = graph(self.run(self.values).outputs)
         return only_compute({n._forward_cls for n in nodes if isinstance(n, BackwardCFunction)})
-
-    def with_other_arguments(self, whole=False):
-        """The same with another value of what is not differentiated.
-
-        Of each float, among its own arguments and its Functions', and of masks; whole: of whole
-        numbers, too, which only code may be given that does nothing but compute.
-        """
-        kinds = (float, int) if whole else (float,)
-        own = {name: value for name, value in self.arguments.items() if type(value) in kinds}
-        for name, value in own.items():
-            other = copy.copy(self)
-            other.arguments = self.arguments | {name: another(value)}
-            other.numbers = self.numbers | {f"`{name}`": another(value)}
-            yield other
-        for (cls, k), value in numbers_of(lambda: self.run(self.values), kinds).items():
-            if value not in own.values():
-                other = copy.copy(self)
-                other.fn = functools.partial(with_another_number, self.fn, cls, k)
-                vars(other).pop("numbers", None)
-                yield other
-        masks = [k for k, t in enumerate(self.tensors) if k not in self.examined and is_mask(t)]
-        if masks:
-            other = copy.copy(self)
-            other.tensors = [
-                with_one_less(t) if k in masks else t for k, t in enumerate(self.tensors)
-            ]
-            yield other
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

@@ -1,0 +1,132 @@
+"""The places in a function's source where something may be put, and what there is to put there."""
+
+import ast
+
+import torch
+
+from .edits import MODULES
+
+PARTS = 8  # at most
+
+
+def slots_of(source):
+    """(owner, key, node) of every expression that has a value."""
+    return [
+        (owner, key, node)
+        for node, (owner, key, _) in source.up.items()
+        if isinstance(node, ast.expr) and node in source.body and not is_of_no_number(source, node)
+        and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+    ]  # fmt: skip
+
+
+def is_of_no_number(source, node):
+    """Is it a dtype, a device, or that of which it is?"""
+    owner = source.up[node][2]
+    attributes = {getattr(n, "attr", None) for n in (node, owner)}
+    return bool(attributes & {"dtype", "device"})
+
+
+def kinds_of(values):
+    """{name: kind}; numbers come first."""
+    found = {name: kind_of(value) for name, value in values.items() if kind_of(value)}
+    return dict(sorted(found.items(), key=lambda item: isinstance(values[item[0]], torch.Tensor)))
+
+
+def kind_of(value):
+    """Values of one kind may be taken for each other."""
+    if isinstance(value, torch.Tensor):
+        return "number" if value.is_floating_point() or value.is_complex() else "index"
+    return "int" if type(value) is int else "number" if type(value) is float else None
+
+
+def others(name, kinds):
+    return [other for other in kinds if other != name and kinds[other] == kinds.get(name)]
+
+
+def scaled(name, kinds, whole=()):
+    """Of a whole number: the next ones, and multiples."""
+    if kinds.get(name) == "int":
+        yield from (f"({name} - 1)", f"({name} + 1)")
+        yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
+        yield from (f"({n} * {name})" for n in whole)
+
+
+def fits(template, value):
+    """May what has this value stand in this template?"""
+    kind, tensor = kind_of(value), isinstance(value, torch.Tensor)
+    if "gather" in template:
+        return tensor and kind == "index" and value.dtype is torch.int64
+    if "argsort" in template:
+        return tensor and kind == "index" and value.dim() == 1
+    if "[" in template:
+        return kind in ("index", "int")
+    if "@" in template:
+        return tensor and kind == "number" and value.dim() > 0
+    if "~" in template:
+        return tensor and value.dtype is torch.bool
+    truth = tensor and value.dtype is torch.bool
+    return not (truth and any(sign in template for sign in "><+-"))
+
+
+def grows(source, template, node, value, kinds):
+    """Would something get more dimensions, perhaps one in each round of a loop?"""
+    if "unsqueeze" in template:
+        return source.is_in_a_loop(node)
+    counts = isinstance(node, ast.Name) and kinds.get(node.id) == "int"
+    return counts and isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def is_name(node):
+    """A variable, or what ctx holds."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "ctx"
+    return isinstance(node, ast.Name) and node.id not in (*MODULES, "ctx")
+
+
+def is_sign(node):
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+
+
+def is_argument(source, node):
+    """Of a call: is it an argument, or (False) what is called? Otherwise None."""
+    parent = source.up[node][2]
+    return parent.func is not node if isinstance(parent, ast.Call) else None
+
+
+def is_used(source, node):
+    """Is it an argument of a call, or what has the method that is called?"""
+    parent = source.up[node][2]
+    return is_argument(source, node) or is_argument(source, parent) is False
+
+
+def is_value(source, node):
+    kinds = ast.Name, ast.Call, ast.BinOp, ast.Subscript, ast.Attribute, ast.UnaryOp
+    if not isinstance(node, kinds) or is_argument(source, node) is False:
+        return False
+    return ast.unparse(node) not in ("ctx", "ctx.saved_tensors", *MODULES)
+
+
+def is_whole(source, node):
+    """Is it all that is returned, or assigned?"""
+    parent = source.up[node][2]
+    parent = source.up[parent][2] if isinstance(parent, ast.Tuple) else parent
+    return isinstance(parent, ast.stmt)
+
+
+def parts_of(source):
+    """The elements and slices of a variable that stand in the source."""
+    found = [node for node in source.body if isinstance(node, ast.Subscript)]
+    found = [n for n in found if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
+    return list(dict.fromkeys(ast.unparse(node) for node in found))[:PARTS]
+
+
+def of_one_argument(source):
+    """The functions of this class, or that it calls, that take one tensor."""
+    found = dict.fromkeys(source.siblings)
+    for node in source.body:
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            name = ast.unparse(node.func)
+            # One that is defined here would call itself, again and again.
+            if name in source.fn.__globals__ or name.split(".")[0] in MODULES:
+                found[name] = None
+    return list(found)
