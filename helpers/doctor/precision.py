@@ -125,7 +125,7 @@ def with_these(exam, vs):
             yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made)
 
 
-HALF = r"\b(float16|half|bfloat16)\b"
+HALF = r"torch\.(float16|half|bfloat16)\b|\.(half|bfloat16)\(\)"
 LOUD = 300.0  # whose square float16 cannot hold
 
 
@@ -153,8 +153,9 @@ def in_half(exam):
             )
             high = subject.backward(exact, exam.vs)
             if all(map(near, run.outputs, exact.outputs)):
-                for x, a, b in zip(subject.inputs, low, high, strict=True):
-                    if b is not None and TINY < largest(b) < LARGE and not near(a, b, 0.5):
+                grads = zip(subject.inputs, low, high, strict=True)
+                for x, a, b in [three for three in grads if all(g is not None for g in three)]:
+                    if TINY < largest(b) < LARGE and overflows(a, b):
                         large = f", for an input {times:.0f} times as large" * (times > 1)
                         yield LOW_PRECISION(x, dtype="float16", made=large)
                         return
@@ -163,7 +164,10 @@ def in_half(exam):
 TINY, LARGE = 1e-4, 6e4  # what float16 can hold
 
 
-def near(a, b, tolerance=1e-2):
-    if a is None or not a.isfinite().all():
-        return False
-    return largest(a.to(b.dtype) - b) <= tolerance * largest(b)
+def near(a, b):
+    return bool(a.isfinite().all()) and largest(a.to(b.dtype) - b) <= 1e-2 * largest(b)
+
+
+def overflows(a, b):
+    """Is the one infinite, or 0 as of a division by infinity, where the other is large?"""
+    return bool(((~a.isfinite() | (a == 0)) & (b.abs() > 0.1 * largest(b))).any())

@@ -94,6 +94,22 @@ class RootMeanSquare(Function):
 healthy("float16, but for the sums", lambda: draw((3, 50)))(RootMeanSquare)
 
 
+@healthy("in float16, rounding decides where it is in a step", lambda: (draw((20,))[0],))
+class SoftSteps(Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.dtype is not torch.bfloat16
+        ctx.save_for_backward(x)
+        step = torch.floor(2 * x)
+        return step / 2 + torch.tanh(3 * (x - (step + 0.5) / 2)) / 3
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        inner = torch.tanh(3 * (x - (torch.floor(2 * x) + 0.5) / 2))
+        return grad_output * (1 - inner * inner)
+
+
 @broken("low-precision", "a square overflows in float16", lambda: draw((3, 50)))
 class RootMeanSquareInHalf(RootMeanSquare):
     @staticmethod
