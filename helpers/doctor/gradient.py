@@ -65,12 +65,14 @@ class Point:
         n = self.values[i].numel()
         elements = list(range(n))
         if n > self.limit:
-            drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
+            sides = borders(self.values[i].shape)
+            number = max(self.limit // 2, self.limit - len(sides))
+            drawn = torch.randint(n, (number,), generator=self.dice.generator).tolist()
             for o in range(len(self.outputs)):
                 if (i, o) not in self.suspects:
                     self.suspects[i, o] = self.suspect(i, o)
                 drawn.append(self.suspects[i, o])
-            elements = sorted({*drawn, *borders(self.values[i].shape)})
+            elements = sorted({*drawn, *sides})
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
         sizes = [w.abs() for w in weights]
         floors = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]

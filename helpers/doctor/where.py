@@ -171,10 +171,11 @@ def by_place(shape, right, wrong, most=None):
         inside = [torch.isin(index[1 - k][:, d], torch.tensor(s)) for d, s in enumerate(sets)]
         full = [len(s) == n for s, n in zip(sets, shape, strict=True)]
         if not torch.stack(inside).all(0).any() and not all(full):
-            parts = [
-                f"{indices(s, n, index[1 - k][:, d].tolist())} of dimension {d}"
-                for d, (s, n) in enumerate(zip(sets, shape, strict=True)) if len(s) < n
-            ]  # fmt: skip
+            parts, outside = [], ~torch.stack(inside)
+            for d in [d for d, whole in enumerate(full) if not whole]:
+                only_here = outside[d] & (outside.sum(0) == 1)
+                others = index[1 - k][only_here][:, d].tolist()
+                parts.append(f"{indices(sets[d], shape[d], others)} of dimension {d}")
             return f"{how}at {' and '.join(parts)}"
     return None
 
