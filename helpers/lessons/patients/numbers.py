@@ -94,19 +94,19 @@ class RootMeanSquare(Function):
 healthy("float16, but for the sums", lambda: draw((3, 50)))(RootMeanSquare)
 
 
-@healthy("in float16, rounding decides where it is in a step", lambda: (draw((20,))[0],))
+@healthy("in float16, rounding decides where it is in a step", lambda: (4 * draw((20,))[0],))
 class SoftSteps(Function):
     @staticmethod
     def forward(ctx, x):
         assert x.dtype is not torch.bfloat16
         ctx.save_for_backward(x)
         step = torch.floor(2 * x)
-        return step / 2 + torch.tanh(3 * (x - (step + 0.5) / 2)) / 3
+        return step / 2 + torch.tanh(8 * (x - (step + 0.5) / 2)) / 8
 
     @staticmethod
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
-        inner = torch.tanh(3 * (x - (torch.floor(2 * x) + 0.5) / 2))
+        inner = torch.tanh(8 * (x - (torch.floor(2 * x) + 0.5) / 2))
         return grad_output * (1 - inner * inner)
 
 
