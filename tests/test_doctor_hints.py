@@ -6,6 +6,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from helpers.doctor import examine
+from helpers.lessons.patients import PATIENTS
 from helpers.lessons.patients.patient import draw
 from tests.common import random
 from tests.test_doctor_edits import errors
@@ -155,18 +156,27 @@ def test_an_edit_that_raises_for_none_is_no_mend(monkeypatch):
 
 class InCoarseSums(Function):
     @staticmethod
-    def forward(ctx, x, b):
+    def forward(ctx, x, b, at_once):
+        ctx.at_once = at_once
         return x + b
 
     @staticmethod
     def backward(ctx, grad_output):
         low = torch.bfloat16 if grad_output.dtype == torch.float32 else grad_output.dtype
         total = torch.zeros_like(grad_output[0], dtype=low)
-        for part in grad_output.to(low).split(16):
+        for part in grad_output.to(low).split(ctx.at_once):
             total += part.sum(0)
-        return grad_output, total.to(grad_output.dtype)
+        return grad_output, total.to(grad_output.dtype), None
 
 
-def test_long_sums_are_examined_with_what_does_not_cancel():
-    found = examine(InCoarseSums, torch.randn(4096, 4), torch.randn(4)).findings
-    assert [(f.code, f.input) for f in found if f.severity == "error"] == [("low-precision", "b")]
+@pytest.mark.parametrize(("rows", "at_once"), [(8192, 64), (1024, 32)])
+def test_long_sums_are_examined_with_what_cancels_and_with_what_does_not(rows, at_once):
+    """The one shows where all of grad_output is positive, the other where it is not."""
+    found = errors(examine(InCoarseSums, torch.ones(rows, 3), torch.ones(3), at_once))
+    assert [(f.code, f.input) for f in found] == [("low-precision", "b")]
+
+
+def test_what_a_class_holds_is_as_it_was():
+    patient = PATIENTS["NumberedMaskOnTheClass"]
+    assert not patient.examine().ok
+    assert patient.fn.mask.any()

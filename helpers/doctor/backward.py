@@ -171,9 +171,14 @@ def backward_twice(exam):
         for other, values in ((subject, near), (subject, turned), *others):
             with contextlib.suppress(CallError):
                 other.run(values, seed=3)
-        for cls, name in left:  # as a call with other numbers and masks might
-            setattr(cls, name, torch.zeros_like(getattr(cls, name)))
-        return subject.backward(run, vs)
+        kept = [(cls, name, getattr(cls, name)) for cls, name in left]
+        for cls, name, t in kept:  # as a call with other numbers and masks might
+            setattr(cls, name, torch.zeros_like(t))
+        try:
+            return subject.backward(run, vs)
+        finally:
+            for attribute in kept:
+                setattr(*attribute)
 
     why = ", because it draws random numbers"
     fine = yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why="")
