@@ -67,6 +67,8 @@ class Screening:
         values, verdict = self.values, self.verdict
         for turn in range(self.turns):
             moves = {i: self.direction(values[i]) for i in which}
+            if turn and len(moves) > 1 and self.all_agree(moves):
+                return
             slopes = {i: self.slopes({i: u}) for i, u in moves.items()}
             self.doubts |= {i for i, found in slopes.items() for s in found
                             if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
@@ -86,6 +88,20 @@ class Screening:
                     verdict[i, o] = found or verdict[i, o]
                     if found and found == until:
                         return
+
+    def all_agree(self, moves):
+        """Are these right that were so one by one, moved together, each output weighted?"""
+        for o, slope in enumerate(self.slopes(moves)):
+            if not slope.trusted.all():
+                return False
+            self.weights[o] = leveled([slope])
+            v = self.dice.normal(self.y0[o]) * self.weights[o]
+            grads = self.vjp({o: v})
+            pairs = [(grads[i], as_vector(u)) for i, u in moves.items() if grads[i] is not None]
+            products = torch.cat([as_vector(grad) * u for grad, u in pairs]) if pairs else v[:0]
+            if not agrees(v, slope, products, self.tolerance, self.y0[o], self.floor):
+                return False
+        return True
 
     def judged(self, i, o, move, v, slope, grad):
         """A verdict, or None if there is nothing against this gradient."""
