@@ -285,6 +285,24 @@ def test_why_a_second_derivative_is_wrong():
     assert found.change == "right if: what is computed under `no_grad` kept its gradient"
 
 
+class Pruned(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(random(3, 4).detach())
+        self.scale = torch.nn.Parameter(random(4, seed=1).detach())
+
+    def forward(self, x):
+        weight = torch.nn.Parameter(self.weight * (self.weight > 0))
+        return x @ weight.mT @ torch.nn.Parameter(self.scale, requires_grad=False)[:3]
+
+
+def test_a_new_parameter_cuts_off_what_it_is_made_of():
+    weight, scale = errors(examine(Pruned(), random(2, 4)))
+    made = "torch.nn.Parameter(self.weight * (self.weight > 0))"
+    assert weight.change == f"right if: `{made}` kept its gradient" and "line " in weight.place
+    assert "`torch.nn.Parameter(self.scale, requires_grad=False)` kept" in scale.change
+
+
 def test_what_is_meant_as_a_constant_has_no_second_derivative():
     report = examine(lambda p, z: (p * z.detach()).sum(), random(4), random(4), faithful=False)
     assert not errors(report)

@@ -146,6 +146,26 @@ SLIPS = {  # forward, backward, what is said
         return g * gx, g * sum((rate * x).sin() for rate in rates) * w.exp(), None""",
         "`rate` stood in place of `rates[0]`",
     ),
+    "a function within, left out": (
+        """        ctx.save_for_backward(x, w)
+        return x * (x.flip(0) * w).cumsum(0)""",
+        """        x, w = ctx.saved_tensors
+        back = lambda t: t.flip(0).cumsum(0).flip(0)
+        gx = g * (x.flip(0) * w).cumsum(0) + (g * x * w).flip(0)
+        return gx, back(g * x) * x.flip(0), None""",
+        "`back(g * x)` stood in place of `g * x`",
+    ),
+    "one step too far": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([x[k] * w[k] for k in range(4)])""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        for k in range(4):
+            gx[k] = g[k] * w[k + 1]
+            gw[k] = g[k] * x[k]
+        return gx, gw, None""",
+        "right if: `k` stood in place of `k + 1`",
+    ),
     "with a helper of the class": (
         """        ctx.save_for_backward(x, w)
         return Layer._wave(x) * w""",

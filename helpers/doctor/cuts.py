@@ -1,4 +1,4 @@
-"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a number."""
+"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a number, a new leaf."""
 
 import contextlib
 import threading
@@ -6,6 +6,7 @@ import types
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from .repair import forgiving
@@ -90,7 +91,7 @@ def exits(subject):
     """Where tensors that have a gradient leave autograd, if they do, as a remedy; or None."""
     with forgiving():
         mode = Uncut(left=None)
-        with mode, mode.without_hooks(subject):
+        with uncut(mode), mode.without_hooks(subject):
             subject.run(subject.values)
         if found := [f"{text} ({place})" for text, place in mode.exits.items()]:
             return f"what leaves autograd: {', '.join(found[:3])}"
@@ -100,7 +101,13 @@ def exits(subject):
 @contextlib.contextmanager
 def uncut(mode):
     """For a while, in this thread, the cuts are not made; other threads have their no_grad."""
-    enter, here = torch.no_grad.__enter__, threading.get_ident()
+    here, enter, new = threading.get_ident(), torch.no_grad.__enter__, Parameter.__new__
+
+    def made(cls, data=None, *args, **kwargs):
+        if threading.get_ident() == here and torch.is_tensor(data) and data.requires_grad:
+            if mode.leaves_out(frame_of_a_step(), "{} kept its gradient"):
+                return data.view_as(data)
+        return new(cls, data, *args, **kwargs)
 
     def entered(self):
         enter(self)
@@ -117,12 +124,14 @@ def uncut(mode):
             return method(node, *grads)
 
     method = BackwardCFunction.apply
-    torch.no_grad.__enter__, BackwardCFunction.apply = entered, apply  # the engine knows no mode
+    torch.no_grad.__enter__, Parameter.__new__ = entered, made
+    BackwardCFunction.apply = apply  # the engine knows no mode
     try:
         with mode:
             yield mode
     finally:
-        torch.no_grad.__enter__, BackwardCFunction.apply = enter, method
+        torch.no_grad.__enter__, Parameter.__new__ = enter, new
+        BackwardCFunction.apply = method
 
 
 def cut(cases):

@@ -51,7 +51,8 @@ def operators(node):
     match node:
         case ast.BinOp(left=a, op=op, right=b):
             for other in OPERATORS.get(type(op), ()):
-                yield ast.BinOp(a, other(), b)
+                if other not in (Mult, Div) or ast.unparse(b) != "1":
+                    yield ast.BinOp(a, other(), b)
             if not isinstance(op, (Add, Mult)):
                 yield ast.BinOp(b, op, a)
             if isinstance(op, MatMult) and isinstance(a, ast.BinOp) and isinstance(a.op, MatMult):

@@ -126,7 +126,11 @@ def of_one_argument(source):
     for node in source.body:
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
             name = ast.unparse(node.func)
-            # One that is defined here would call itself, again and again.
+            # A function that is defined here would call itself, again and again.
             if name in source.fn.__globals__ or name.split(".")[0] in MODULES:
                 found[name] = None
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=of)):
+                if len(of.args) == 1:
+                    found[name] = None
     return list(found)
