@@ -1,4 +1,4 @@
-"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a number, a new leaf."""
+"""What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a new leaf."""
 
 import contextlib
 import threading

@@ -124,8 +124,8 @@ def slopes_along(f, values, moves, y0, eps):
     """J · u for every output of `f`; moves: {i: u}, the changes of some inputs.
 
     Central differences at two steps are extrapolated, at three where the two do not agree, and at
-    smaller ones where the three do not. A kink at the point itself shows in one-sided slopes whose difference does not shrink
-    with h.
+    smaller ones where the three do not. A kink at the point itself shows in one-sided slopes whose
+    difference does not shrink with h.
     """
 
     def at(t):
