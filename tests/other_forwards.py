@@ -394,3 +394,32 @@ class Phase(Function):
     def backward(ctx, grad_output):
         (z,) = ctx.saved_tensors
         return grad_output * torch.cos(z.angle())
+
+
+class Twice(Function):
+    """Of a product of a matrix with itself, only one factor has a gradient."""
+
+    @staticmethod
+    def forward(ctx, a):
+        ctx.save_for_backward(a)
+        return torch.kron(a, a)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (a,) = ctx.saved_tensors
+        n = len(a)
+        return (grad_output.reshape(n, n, n, n).permute(0, 2, 1, 3) * a).sum((-2, -1))
+
+
+class Migrated(Function):
+    """What is divided here is multiplied there; only the second counts."""
+
+    @staticmethod
+    def forward(ctx, s, x):
+        ctx.save_for_backward(s, x)
+        return (x / s) @ (x * s).mT
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        s, x = ctx.saved_tensors
+        return (grad_output.mT @ (x / s) * x).sum(0), None

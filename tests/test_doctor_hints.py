@@ -1,5 +1,7 @@
 """What the doctor points at beyond backward: hooks, other calls, what is never used, and places."""
 
+import re
+
 import pytest
 import torch
 from torch.autograd import Function
@@ -180,3 +182,166 @@ def test_what_a_class_holds_is_as_it_was():
     patient = PATIENTS["NumberedMaskOnTheClass"]
     assert not patient.examine().ok
     assert patient.fn.mask.any()
+
+
+class Scores(Function):
+    """In a large input, the two branches are taken for each other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        s = torch.where(x >= 0, x + 1, 1 / (1 - x))
+        total = s.sum(-1, keepdim=True)
+        ctx.save_for_backward(x, s / total, total)
+        return s / total
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, share, total = ctx.saved_tensors
+        slope = torch.where(x < 0, 1.0, 1 / (1 - x) ** 2)
+        rest = grad_output - (grad_output * share).sum(-1, keepdim=True)
+        return rest / total * slope
+
+
+class Blocks(Function):
+    """Of 40 columns, which forward insists on, each four belong together."""
+
+    @staticmethod
+    def forward(ctx, x, s):
+        ctx.save_for_backward(x, s)
+        return (x.unflatten(1, (10, 4)) * s[:, None]).flatten(1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, s = ctx.saved_tensors
+        blocks = grad_output.unflatten(1, (10, 4))
+        gs = (blocks * x.unflatten(1, (10, 4))).sum((0, 2))
+        return (blocks * s.flip(0)[:, None]).flatten(1), gs
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "said"),
+    [
+        (Scores, [(300, 200)], "`x > 0` stood in place of `x < 0`"),
+        (Blocks, [(40, 40), (10,)], "`s` stood in place of `s.flip(0)`"),
+        (Blocks, [(4000, 40), (10,)], "`s` stood in place of `s.flip(0)`"),
+    ],
+)
+def test_a_mend_is_found_in_a_corner_and_holds_of_the_whole(fn, shapes, said):
+    found = errors(examine(fn, *(random(*shape, seed=k) for k, shape in enumerate(shapes))))
+    assert [f.input for f in found] == ["x"]
+    assert said in found[0].change
+    assert "in a corner of shape" not in found[0].evidence  # what is seen is that of the whole
+
+
+class Packed(torch.nn.Module):
+    def pack(self, t):
+        return (8 * t).round()
+
+    def unpack(self, t):
+        return t / 8
+
+    def forward(self, x):
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+            y = x.sin() * x
+        return y
+
+
+def test_hooks_that_pack_what_is_saved_are_named():
+    layer, x = Packed(), random(5)
+    (found,) = errors(examine(layer, x))
+    assert found.change == "right if: `saved_tensors_hooks` handed back what was saved"
+    (grad,) = torch.autograd.grad(layer(x).sum(), x)  # they are there again
+    exact = x.cos() * x + x.sin()
+    assert not torch.allclose(grad, exact) and torch.allclose(grad, exact, atol=0.2)
+
+
+class ByTheBatch(Function):
+    @staticmethod
+    def forward(ctx, x, owner):
+        owner.scale = 1 + len(x) / 4
+        ctx.owner = owner
+        ctx.save_for_backward(x)
+        return (owner.scale * x).sin()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        scale = ctx.owner.scale
+        return grad_output * scale * (scale * x).cos(), None
+
+
+class Owner(torch.nn.Module):
+    def forward(self, x):
+        return ByTheBatch.apply(x, self)
+
+
+def test_a_call_with_fewer_rows_comes_between():
+    assert [f.code for f in errors(examine(Owner(), random(4, 3)))] == ["state-between-calls"]
+
+
+class Norm(Function):
+    @staticmethod
+    def forward(ctx, x, p, shift):
+        ctx.p = p
+        ctx.save_for_backward(x)
+        return (x.abs() + shift) ** p
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * x.sign() * (x.abs() + 0.5), None, None
+
+
+def test_the_arguments_that_make_a_gradient_right_are_no_chance():
+    (found,) = errors(examine(Norm, random(5), 2, 0.5))
+    assert found.code == "arguments-ignored" and "but wrong where `p` is 3." in found.message
+    (found,) = errors(examine(Norm, random(5), 2.0, 0.5))
+    assert "but wrong where `p` is 1.6." in found.message
+
+
+class PowerNorm(Function):
+    @staticmethod
+    def forward(x, p):
+        return x.abs() ** p
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, p = inputs
+        ctx.p, ctx.size = 2, len(x)
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * ctx.p * x.sign() * x.abs() ** (ctx.p - 1), None
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_what_is_put_on_ctx_in_one_line_is_edited(p):
+    (found,) = errors(examine(PowerNorm, random(5), p))
+    assert found.code == ("derivative-wrong" if p == 3 else "arguments-ignored")
+    assert found.change == "right if: `p, len(x)` stood in place of `2, len(x)`"
+
+
+class CyclesDimensions(Function):
+    order = (1, 2, 0)
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.permute(CyclesDimensions.order).contiguous()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        inverse = [0] * 3
+        for k, d in enumerate(CyclesDimensions.order):
+            inverse[d] = k
+        return grad_output.permute(CyclesDimensions.order)
+
+
+def test_how_dimensions_are_to_be_permuted():
+    x = random(3, 3, 3)
+    (found,) = errors(examine(CyclesDimensions, x))
+    order = eval(re.search(r"permuted by permute(\(.*\)), it is right", found.message)[1])
+    (grad,) = torch.autograd.grad(CyclesDimensions.apply(x), x, v := random(3, 3, 3, seed=1))
+    torch.testing.assert_close(grad.permute(order), v.permute(2, 0, 1))
+    assert found.remedy.endswith("; and why backward never uses `inverse`")

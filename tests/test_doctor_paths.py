@@ -23,6 +23,7 @@ from tests.other_forwards import (
     Filled,
     Form,
     Gated,
+    Migrated,
     Mish,
     Mixed,
     Normal,
@@ -37,6 +38,7 @@ from tests.other_forwards import (
     Slices,
     Smoothed,
     Sums,
+    Twice,
     Weighted,
 )  # fmt: skip
 
@@ -97,6 +99,10 @@ AS_IF = [  # (Function, shapes, others, what is said, the same in the source of 
      ("Inner.apply(x)", "(x.sin().detach() + x - x.detach())")),
     (Filled, [(3, 4), (4,)], (), "`x[1:] ** 2` were a constant",
      [("x[1:] ** 2", "(x[1:] ** 2).detach()"), (".detach().exp()", ".exp()")]),
+    (Twice, [(3, 3)], (), "the second `a` were a constant in `torch.kron(a, a)`",
+     ("kron(a, a)", "kron(a, a.detach())")),
+    (Migrated, [(4,)], (random(3, 4).detach(),), "`x / s` were a constant in `(x / s) @",
+     ("(x / s) @", "(x / s).detach() @")),
 ]  # fmt: skip
 
 

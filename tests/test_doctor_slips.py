@@ -166,6 +166,95 @@ SLIPS = {  # forward, backward, what is said
         return gx, gw, None""",
         "right if: `k` stood in place of `k + 1`",
     ),
+    "right for symmetric matrices only": (
+        """        ctx.save_for_backward(x, w)
+        return x @ w @ x.mT""",
+        """        x, w = ctx.saved_tensors
+        return 2 * g @ x @ w, x.mT @ g @ x, None""",
+        "` stood in place of `2 * g @ x @ w`",
+    ),
+    "a product with the other one transposed": (
+        """        ctx.save_for_backward(x, w)
+        return x @ w @ x.mT""",
+        """        x, w = ctx.saved_tensors
+        return g @ x @ w.mT, x.mT @ g @ x, None""",
+        "`g @ x @ w.mT + g.mT @ x @ w` stood in place of `g @ x @ w.mT`",
+    ),
+    "a sum over the other dimension, too": (
+        """        ctx.save_for_backward(x, w)
+        return (x[:, None] - x).square() * w""",
+        """        x, w = ctx.saved_tensors
+        pairs = 2 * g * (x[:, None] - x) * w
+        return pairs.sum(1), (g * (x[:, None] - x).square()).sum(0), None""",
+        "`pairs.sum(1) - pairs.sum(-2)` stood in place of `pairs.sum(1)`",
+    ),
+    "the first for the sum": (
+        """        ctx.save_for_backward(x, w)
+        return x[:, None] * w""",
+        """        x, w = ctx.saved_tensors
+        return (g * w)[:, 0], (g * x[:, None]).sum(0), None""",
+        "`(g * w).sum(1)` stood in place of `(g * w)[:, 0]`",
+    ),
+    "every second for the sum of two": (
+        """        ctx.save_for_backward(x, w)
+        return x.repeat_interleave(2, 0).repeat_interleave(2, 1) * w[0, 0]""",
+        """        x, w = ctx.saved_tensors
+        gw = torch.zeros_like(w)
+        gw[0, 0] = (g * x.repeat_interleave(2, 0).repeat_interleave(2, 1)).sum()
+        return w[0, 0] * g[::2, ::2], gw, None  # in place of sums of 2 @ 2""",
+        "`g.unflatten(-1, (-1, 2)).sum(-1).unflatten(-2, (-1, 2)).sum(-2)` stood in place of",
+    ),
+    "what an inverse transform counts twice": (
+        """        ctx.save_for_backward(x, w)
+        return torch.fft.rfft(x).abs().square() * w[:3]""",
+        """        x, w = ctx.saved_tensors
+        z = torch.fft.rfft(x)
+        gw = torch.zeros_like(w)
+        gw[:3] = g * z.abs().square()
+        gz = 2 * g * w[:3] * z
+        return torch.fft.irfft(gz, n=5, norm="forward"), gw, None""",
+        "`torch.fft.ifft(gz, n=5, norm='forward').real` stood in place of",
+    ),
+    "a triangle": (
+        """        ctx.save_for_backward(x, w)
+        return x.tril() @ w""",
+        """        x, w = ctx.saved_tensors
+        return g @ w.mT, x.tril().mT @ g, None""",
+        "`(g @ w.mT).tril()",
+    ),
+    "a kernel that is not turned": (
+        """        ctx.save_for_backward(x, w)
+        x = torch.nn.functional.pad(x, (1, 1, 1, 1))
+        return sum(w[i, j] * x[i : i + 3, j : j + 3] for i in range(3) for j in range(3))""",
+        """        x, w = ctx.saved_tensors
+        gp, xp = (torch.nn.functional.pad(t, (1, 1, 1, 1)) for t in (g, x))
+        gx, gw = 0, torch.zeros_like(w)
+        for i in range(3):
+            for j in range(3):  # of 3 @ 3
+                gx = gx + w[i, j] * gp[i : i + 3, j : j + 3]
+                gw[i, j] = (g * xp[i : i + 3, j : j + 3]).sum()
+        return gx, gw, None""",
+        "`w.flip(-2, -1)[i, j]` stood in place of `w[i, j]`",
+    ),
+    "a copy of what is changed in place": (
+        """        power = 1.3 * x
+        e = power.exp()
+        ctx.e = e
+        ctx.save_for_backward(x, w)
+        return e.sin_() * w""",
+        """        x, w = ctx.saved_tensors
+        e = ctx.e
+        return g * w * e.cos() * e * 1.3, g * e.sin(), None""",
+        "`e.clone()` stood in place of `e`",
+    ),
+    "a helper that loops": (
+        """        ctx.save_for_backward(x, w)
+        return x[:, None] * w.sin()""",
+        """        x, w = ctx.saved_tensors
+        gw = fitted(g * x[:, None] * w.cos(), w)
+        return (g * w.sin()).sum(1), gw, None""",
+        "stood in place of `fitted(g * x[:, None] * w.cos(), w)`",
+    ),
     "with a helper of the class": (
         """        ctx.save_for_backward(x, w)
         return Layer._wave(x) * w""",
@@ -194,6 +283,11 @@ from torch.autograd import Function
 def launch(parts):
     return torch.from_numpy(sum(part.numpy() for part in parts))
 
+def fitted(t, like):
+    while t.dim() > like.dim():
+        t = t.mean(0)
+    return t
+
 class Layer(Function):
     RATES = 0.3, 1.7, 2.9
 
@@ -206,7 +300,7 @@ class Layer(Function):
 """
     between = "\n\n    @staticmethod\n    def backward(ctx, g):\n"
     layer = made(head + forward + between + backward + "\n")
-    square = "@" in forward or "i, i" in forward
+    square = "@" in forward + backward or "i, i" in forward
     shapes = ((8,), (3,)) if "step" in backward else ((3, 3), (3, 3)) if square else ((5,), (5,))
     x, w = (random(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes))
     with torch.no_grad():

@@ -291,3 +291,44 @@ def test_what_fits_one_mask_only_is_not_said():
     mask = torch.tensor([True, True, False, True, True, False])
     (found,) = errors(examine(Padded, random(6), mask))
     assert "mask.sum()" in found.change
+
+
+class MeanOfRows(Function):
+    """The rule has never heard of in_dims."""
+
+    @staticmethod
+    def forward(x, w):
+        return (x * w).mean(-1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w = ctx.saved_tensors
+        grad = grad_output[..., None] / x.shape[-1]
+        return grad * w, grad * x
+
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        return MeanOfRows.apply(x, w), in_dims[1]
+
+
+class MovesTheFirst(MeanOfRows):
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        w = w.expand(info.batch_size, *w.shape) if in_dims[1] is None else w
+        return MeanOfRows.apply(x, w), 0
+
+
+def test_a_batch_that_a_rule_leaves_where_it_is(monkeypatch):
+    x, w = random(3, 4), random(3, 4, seed=1)
+    monkeypatch.setattr(MeanOfRows, "vmap", MovesTheFirst.vmap)
+    (found,) = errors(examine(MeanOfRows, x, w))
+    assert "else w.movedim(in_dims[1], 0)` stood in place of" in found.change
+    monkeypatch.undo()
+    (found,) = errors(examine(MeanOfRows, x, w))
+    moves = "`x.movedim(in_dims[0], 0)`, `w.movedim(in_dims[1], 0)` came first, and 0 stood in"
+    assert found.change == f"right if: {moves} place of `in_dims[1]`"

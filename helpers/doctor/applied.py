@@ -87,22 +87,25 @@ def with_defaults(cls, args):
 
 
 def with_other_arguments(subject, whole=False):
-    """The subject with another value of what is not differentiated.
+    """The subject with another value of what is not differentiated; `what` says of which.
 
     Of each float, among its own arguments and its Functions', and of masks; whole: of whole
-    numbers, too, which only code may be given that does nothing but compute.
+    numbers, too, if they are given to code that does nothing but compute.
     """
     kinds = (float, int) if whole else (float,)
     own = {name: value for name, value in subject.arguments.items() if type(value) in kinds}
     for name, value in own.items():
-        other = copy.copy(subject)
-        other.arguments = subject.arguments | {name: another(value)}
-        other.numbers = subject.numbers | {f"`{name}`": another(value)}
-        yield other
+        if type(value) is float or subject.only_computes:
+            other = copy.copy(subject)
+            other.arguments = subject.arguments | {name: another(value)}
+            other.what = f"`{name}` is {another(value):.3g}"
+            other.numbers = subject.numbers | {f"`{name}`": another(value)}
+            yield other
     for (cls, k), value in numbers_of(lambda: subject.run(subject.values), kinds).items():
-        if value not in own.values():
+        if value not in own.values() and (type(value) is float or subject.only_computes):
             other = copy.copy(subject)
             other.fn = functools.partial(with_another_number, subject.fn, cls, k)
+            other.what = f"`{cls.__name__}` is given {another(value):.3g} in place of {value:.3g}"
             vars(other).pop("numbers", None)
             yield other
     masks = [k for k, t in enumerate(subject.tensors) if k not in subject.examined and is_mask(t)]

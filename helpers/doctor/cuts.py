@@ -6,6 +6,7 @@ import types
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
@@ -102,6 +103,7 @@ def exits(subject):
 def uncut(mode):
     """For a while, in this thread, the cuts are not made; other threads have their no_grad."""
     here, enter, new = threading.get_ident(), torch.no_grad.__enter__, Parameter.__new__
+    packs, ends = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
 
     def made(cls, data=None, *args, **kwargs):
         if threading.get_ident() == here and torch.is_tensor(data) and data.requires_grad:
@@ -119,18 +121,28 @@ def uncut(mode):
         ):
             torch.set_grad_enabled(True)
 
+    def packed(self):
+        words = "`saved_tensors_hooks` handed back what was saved"
+        self.left_out = threading.get_ident() == here and mode.leaves_out(frame_of_a_step(), words)
+        return None if self.left_out else packs(self)
+
+    def unpacked(self, *exception):
+        return None if self.left_out else ends(self, *exception)
+
     def apply(node, *grads):
         with mode if threading.get_ident() == here else contextlib.nullcontext():
             return method(node, *grads)
 
     method = BackwardCFunction.apply
     torch.no_grad.__enter__, Parameter.__new__ = entered, made
+    saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packed, unpacked
     BackwardCFunction.apply = apply  # the engine knows no mode
     try:
         with mode:
             yield mode
     finally:
         torch.no_grad.__enter__, Parameter.__new__ = enter, new
+        saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packs, ends
         BackwardCFunction.apply = method
 
 

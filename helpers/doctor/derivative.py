@@ -1,7 +1,6 @@
 """The trial on which the others wait: is the gradient the derivative of forward?"""
 
 import contextlib
-import copy
 import functools
 import inspect
 
@@ -11,6 +10,7 @@ from .cases import Cases
 from .causes import CAUSES
 from .changes import is_real
 from .circumstances import has_own_nodes
+from .corner import in_a_corner
 from .cuts import CUT_OFF, cut, exits
 from .effort import WITHOUT_LINES, calls_allowed, shared
 from .examination import Trials
@@ -26,7 +26,7 @@ from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
 from .slips import omissions
-from .slopes import Dice, as_vector, is_symmetric, largest, position
+from .slopes import as_vector, is_symmetric, largest, position
 from .source import unused
 from .subject import CallError
 
@@ -215,33 +215,43 @@ def diagnosis(exam, cases, changes, forwards, edits):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
     text, words = named(cases)
-    coarse = case.sparse and text.code in COARSE and not exam.subject.is_slow
-    corner = in_a_corner(exam, case) if coarse else None
-    seen, whole = {}, cases
+    coarse = case.sparse and text.code in VAGUE
+    coarse &= not exam.subject.is_slow or size_of(case) > BIG
+    corner, seen, whole = in_a_corner(exam, case) if coarse else None, {}, cases
     if corner:
-        cases, case, seen = Cases([corner]), corner, {CORNER: list(corner.shape)}
-        text, words = named(cases)
-        cases.wrong, cases.wrong_through = whole.wrong, whole.wrong_through
-        cases.all, cases.whole = [cases], whole
+        corner = Cases([corner])
+        corner.wrong, corner.wrong_through = whole.wrong, whole.wrong_through
+        corner.all, corner.whole = [corner], whole
+        there, its_words = named(corner)
+        if text.code in COARSE and there.code not in COARSE:
+            cases, case, text, words = corner, corner[0], there, its_words
+            seen = {CORNER: list(case.shape)}
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
     sharp = text.code not in VAGUE
     if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
-        words |= rewritten(cases, edits, few=sharp) or {}
+        words |= rewritten(corner or cases, edits, few=sharp) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES:
         words |= (
-            repair(whole if size_of(whole[0]) <= LARGEST else cases, changes)
-            or rewritten(cases, edits, functools.partial(omissions, terms=not case.given.any()))
-            or (whole is not cases and rewritten(whole, edits))
+            repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
+            or rewritten(corner or cases, edits, terms_first(case))
+            or (corner and rewritten(whole, edits))
             or at_last(changes, is_constant)
             or (text.code != "gradient-zero" and other_forward(whole, forwards))
             or at_last(changes)
             or {}
         )
+    if text.code == "straight-through":
+        words |= other_forward(whole, forwards) or {}
     if "change" in words:
         words["nameless"] = ""
     return text, case.input, seen | case.evidence, words
+
+
+def terms_first(case):
+    """What was left out; where nothing is given, a term is."""
+    return functools.partial(omissions, terms=not case.given.any())
 
 
 def is_long(exam):
@@ -262,14 +272,15 @@ def idle(exam):
 
 
 LINES = 3
+BIG = 1e5  # elements, which may be what takes so long
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",
-    "gradient-zero", "grad-output-scaled", "inner-derivative-forgotten", "jacobian-transposed",
-    "mean-for-sum", "misplaced", "operand-turned", "other-mask", "outputs-scaled",
-    "right-only-for-ones", "scaled", "scaled-along", "shifted", "sum-for-mean", "term-missing",
-    "term-off",
+    "gradient-zero", "grad-output-partly-ignored", "grad-output-scaled",
+    "inner-derivative-forgotten", "jacobian-transposed", "mean-for-sum", "misplaced",
+    "operand-turned", "other-mask", "others-term", "outputs-scaled", "right-only-for-ones",
+    "scaled", "scaled-along", "shifted", "sum-for-mean", "swapped", "term-missing", "term-off",
 )  # fmt: skip
 
 
@@ -278,25 +289,6 @@ def named(cases):
     for cause in CAUSES:
         if words := cause.test(cases):
             return cause.text, {} if words is True else words
-
-
-def in_a_corner(exam, case):
-    """The same gradient for inputs of few elements, if it has a name there; otherwise None."""
-    subject, few = copy.copy(exam.subject), {}
-    for t in subject.original:
-        for n in t.shape:
-            if n > 6:
-                few.setdefault(n, min(n, 4 + len(few)))
-    corner = [tuple(slice(few.get(n, n)) for n in t.shape) for t in subject.original]
-    subject.original = [
-        t[part].contiguous() for t, part in zip(subject.original, corner, strict=True)
-    ]
-    subject.use(torch.float64 if exam.low else None)
-    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
-        found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
-        if found.wrong.any() and named(Cases([found]))[0].code not in COARSE:
-            return found
-    return None
 
 
 def is_right_with_copies(exam, case):

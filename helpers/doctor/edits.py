@@ -110,6 +110,45 @@ def gates(node):
                 yield parsed(f"{of[1]} * (1 - {of[1]})")
 
 
+def chains(node):
+    """A product of matrices, with others of them transposed, or with the sum of two such."""
+    terms, factor = product(node)
+    if not 2 <= len(terms) <= 3:
+        return
+    whole, found = ast.unparse(node), {}
+    for order, turned in itertools.product(
+        (terms, terms[::-1]), itertools.product(("", ".mT"), repeat=len(terms))
+    ):
+        found[" @ ".join(a + t for a, t in zip(order, turned, strict=True))] = None
+    found = [text for text in found if text not in (whole, whole.replace(".T", ".mT"))]
+    yield from (parsed(f"{factor}{text}") for text in found)
+    if factor:
+        yield from (parsed(f"{a} + {b}") for a, b in itertools.combinations(found, 2))
+    yield from (parsed(f"{whole} + {text}") for text in found)
+
+
+def product(node):
+    """The factors of a product of matrices, as text, without transposes; and the number before."""
+    match node:
+        case ast.BinOp(left=left, op=MatMult(), right=right):
+            (*terms,), factor = product(left)
+            return [*terms, *product(right)[0]], factor
+        case ast.BinOp(left=ast.Constant(value=n), op=Mult(), right=right):
+            return product(right)[0], f"{n} * "
+        case ast.Attribute(value=value, attr="T" | "mT"):
+            return [bracketed(value)], ""
+    return [bracketed(node)], ""
+
+
+def with_other_sums(node):
+    """A sum over one dimension, with or without that over another."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="sum") as method, args=[dim], keywords=[]):
+            for d, op in itertools.product((-1, -2, 0, 1), (Sub(), Add())):
+                if ast.unparse(dim) != str(d):
+                    yield ast.BinOp(node, op, ast.Call(method, [parsed(str(d))], []))
+
+
 def at_end(node, method):
     return ast.Attribute(node, method.attr, ast.Load())
 
@@ -174,6 +213,9 @@ def calls(node):
         interleave = ast.Attribute(func.value, "repeat_interleave", ast.Load())
         for d, arg in enumerate(args):
             yield ast.Call(interleave, [arg, ast.Constant(d - len(args))], [])
+    if name == "irfft":  # which counts what it has not been given twice
+        whole = ast.Call(ast.Attribute(func.value, "ifft", ast.Load()), args, keywords)
+        yield ast.Attribute(whole, "real", ast.Load())
     if name in ("index_put", "index_put_"):
         yield ast.Call(func, args, [*keywords, ast.keyword("accumulate", ast.Constant(True))])
 
@@ -203,6 +245,7 @@ def indices(node):
             yield value
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
                 yield value.func.value  # as of `t.sort()[0]`
+            yield from sums_in_place_of(value, index)
             if isinstance(index, ast.Name):
                 yield parsed(f"{bracketed(value)}[{index.id}.argsort()]")
         case ast.Attribute(value=ast.Call(func=ast.Attribute(value=value))):
@@ -210,6 +253,21 @@ def indices(node):
         case ast.Attribute(value=value, attr=attr) if attr in TURNED:
             yield value
             yield ast.Attribute(value, TURNED[attr], ast.Load())
+
+
+def sums_in_place_of(value, index):
+    """Of one element, or of each n-th: the sum over all, or over each n."""
+    items = index.elts if isinstance(index, ast.Tuple) else [index]
+    ones = [k for k, item in enumerate(items) if isinstance(item, ast.Constant) and item.value == 0]
+    if ones and all(ast.unparse(item) in ("0", ":") for item in items):
+        yield parsed(f"{bracketed(value)}.sum({tuple(ones) if ones[1:] else ones[0]})")
+    text = bracketed(value)
+    for k, item in enumerate(reversed(items), 1):
+        match item:
+            case ast.Slice(lower=None, upper=None, step=ast.expr() as n):
+                text += f".unflatten({-k}, (-1, {ast.unparse(n)})).sum({-k})"
+    if text != bracketed(value):
+        yield parsed(text)
 
 
 TAKEN_FOR = {"abs": "real", "reshape": "mT", "view": "mT"}

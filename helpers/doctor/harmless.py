@@ -29,7 +29,7 @@ NEVER = {
     "untyped_storage", "utils", "xpu",
 }  # fmt: skip
 REFUSED = (
-    ast.While, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield,
+    ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield,
     ast.YieldFrom, ast.Delete, ast.ClassDef, ast.Try,
 )  # fmt: skip
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
@@ -80,7 +80,28 @@ def is_fine(node, known, called, cls):
             return root(func) not in known
         case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
             return root(node) not in known and root(node) != getattr(cls, "__name__", None)
+        case ast.While():
+            return ends(node)
     return not isinstance(node, REFUSED)
+
+
+def ends(loop):
+    """Does each round take away one dimension of what the loop waits for?"""
+    if len(loop.body) != 1 or loop.orelse:
+        return False
+    match loop.body[0]:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            waits = [f"{name}.dim()", f"{name}.ndim", f"len({name}.shape)"]
+            match value:
+                case ast.Call(func=ast.Attribute(attr="sum" | "mean"), args=[_], keywords=[]):
+                    shorter = ast.unparse(value.func.value) == name
+                case ast.Subscript(slice=ast.Constant()):
+                    shorter = ast.unparse(value.value) == name
+                case _:
+                    return False
+            left, *_ = ast.unparse(loop.test).split(" > ")
+            return shorter and left in waits
+    return False
 
 
 def root(node):

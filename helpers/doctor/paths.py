@@ -129,7 +129,8 @@ class OtherForward:
         """What passes a call through one of its arguments counts otherwise, or not at all."""
         self.ways = []
         for site, steps in reversed(self.sites.items()):
-            for part in steps[-1].parts:
+            twice = [(where,) for part in steps[-1].parts if part[1:] for where in part]
+            for part in (*steps[-1].parts, *twice):
                 self.runs -= 0.5
                 with forgiving():
                     cut = {site: weighing(part, 0)}
@@ -289,7 +290,7 @@ def weighing(part, factor, chosen=None):
 
 
 def weighing_said(step, part, factor):
-    name, one = step.written_as(part), len(step.parts) == 1
+    name, one = step.written_as(part), step.parts == [part]
     if factor == 0 and 0 in part and step.in_place:
         return f"autograd did not see {step.whole}"
     if factor == 0:

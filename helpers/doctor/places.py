@@ -20,10 +20,11 @@ cause = Causes()
 def transposed(cases):
     c, dims = cases[0], tuple(range(len(cases[0].shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
-        places = cases.places().reshape([c.shape[order.index(d)] for d in dims]).permute(order)
-        if order != dims and cases.moved(places.reshape(-1)):
-            permuted = f"its dimensions are permuted as by permute{order}"
-            return {"how": "transposed" if len(dims) == 2 else permuted}
+        given = tuple(c.shape[order.index(d)] for d in dims)
+        if order != dims and cases.moved(cases.places().reshape(given).permute(order).reshape(-1)):
+            viewed = f"viewed as {given} and " * (given != c.shape)
+            how = f"its dimensions are permuted: {viewed}permuted by permute{order}, it is right"
+            return {"how": "transposed" if len(dims) == 2 else how}
     return False
 
 

@@ -311,7 +311,7 @@ def said_of(source, edit, cls=None, helper=None):
         with source.edited(edit.puts):
             new = ast.unparse(at(owner, key))
         if isinstance(node, ast.Tuple) and not source.quoted(node).startswith("("):
-            new = new.strip("()")
+            new = new[1:-1]
         said = f"`{new}` stood in place of `{source.quoted(node)}`"
     place = f"line {source.line(node)}, in `{source.fn.__name__}`"
     if helper and helper[0] in inspect.unwrap(cls.forward).__code__.co_names:

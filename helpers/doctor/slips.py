@@ -12,12 +12,14 @@ from .edits import (
     Edit,
     bracketed,
     calls,
+    chains,
     gates,
     indices,
     numbers,
     operators,
     parsed,
     reordered,
+    with_other_sums,
 )
 from .harmless import NEVER
 from .lines import of_a_line, statements
@@ -36,17 +38,18 @@ from .slots import (
     parts_of,
     scaled,
     slots_of,
+    suits,
 )
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
 AROUND = (
-    "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.argsort()",
+    "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.flip(-2, -1)", "{}.argsort()",
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
     "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
     "{}.mean(-1, keepdim=True)", "{}.mean(0)", "{}.transpose(0, 1)", "{}.transpose(1, 2)",
     "{}.cumsum(0)", "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
-    "torch.pi * {}", "{} / torch.pi",
+    "torch.pi * {}", "{} / torch.pi", "{}.tril()", "{}.triu()",
 )  # fmt: skip
 EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
 WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
@@ -79,22 +82,49 @@ def slips(source, values):
     yield from copied(source, slots, kinds, lambda name: len(name) == 1)
     values_only = [slot for slot in slots if is_value(source, slot[2])]
     for template, (owner, key, node) in itertools.product(FIRST, values_only):
-        yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
+        if suits(template, node, kinds):
+            yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
     yield from the_other_way(source)
     yield from in_all_alike(source, slots)
     yield from statements(source)
-    yield from of_kinds(source, slots, (reordered, gates))
+    yield from of_kinds(source, slots, (reordered, gates, chains))
     yield from exchanges(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
-    whole = [n for n in source.literals if type(n) is int and n > 1]
+    whole = whole_of(source)
     yield from of_one_name(
         source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds, whole)]
     )
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
             yield Edit([(owner, key, parsed(new))], node)
+
+
+def batch_first(source):
+    """In a rule for vmap, each batch is moved to the front before all else."""
+    _, *rest = source.definition.args.args
+    if not rest or rest[0].arg != "in_dims":
+        return
+    moves = {x.arg: f"{x.arg}.movedim(in_dims[{k}], 0)" for k, x in enumerate(rest[1:])}
+    lines = [
+        f"{x} = {x} if in_dims[{k}] is None else {move}"
+        for k, (x, move) in enumerate(moves.items())
+    ]
+    puts = [(source.definition.body, slice(0, 0), ast.parse("\n".join(lines)).body)]
+    for node in source.body:
+        match node:
+            case ast.Return(value=ast.Tuple(elts=[_, out_dims] as pair)):
+                puts.append((pair, 1, ast.Constant(0)))
+                said = f"{', '.join(f'`{move}`' for move in moves.values())} came first"
+                old = source.quoted(out_dims)
+                said += f", and 0 stood in place of `{old}`" * (old != "0")
+                yield Edit(puts, node, said)
+
+
+def whole_of(source):
+    """The whole numbers above 1 that forward is written with."""
+    return [n for n in source.literals if type(n) is int and n > 1]
 
 
 def of_kinds(source, slots, kinds):
@@ -110,7 +140,9 @@ def omissions(source, values, terms=False):
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
-    ways += [("{}.movedim(in_dims[0], 0)", "")] if "in_dims" in values else []
+    batched = [k for k, d in enumerate(values.get("in_dims", ())) if d is not None]
+    ways += [(f"{{}}.movedim(in_dims[{k}], 0)", "") for k in batched]
+    ways = [("{}.clone()", "")] * source.saves + ways  # what is changed in place
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
@@ -120,15 +152,20 @@ def omissions(source, values, terms=False):
     def turned(name):
         return [template.format(name) for template in EACH] if name in kinds else []
 
+    for owner, key, node in slots:
+        yield from (Edit([(owner, key, new)], node) for new in with_other_sums(node))
     for some in (ways, then):
         for template, name in some:
             if name not in values or fits(template, values[name]):
                 for owner, key, node in slots:
-                    if not grows(source, template, node, values.get(name), kinds):
+                    if suits(template, node, kinds) and not grows(
+                        source, template, node, values.get(name), kinds
+                    ):
                         new = parsed(template.format(bracketed(node), name))
                         yield Edit([(owner, key, new)], node)
         if some is ways:
             yield from of_one_name(source, slots, turned)
+            yield from batch_first(source)
 
 
 def of_no_shape(source, values):
@@ -219,7 +256,7 @@ def in_place_of(source, node, values, kinds):
     if is_name(node) and not isinstance(source.up[node][2], ast.Attribute):
         name = ast.unparse(node)
         yield from others(name, kinds)
-        yield from scaled(name, kinds)
+        yield from scaled(name, kinds, whole_of(source))
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
@@ -236,7 +273,7 @@ def in_place_of(source, node, values, kinds):
 def the_other_way(source):
     """A loop runs from the other end."""
     for node in source.body:
-        if isinstance(node, (ast.For, ast.comprehension)):
+        if isinstance(node, (ast.For, ast.comprehension)) and node.iter in source.body:
             turned = parsed(f"list({ast.unparse(node.iter)})[::-1]")
             yield Edit([(node, "iter", turned)], node.iter)
 

@@ -47,8 +47,8 @@ def scaled(name, kinds, whole=()):
     """Of a whole number: the next ones, and multiples."""
     if kinds.get(name) == "int":
         yield from (f"({name} - 1)", f"({name} + 1)")
-        yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
         yield from (f"({n} * {name})" for n in whole)
+        yield from (f"({name} * {other})" for other in kinds if kinds[other] == "int")
 
 
 def fits(template, value):
@@ -66,6 +66,28 @@ def fits(template, value):
         return tensor and value.dtype is torch.bool
     truth = tensor and value.dtype is torch.bool
     return not (truth and any(sign in template for sign in "><+-"))
+
+
+def suits(template, node, kinds):
+    """Has what stands here such a method? No list has, no whole number, and no size."""
+    return "}." not in template or not is_of_no_tensor(node, kinds)
+
+
+def is_of_no_tensor(node, kinds):
+    match node:
+        case ast.Name(id=name):
+            return kinds.get(name, "int") == "int"
+        case ast.BinOp(left=a, right=b):
+            return is_of_no_tensor(a, kinds) and is_of_no_tensor(b, kinds)
+        case ast.UnaryOp(operand=of) | ast.Subscript(value=of):
+            return is_of_no_tensor(of, kinds)
+        case ast.Call(func=ast.Name(id="range" | "len" | "list" | "zip" | "enumerate")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="append" | "size" | "numel" | "dim")):
+            return True
+        case ast.Attribute(attr=attr):
+            return attr == "shape" or kinds.get(ast.unparse(node)) == "int"
+    return isinstance(node, (ast.Constant, ast.List, ast.Tuple))
 
 
 def grows(source, template, node, value, kinds):

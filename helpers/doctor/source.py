@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction
 from .applied import applied
 from .harmless import harmless
 
-KEEP = "what_the_doctor_keeps"
+KEEP, ROUNDS = "what_the_doctor_keeps", 1000
 WRAPPINGS = ast.keyword, ast.Slice, ast.Starred, ast.comprehension
 
 
@@ -33,7 +33,7 @@ class Source:
     """
 
     def __init__(self, fn, cls, saves=False):
-        self.fn, self.siblings, self.constants = fn, [], {}
+        self.fn, self.saves, self.siblings, self.constants = fn, saves, [], {}
         if fn.__globals__.get(cls.__name__) is cls:
             own = {
                 name: of.__func__ for name, of in vars(cls).items() if isinstance(of, staticmethod)
@@ -67,6 +67,7 @@ class Source:
             lines = [n for n in ast.walk(self.definition) if isinstance(n, ast.stmt) and keeps(n)]
         if not harmless(fn, lines, cls):
             raise UnsuitableError
+        Counted().visit(self.definition)
         self.up = {}  # node -> (owner, key, parent)
         for parent in ast.walk(self.definition):
             for name, value in ast.iter_fields(parent):
@@ -202,11 +203,28 @@ def assigned(fn):
                 yield name, value
 
 
+class Counted(ast.NodeTransformer):
+    """Each `while` as a loop that ends, for an edit may be such that it would not."""
+
+    def visit_While(self, node):
+        self.generic_visit(node)
+        (stop,) = ast.parse("if not 0: break").body
+        stop.test.operand = node.test
+        rounds, target = parsed_as(f"range({ROUNDS})"), ast.Name(KEEP, ast.Store())
+        loop = ast.For(target, rounds, [stop, *node.body], [])
+        return ast.fix_missing_locations(ast.copy_location(loop, node))
+
+
+def parsed_as(text):
+    return ast.parse(text, mode="eval").body
+
+
 def unused(cls):
     """What backward has at hand and never uses: its variables, and what forward puts on ctx."""
     backward = nodes_of(cls.backward)
     kept = [n for of in (cls.forward, cls.setup_context) for n in nodes_of(of) if is_of_ctx(n)]
     kept = [n for n in kept if n.attr != "needs_input_grad"] if is_all_there_is(backward) else []
+    backward = [n for n in backward if n not in filled(backward)]
     for node in backward:
         match node:  # what has a shape has sizes that nobody needs
             case ast.Assign(targets=[ast.Tuple() as names], value=value):
@@ -216,6 +234,12 @@ def unused(cls):
     used = {ast.unparse(n) for n in backward if isinstance(getattr(n, "ctx", None), ast.Load)}
     texts = [ast.unparse(n) for n in named if isinstance(n, ast.Name) or is_of_ctx(n)]
     return [text for text in dict.fromkeys(texts) if text not in used and text[0] != "_"]
+
+
+def filled(nodes):
+    """The names of what is not read, only filled."""
+    return [n.value for n in nodes
+            if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]  # fmt: skip
 
 
 def is_of_ctx(node):
@@ -279,8 +303,8 @@ def at(owner, key):
 def keeps(line):
     """Is it a line of forward that keeps something for backward?"""
     match line:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="ctx"))]):
-            return True
+        case ast.Assign(targets=[target]):
+            return any(is_of_ctx(node) for node in ast.walk(target))
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="save_for_backward"))):
             return True
     return False

@@ -62,8 +62,13 @@ class ForwardStep(Step):
         return type(everything[0])((new, *everything[0][1:]))
 
     def written_as(self, part):
-        """How these arguments are written."""
-        return operands(self.whole.split("`")[1], len(self.args)).get(part[0], "an operand")
+        """How these arguments are written; of those that are written alike, which one it is."""
+        written = operands(self.whole.split("`")[1], len(self.args))
+        name = written.get(part[0], "an operand")
+        alike = [where for where, other in written.items() if other == name]
+        if not alike[1:] or set(part) == set(alike):
+            return name
+        return f"the {('first', 'second', 'third')[alike.index(part[0]) % 3]} {name}"
 
     def call(self, new=None):
         """The call, with other arguments: {place: argument}."""

@@ -1,6 +1,16 @@
 """All trials, in the order in which they are made."""
 
-from . import backward, circumstances, derivative, forward, precision, second, transforms
+from . import (
+    arguments,
+    backward,
+    circumstances,
+    derivative,
+    forward,
+    precision,
+    second,
+    transforms,
+)
 
-GROUPS = (forward, backward, derivative, circumstances, second, transforms, precision)
+GROUPS = (forward, backward, derivative, arguments, circumstances, second, transforms,
+          precision)  # fmt: skip
 TRIALS = [trial for group in GROUPS for trial in group.trial]

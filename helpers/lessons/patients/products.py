@@ -179,3 +179,16 @@ class ScaledInSingle(Function):
     @staticmethod
     def backward(ctx, grad_output):
         return 2.04 * grad_output
+
+
+@broken("arguments-ignored", "right for p = 2 only", lambda: (*vector(), 2.0))
+class PowerOfTwo(Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        ctx.save_for_backward(x)
+        return x.abs() ** p
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return 2 * grad_output * x, None

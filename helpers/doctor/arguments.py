@@ -1,0 +1,53 @@
+"""The trial with other numbers as arguments: is the gradient right there, too?"""
+
+import contextlib
+import itertools
+
+from .applied import with_other_arguments
+from .cases import Cases
+from .effort import WITHOUT_LINES
+from .examination import Trials
+from .gradient import Case, Point
+from .report import error
+from .rewritten import rewritten
+from .screen import is_large, screen
+from .slopes import Dice
+from .subject import CallError
+
+trial = Trials()
+
+OTHERS = 6  # at most
+WRONG_ELSEWHERE = error(
+    "arguments-ignored",
+    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
+    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+)
+
+
+@trial(unless=("error", "backward-not-deterministic", "too-coarse", "input-not-finite"))
+def with_other_numbers(exam):
+    """One after the other, until one is found."""
+    subject, values = exam.subject, exam.subject.values
+    if not exam.faithful or exam.of_a_program or is_large(values) or subject.is_slow:
+        return
+    for other in itertools.islice(with_other_arguments(subject, whole=True), OTHERS):
+        with contextlib.suppress(CallError, RuntimeError):
+            point = Point(other, values, Dice())
+            verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), subject.eps,
+                                  exam.tolerance, point.y0, 1)  # fmt: skip
+            wrong = {io for io, verdict in verdicts.items() if verdict == "wrong"}
+            for i, o in sorted(wrong):
+                case = Case(point, i, o, exam.tolerance)
+                if case.wrong.any():
+                    words = {} if WITHOUT_LINES else mended(exam, case, wrong)
+                    words |= {"seen": case.evidence, "what": other.what}
+                    yield WRONG_ELSEWHERE(subject.inputs[i], **words)
+                    return
+
+
+def mended(exam, case, wrong):
+    """The words for the edit that makes it right, and leaves it so with the given arguments."""
+    cases, point = Cases([case]), Point(exam.subject, exam.subject.values, Dice())
+    cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
+    cases.all, cases.whole = [cases], [Case(point, case.i, case.o, case.tolerance)]
+    return rewritten(cases, []) or {}

@@ -1,0 +1,55 @@
+"""A large input cut down, so that what is wrong with its gradient can be tried out."""
+
+import contextlib
+import copy
+
+import torch
+
+from .gradient import Case, Point
+from .repair import forgiving
+from .slopes import Dice
+from .subject import CallError
+
+FEW = 4, 6, 8, 12, 64, 100  # the size of a dimension, where forward permits it
+
+
+def in_a_corner(exam, case):
+    """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
+
+    Sizes that forward insists on stay, as of what it views in another shape.
+    """
+    subject, whole, few = copy.copy(exam.subject), exam.subject.original, {}
+    vars(subject).pop("calls_a_second", None)
+    for n in sorted({n for t in whole for n in t.shape if n > 6}, reverse=True):
+        keys = [(n, m) for m in FEW[len(few) % 2 :: 2]] + [((0, n), m) for m in (2, *FEW)]
+        for key, m in keys:
+            if m < n and runs_with(subject, cut_down(whole, few | {key: m}), exam):
+                few[key] = m
+                break
+    subject.original = cut_down(whole, few)
+    subject.use(torch.float64 if exam.low else None)
+    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+        found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
+        return found if few and found.wrong.any() else None
+    return None
+
+
+def cut_down(tensors, few):
+    """The first elements of each; few: {size, or (dimension, size): smaller size}."""
+    found = []
+    for t in tensors:
+        shape = [few.get(n, few.get((d, n), n)) for d, n in enumerate(t.shape)]
+        part = t[tuple(map(slice, shape))].contiguous()
+        # What may be indices into something that is smaller now, are so, too.
+        sizes = [n for n in few if type(n) is int and t.dtype is torch.int64 and (t < n).all()]
+        found.append(part % few[min(sizes)] if sizes else part)
+    return found
+
+
+def runs_with(subject, tensors, exam):
+    """Does forward take these?"""
+    subject.original = tensors
+    subject.use(torch.float64 if exam.low else None)
+    with forgiving():
+        return all(y.numel() and y.isfinite().all() for y in subject.forward(subject.values))
+    return False
