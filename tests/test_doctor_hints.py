@@ -176,6 +176,7 @@ def test_long_sums_are_examined_with_what_cancels_and_with_what_does_not(rows, a
     """The one shows where all of grad_output is positive, the other where it is not."""
     found = errors(examine(InCoarseSums, torch.ones(rows, 3), torch.ones(3), at_once))
     assert [(f.code, f.input) for f in found] == [("low-precision", "b")]
+    assert found[0].remedy.split("first of all in ")[1].startswith("`grad_output.to(low)` (line ")
 
 
 def test_what_a_class_holds_is_as_it_was():

@@ -6,14 +6,18 @@ import math
 import re
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from .cuts import place_of
 from .examination import Trials
 from .exceptions import told
 from .forward import FORWARD_NOT_FINITE
 from .grain import Grain, dtype_of
 from .reached import functions
+from .repair import forgiving
 from .report import TEXTS, brief, error, warning
 from .slopes import largest, position
+from .steps import STEPS, frame_of_a_step, source, watching
 from .subject import CallError, Subject
 from .surroundings import OwnGenerators, draws
 from .through import is_number
@@ -66,8 +70,47 @@ def precision_of_backward(exam):
 LOW_PRECISION = error(
     "low-precision",
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
-    look="overflow, cancellation and long sums in the formula",
+    look="overflow, cancellation and long sums in the formula{where}",
 )
+
+
+class Noted(TorchFunctionMode):
+    """Notes what each call of PyTorch in backward makes: (expression and line, value)."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
+        if frame is not None and is_number(value) and len(self.steps) < STEPS:
+            made = value.detach().to(torch.float64, copy=True)
+            self.steps.append((f"{source(frame)} ({place_of(frame)})", made))
+        return value
+
+
+def where_lost(exam, dtype, vs, values=None):
+    """In words, what in backward is the first to be far off in this dtype; or ""."""
+    subject, limit = exam.subject, max(1e-3, 50 * torch.finfo(dtype or exam.low).eps)
+    noted, double, values = [], torch.float64 if exam.low else None, values or subject.values
+    with forgiving():
+        try:
+            for kind in (dtype, double):
+                subject.use(kind)
+                pairs = zip(values, subject.values, strict=True)
+                run = subject.run([v.to(w.dtype) for v, w in pairs])
+                pairs = zip(vs, run.outputs, strict=True)
+                with watching(Noted()) as watch:
+                    subject.backward(run, [v.to(o.dtype) for v, o in pairs])
+                noted.append(watch.steps)
+        finally:
+            subject.use(double)
+        for (text, a), (other, b) in zip(*noted, strict=False):
+            if text != other or a.shape != b.shape or not b.isfinite().all():
+                return ""
+            if not a.isfinite().all() or largest(a - b) > limit * largest(b):
+                return f", first of all in {text}"
+    return ""
 
 
 @trial(unless=("error",))
@@ -122,7 +165,8 @@ def with_these(exam, vs):
             made = "" if a.isfinite().all() else ": backward makes nan or inf"
             if not all(o.isfinite().all() for o in run.outputs):
                 made = ": forward makes nan or inf"
-            yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made)
+            where = "" if "forward" in made else where_lost(exam, None, vs)
+            yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made, where=where)
 
 
 HALF = r"torch\.(float16|half|bfloat16)\b|\.(half|bfloat16)\(\)"
@@ -157,7 +201,8 @@ def in_half(exam):
                 for x, a, b in [three for three in grads if all(g is not None for g in three)]:
                     if TINY < largest(b) < LARGE and overflows(a, b):
                         large = f", for an input {times:.0f} times as large" * (times > 1)
-                        yield LOW_PRECISION(x, dtype="float16", made=large)
+                        where = where_lost(exam, torch.float16, exam.vs, values)
+                        yield LOW_PRECISION(x, dtype="float16", made=large, where=where)
                         return
 
 
