@@ -101,8 +101,7 @@ def with_one_less(mask):
     return mask
 
 
-# Of a step. Where a function moves in steps of its own, those of 1, 1/2 and 1/4 agree by chance.
-FEW, PARTS = (1.0, 0.29), (1.0, 0.55, 0.29)
+PART = 0.29  # of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
 
 
 @dataclass
@@ -123,9 +122,9 @@ class Slope:
 def slopes_along(f, values, moves, y0, eps):
     """J · u for every output of `f`; moves: {i: u}, the changes of some inputs.
 
-    Central differences at two steps are extrapolated, at three where the two do not agree, and at
-    smaller ones where the three do not. A kink at the point itself shows in one-sided slopes whose
-    difference does not shrink with h.
+    Central differences at two steps are extrapolated; smaller ones are tried where the two do not
+    agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
+    with h.
     """
 
     def at(t):
@@ -140,22 +139,15 @@ def slopes_along(f, values, moves, y0, eps):
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
-        sides = {1e-3: probe}
-        for parts in (FEW, PARTS):
-            steps = [h * part for part in parts]
-            signed = [*steps, *(-t for t in steps)]
-            sides |= {t: at(t) for t in signed if t not in sides}
-            found = []
-            for o, y in enumerate(y0):
-                of_output = [sides[t][o] for t in signed]
-                for side in of_output:
-                    moved[o] |= side != y
-                k = moved[o].nonzero()[:, 0]  # one in a million may be left
-                found.append((k, central([t[k] for t in of_output], y[k], steps, eps, sizes[o])))
-            if all((fine | error.isinf()).all() for _, (_, error, *_, fine) in found):
-                break
-        for o, (k, (*few, left, right, fine)) in enumerate(found):
-            value, error = (torch.zeros_like(y0[o]).index_put_((k,), t) for t in few)
+        steps = h, PART * h
+        sides = [[probe if t == 1e-3 else at(t) for t in steps], [at(-t) for t in steps]]
+        for o, y in enumerate(y0):
+            for t in itertools.chain(*sides):
+                moved[o] |= t[o] != y
+            k = moved[o].nonzero()[:, 0]  # one in a million may be left
+            few = [[t[o][k] for t in side] for side in sides]
+            *few, left, right, fine = central(*few, y[k], steps, eps, sizes[o])
+            value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
             new = Slope(value, error, k, left, right)
             fine = torch.ones_like(moved[o]).index_put_((k,), fine)
             if old := best[o]:
@@ -179,35 +171,22 @@ def in_float32(t):
     return all((few == few.float()).all() for few in (t[:100], t))
 
 
-def central(sides, y, steps, eps, size):
+def central(plus, minus, y, steps, eps, size):
     """Value, error, slopes on the left and on the right, whether that is as exact as can be.
 
-    sides: the output at the +steps, two or three, the largest first, and at the -steps; size: of
-    the largest output.
+    plus, minus: the output at the two steps, the larger first; size: of the largest output.
     """
-    p, m, h = sides[: len(steps)], sides[len(steps) :], steps[0]
-    d = [(a - b) / (2 * t) for a, b, t in zip(p, m, steps, strict=True)]
-    if len(steps) == 2:
-        value = extrapolated(steps, d)
-        error = (value - d[1]).abs()
-    else:
-        first, second = extrapolated(steps[:2], d[:2]), extrapolated(steps[1:], d[1:])
-        value = extrapolated(steps[::2], (first, second))
-        error = (value - second).abs() + (second - first).abs() / 10
-    reach = torch.maximum(p[-1].abs(), y.abs())
+    (p, near_p), (m, near_m), (h, small) = plus, minus, steps
+    first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
+    value = (second - PART**2 * first) / (1 - PART**2)  # to a step of 0; both err with its square
+    reach = torch.maximum(near_p.abs(), y.abs())
     reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
     noise = 16 * eps * reach / h
-    wide, narrow = (p[0] + m[0] - 2 * y).abs() / h, (p[-1] + m[-1] - 2 * y).abs() / steps[-1]
+    wide, narrow = (p + m - 2 * y).abs() / h, (near_p + near_m - 2 * y).abs() / small
     kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
-    lost = (p[0] == y) & (m[0] == y)  # in rounding
-    error = error + noise
+    lost = (p == y) & (m == y)  # in rounding
+    error = (value - second).abs() + noise
     fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
-    left, right = (y - m[-1]) / steps[-1], (p[-1] - y) / steps[-1]
+    left, right = (y - near_m) / small, (near_p - y) / small
     return value, error, left, right, fine & error.isfinite()
-
-
-def extrapolated(steps, found):
-    """To a step of 0, of what changes with its square."""
-    (a, b), (x, y) = (step**2 for step in steps), found
-    return (a * y - b * x) / (a - b)
