@@ -107,6 +107,25 @@ def test_a_size_counts_only_where_something_is_summed():
     assert finding.code == "scaled", finding.message
 
 
+class SmallOfTwo(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x.exp() * w
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, w = ctx.saved_tensors
+        return grad_output * x.exp() * torch.where(x < -2, 1.1, 1.0) * w, grad_output * x.exp()
+
+
+def test_a_small_output_counts_where_all_inputs_are_moved_together():
+    x = torch.tensor([-3.0, 0.5, 7, 14], dtype=torch.float64)
+    (found,) = examine(SmallOfTwo, x, torch.ones_like(x)).findings
+    assert found.input == "x"
+    assert "at [0] (for these values) it is multiplied by 1.1" in found.message
+
+
 def test_a_bound_that_fits_a_handful_is_no_rule():
     numbers = torch.tensor([0.1, 0.2, 0.9, 1.3, 2.0])
     few = Spots(torch.arange(5), numbers > 0.5, numbers < 0.5, {"x": numbers})

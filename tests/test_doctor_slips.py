@@ -255,6 +255,103 @@ SLIPS = {  # forward, backward, what is said
         return (g * w.sin()).sum(1), gw, None""",
         "stood in place of `fitted(g * x[:, None] * w.cos(), w)`",
     ),
+    "a chain of methods before an operation": (
+        """        ctx.save_for_backward(x, w)
+        return x.cumsum(0) / w""",
+        """        x, w = ctx.saved_tensors
+        return g.flip(0).cumsum(0).flip(0) / w, -g * x.cumsum(0) / w**2, None""",
+        "`(g / w).flip(0).cumsum(0).flip(0)` stood in place of",
+    ),
+    "late in place of early": (
+        """        ctx.save_for_backward(x, w)
+        return torch.nn.functional.pad(x, (2, 0))[: len(x)] * w""",
+        """        x, w = ctx.saved_tensors
+        pad, n = torch.nn.functional.pad, len(x)
+        return pad(g * w, (2, 0))[:n], g * pad(x, (2, 0))[:n], None""",
+        "`pad(g * w, (0, 2))[-n:]` stood in place of `pad(g * w, (2, 0))[:n]`",
+    ),
+    "added where it is put": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(x, w, k)
+        return x[k] * w - x""",
+        """        x, w, k = ctx.saved_tensors
+        gx = -g
+        return gx.index_put((k,), gx[k] + g * w), g * x[k], None""",
+        "`gx.index_put((k,), g * w, accumulate=True)` stood in place of",
+    ),
+    "of another, by an index": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(x, w, k)
+        sums = x.new_zeros(3).index_add_(0, k, x)
+        return sums.square() / 2 * w.sum()""",
+        """        x, w, k = ctx.saved_tensors
+        sums = x.new_zeros(3).index_add(0, k, x)
+        gw = (g * sums.square() / 2).sum().expand_as(w)
+        return g[k] * x * w.sum(), gw, None""",
+        "`g[k] * sums[k]` stood in place of `g[k] * x`",
+    ),
+    "one factor of a power": (
+        """        ctx.save_for_backward(x, w)
+        return (x * w) ** 3 / 3""",
+        """        x, w = ctx.saved_tensors
+        y = x * w
+        return g * y**3, g * y**2 * x, None""",
+        "`y ** 2 * w` stood in place of `y**3`",
+    ),
+    "a dimension in parts": (
+        """        ctx.save_for_backward(x, w)
+        return x.repeat(2, 2) * w[0, 0]""",
+        """        x, w = ctx.saved_tensors
+        n, m = x.shape  # 3 @ 3
+        gw = torch.zeros_like(w)
+        gw[0, 0] = (g * x.repeat(2, 2)).sum()
+        return w[0, 0] * g.reshape(n, 2, m, 2).sum((1, 3)), gw, None""",
+        "`g.reshape(2, n, 2, m).sum((0, 2))` stood in place of",
+    ),
+    "a dimension in parts, in the middle": (
+        """        ctx.save_for_backward(x, w)
+        return x.repeat(1, 2) * w[0, 0]""",
+        """        x, w = ctx.saved_tensors
+        n = len(x)  # 3 @ 3
+        gw = torch.zeros_like(w)
+        gw[0, 0] = (g * x.repeat(1, 2)).sum()
+        return w[0, 0] * g.unflatten(1, (n, 2)).sum(2), gw, None""",
+        "`g.unflatten(1, (2, n)).sum(1)` stood in place of",
+    ),
+    "in pieces in place of turns": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([x, 2 * w], -1).flatten()""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = g.chunk(2, -1)
+        return gx, 2 * gw, None""",
+        "`g.unflatten(-1, (-1, 2)).unbind(-1)` stood in place of `g.chunk(2, -1)`",
+    ),
+    "under a name of its own": (
+        """        ctx.save_for_backward(x, w)
+        return torch.sin(x) * w""",
+        """        x, w = ctx.saved_tensors
+        wave = torch.sin
+        return g * torch.cos(x), g * wave(x), None""",
+        "`g * torch.cos(x) * w",
+    ),
+    "one number twice in a line": (
+        """        ctx.save_for_backward(x, w)  # 3 @ 3
+        return x - x.mean(0, keepdim=True) - w * (x * w).mean(0, keepdim=True)""",
+        """        x, w = ctx.saved_tensors
+        gw = -g * (x * w).mean(0, keepdim=True) - x * (g * w).mean(0, keepdim=True)
+        gx = g - g.mean(1, keepdim=True) - w * (g * w).mean(1, keepdim=True)
+        return gx, gw, None""",
+        "`gx = g - g.mean(0, keepdim=True) - w * (g * w).mean(0, keepdim=True)` stood in",
+    ),
+    "returned in another place": (
+        """        ctx.save_for_backward(x, w)
+        return x * w.detach()""",
+        """        x, w = ctx.saved_tensors
+        gx = g * w
+        w = None
+        return w, gx, None""",
+        "`w` and `gx` were exchanged in `return w, gx, None`",
+    ),
     "with a helper of the class": (
         """        ctx.save_for_backward(x, w)
         return Layer._wave(x) * w""",

@@ -117,7 +117,7 @@ def test_a_number_that_nothing_explains_is_said_at_last():
 
 
 class Sums(Function):
-    """One of two equal expressions is wrong; the loop keeps the source from being edited."""
+    """One of two equal expressions is wrong; `del` keeps the source from being edited."""
 
     @staticmethod
     def forward(ctx, x):
@@ -125,9 +125,8 @@ class Sums(Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        rounds, g = 1, grad_output
-        while rounds:
-            rounds -= 1
+        g = grad_output
+        del grad_output
         return (2 * g).flip(0) + (2 * g).flip(0).cumsum(0).flip(0)
 
 

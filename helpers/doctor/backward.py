@@ -13,6 +13,7 @@ from .forward import nodes
 from .gradient import Point
 from .report import brief, error, note, warning
 from .slopes import largest, position
+from .steps import InPlace, watching
 from .subject import CallError, differentiable
 
 trial = Trials()
@@ -48,10 +49,19 @@ def depends_on(exam, k):
             return subject.inputs[i]
 
 
+def with_places(exam, finding):
+    """The finding, and where backward changes in place what was there before it."""
+    with contextlib.suppress(CallError), watching(InPlace()) as watch:
+        exam.subject.gradients(exam.subject.values, exam.vs)
+    if places := [f"{text} ({place})" for text, place in watch.places.items()]:
+        finding.remedy = f"what backward changes: {', '.join(places[:3])}"
+    return finding
+
+
 @trial()
 def backward_changes_nothing(exam):
     if exam.first.grad_output_changed:
-        yield GRAD_OUTPUT_MODIFIED()
+        yield with_places(exam, GRAD_OUTPUT_MODIFIED())
     if exam.first.saved_changed:
         yield SAVED_MODIFIED(which=", by backward itself")
 
@@ -193,7 +203,10 @@ def backward_twice(exam):
                 setattr(*attribute)
 
     why = ", because it draws random numbers"
-    fine = yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why="")
+    fine = True
+    for finding in exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why=""):
+        fine = False
+        yield with_places(exam, finding)
     fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))
     if fine:
         yield from exam.compare(STATE_BETWEEN_CALLS, after_another_call)

@@ -276,11 +276,16 @@ def fits(t, like):
 
 
 def added(what, to, direction):
-    def words(factor):
+    def words(factor, scaled=""):
         how = "subtracted from" if factor < 0 else "added to"
-        return f"{times(abs(factor), what)} were {how} {to}"
+        return f"{what if scaled else times(abs(factor), what)}{scaled} were {how} {to}"
 
-    return Change(words, direction, keeps=True)
+    def names(factor, step):
+        for how, of in scalings(abs(factor), step.scope):
+            sign = -1 if factor < 0 else 1
+            yield words(factor, f", {how},"), lambda step, of=of, sign=sign: sign * of(step)
+
+    return Change(words, direction, keeps=True, names=names)
 
 
 def with_a_tensor(step):

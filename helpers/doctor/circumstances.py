@@ -11,6 +11,7 @@ from .examination import Trials
 from .exceptions import told
 from .reached import functions
 from .report import error, warning
+from .rewritten import with_line
 from .slopes import Dice
 from .subject import CallError, Subject, graph, has_gradient, phase, tensors
 from .surroundings import reseed
@@ -89,6 +90,15 @@ class Nothing(torch.autograd.Function):
 
 @trial(unless=STATE)
 def unused_outputs(exam):
+    def with_all_used(exam):
+        """An edit may not spoil what is right where all outputs are used."""
+        yield from of_unused_outputs(exam)
+        yield from exam.compare(NONE_NOT_HANDLED, lambda: gradients(exam, exam.vs))
+
+    yield from with_line(exam, of_unused_outputs, "backward", with_all_used)
+
+
+def of_unused_outputs(exam):
     subject, outputs, n = exam.subject, exam.run.outputs, len(exam.run.outputs)
     if not has_own_nodes(exam):
         return

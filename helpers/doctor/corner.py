@@ -10,7 +10,7 @@ from .repair import forgiving
 from .slopes import Dice
 from .subject import CallError
 
-FEW = 4, 6, 8, 12, 64, 100  # the size of a dimension, where forward permits it
+FEW = 5, 6, 8, 12, 64, 100  # the size of a dimension, where forward permits it
 
 
 def in_a_corner(exam, case):

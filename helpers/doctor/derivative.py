@@ -130,15 +130,17 @@ def derivative_of_forward(exam):
     found, changes, forwards, edits = {}, Known(), [], []
     known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
     of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
-    for io, cases in of_all.items():
+    # What explains a gradient that is not zero may explain that another one is.
+    for io, cases in sorted(of_all.items(), key=lambda item: not item[1][0].given.any()):
         cases.elsewhere = 0 not in wrong[io] and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         cases.wrong_through, cases.all = known_wrong, list(of_all.values())
         found[io] = diagnosis(exam, cases, changes, forwards, edits)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
-    in_order = sorted(found.items(), key=lambda item: item[1][0].code != "out-of-place")
-    for (i, o), (text, x, seen, words) in in_order:
+    in_order = sorted(of_all, key=lambda io: found[io][0].code != "out-of-place")
+    for i, o in in_order:
+        text, x, seen, words = found[i, o]
         of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
         sharp = text.code not in VAGUE
         said = [(t, not sharp and w.get("change"), w.get("other")) for t, w in of_this]
@@ -229,7 +231,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
-    sharp = text.code not in VAGUE
+    sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
     if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
         words |= rewritten(corner or cases, edits, few=sharp) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES:
@@ -238,7 +240,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
             or rewritten(corner or cases, edits, terms_first(case))
             or (corner and rewritten(whole, edits))
             or at_last(changes, is_constant)
-            or (text.code != "gradient-zero" and other_forward(whole, forwards))
+            or other_forward(whole, forwards, text.code == "gradient-zero")
             or at_last(changes)
             or {}
         )
@@ -279,8 +281,9 @@ VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",
     "gradient-zero", "grad-output-partly-ignored", "grad-output-scaled",
     "inner-derivative-forgotten", "jacobian-transposed", "mean-for-sum", "misplaced",
-    "operand-turned", "other-mask", "others-term", "outputs-scaled", "right-only-for-ones",
-    "scaled", "scaled-along", "shifted", "sum-for-mean", "swapped", "term-missing", "term-off",
+    "operand-turned", "other-mask", "other-output", "others-term", "outputs-scaled",
+    "right-only-for-ones", "scaled", "scaled-along", "shifted", "sum-for-mean", "swapped",
+    "term-missing", "term-off",
 )  # fmt: skip
 
 

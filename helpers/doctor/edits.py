@@ -16,7 +16,7 @@ ALIKE = [  # what is taken for each other
     set(names.split())
     for names in (
         "sum mean amax amin prod cumsum logsumexp", "tril triu", "sin cos tan", "sinh cosh tanh",
-        "exp expm1", "log log1p log2", "sigmoid tanh softmax", "min max amin amax",
+        "exp expm1", "log log1p log2 digamma lgamma", "sigmoid tanh softmax", "min max amin amax",
         "minimum maximum", "zeros_like ones_like", "repeat repeat_interleave tile expand",
         "argmax argmin argsort", "floor ceil round trunc", "sqrt rsqrt square",
         "scatter scatter_add", "scatter_ scatter_add_ add_", "index_copy index_add index_select",
@@ -85,6 +85,9 @@ def reordered(node):
         case ast.BinOp(left=ast.Call(func=ast.Attribute() as method) as call, op=op, right=b):
             yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
     match node:
+        case ast.BinOp(left=ast.Call() as call, op=op, right=b) if root_of(call) is not call:
+            yield with_root(call, lambda root: ast.BinOp(root, op, b))
+    match node:
         case ast.BinOp(left=a, op=op, right=ast.Call(func=ast.Attribute() as method) as call):
             yield ast.Call(at_end(ast.BinOp(a, op, method.value), method), call.args, call.keywords)
         case ast.Call(func=ast.Attribute(value=ast.BinOp(left=a, op=op, right=b)) as method):
@@ -93,6 +96,24 @@ def reordered(node):
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
             outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
             yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def root_of(node):
+    """What a chain of methods, two or more, is called of; otherwise the node."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute()) as inner)):
+            while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                inner = inner.func.value
+            return inner
+    return node
+
+
+def with_root(node, made):
+    """The same chain of methods of made(its root)."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        root = with_root(node.func.value, made)
+        return ast.Call(at_end(root, node.func), node.args, node.keywords)
+    return made(node)
 
 
 def gates(node):
@@ -125,6 +146,52 @@ def chains(node):
     if factor:
         yield from (parsed(f"{a} + {b}") for a, b in itertools.combinations(found, 2))
     yield from (parsed(f"{whole} + {text}") for text in found)
+
+
+def folded(node):
+    """A dimension in parts, some of which are summed: the parts in another order."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=of, args=sizes) as whole, attr="sum")):
+            if not isinstance(of, ast.Attribute) or not node.args:
+                return
+            inside = of.attr == "unflatten" and len(sizes) == 2
+            parts = sizes[1].elts if inside and isinstance(sizes[1], ast.Tuple) else sizes
+            try:
+                summed = ast.literal_eval(node.args[0])
+                first = ast.literal_eval(sizes[0]) if inside else 0
+            except ValueError:
+                return
+            summed = [summed] if isinstance(summed, int) else list(summed)
+            if of.attr not in ("reshape", "view", "unflatten") or min(*summed, first) < 0:
+                return
+            pairs = [(k, k + 1) for k in range(len(parts) - 1)]
+            for some in [[pair] for pair in pairs] + ([pairs[::2]] if pairs[2:] else []):
+                order = list(range(len(parts)))
+                for a, b in some:
+                    order[a], order[b] = b, a
+                news = [parts[k] for k in order]
+                dims = [order[d - first] + first if 0 <= d - first < len(parts) else d
+                        for d in summed]  # fmt: skip
+                args = [sizes[0], ast.Tuple(news, ast.Load())] if inside else news
+                dims = parsed(str(tuple(sorted(dims)) if dims[1:] else dims[0]))
+                keywords = whole.keywords
+                yield ast.Call(
+                    at_end(ast.Call(of, args, keywords), node.func), [dims, *node.args[1:]],
+                    node.keywords,
+                )  # fmt: skip
+
+
+def delayed(node):
+    """What is padded at one end and cut at the other: the other way round."""
+    match node:
+        case ast.Subscript(value=ast.Call(args=[x, ast.Tuple(elts=pads)]) as call, slice=index):
+            if len(pads) == 2 and ast.unparse(call.func).endswith("pad"):
+                turned = ast.Call(call.func, [x, ast.Tuple(pads[::-1], ast.Load())], call.keywords)
+                items = index.elts if isinstance(index, ast.Tuple) else [index]
+                for last in indices(items[-1]):
+                    news = [*items[:-1], last]
+                    index = ast.Tuple(news, ast.Load()) if news[1:] else last
+                    yield ast.Subscript(turned, index, ast.Load())
 
 
 def product(node):
@@ -213,11 +280,20 @@ def calls(node):
         interleave = ast.Attribute(func.value, "repeat_interleave", ast.Load())
         for d, arg in enumerate(args):
             yield ast.Call(interleave, [arg, ast.Constant(d - len(args))], [])
+    if name == "chunk" and len(args) == 2:  # in turns, not in pieces
+        text = f"{bracketed(func.value)}.unflatten({{0}}, (-1, {{1}})).unbind({{0}})"
+        count, dim = (ast.unparse(arg) for arg in args)
+        if method and dim == "-1":
+            yield parsed(text.format(dim, count))
     if name == "irfft":  # which counts what it has not been given twice
         whole = ast.Call(ast.Attribute(func.value, "ifft", ast.Load()), args, keywords)
         yield ast.Attribute(whole, "real", ast.Load())
     if name in ("index_put", "index_put_"):
-        yield ast.Call(func, args, [*keywords, ast.keyword("accumulate", ast.Constant(True))])
+        accumulate = [*keywords, ast.keyword("accumulate", ast.Constant(True))]
+        yield ast.Call(func, args, accumulate)
+        match args:
+            case [_, ast.BinOp(left=ast.Subscript(), op=Add(), right=more)]:
+                yield ast.Call(func, [args[0], more], accumulate)
 
 
 def other_dimensions(node):
@@ -258,8 +334,8 @@ def indices(node):
 def sums_in_place_of(value, index):
     """Of one element, or of each n-th: the sum over all, or over each n."""
     items = index.elts if isinstance(index, ast.Tuple) else [index]
-    ones = [k for k, item in enumerate(items) if isinstance(item, ast.Constant) and item.value == 0]
-    if ones and all(ast.unparse(item) in ("0", ":") for item in items):
+    ones = [k for k, item in enumerate(items) if isinstance(item, ast.Constant)]
+    if ones and all(k in ones or ast.unparse(item) == ":" for k, item in enumerate(items)):
         yield parsed(f"{bracketed(value)}.sum({tuple(ones) if ones[1:] else ones[0]})")
     text = bracketed(value)
     for k, item in enumerate(reversed(items), 1):

@@ -55,14 +55,43 @@ def harmless(fn, lines, cls=None, depth=2):
     inner = [known[name] for name in names & known.keys()]
     inner += [of_class[name] for name in attributes & of_class.keys()] if of_class else []
     within = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    for node in nodes:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
-                within.add(name)
+    for name, value in itertools.chain(*map(assigned, nodes)):
+        if isinstance(value, ast.Lambda) or is_of_torch(value, known):
+            within.add(name)
     called = known.keys() | within | BUILTINS
+    if depth == 2:  # in what is edited, each loop is made to end
+        nodes = [node for node in nodes if not isinstance(node, ast.While)]
     return all(is_fine(node, known, called, cls) for node in nodes) and all(
         computes(value, depth, cls) for value in inner
     )
+
+
+def assigned(line):
+    """(name, expression) of each name that an assignment binds to one."""
+    match line:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            yield name, value
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            if len(names) == len(values):
+                pairs = zip(names, values, strict=True)
+                yield from ((name.id, v) for name, v in pairs if isinstance(name, ast.Name))
+
+
+def is_of_torch(node, known):
+    """Is it a function of PyTorch, under its own name?"""
+    if not isinstance(node, ast.Attribute):
+        return False
+    value = known.get(root(node))
+    for name in ast.unparse(node).split(".")[1:]:
+        value = getattr(value, name, None)
+    return is_function(value)
+
+
+def is_function(value):
+    """Of PyTorch, or of math?"""
+    kinds = types.BuiltinFunctionType, types.FunctionType
+    name = value.__module__ or "torch" if isinstance(value, kinds) else ""
+    return name.split(".")[0] in ("torch", "math")
 
 
 def is_fine(node, known, called, cls):
@@ -141,6 +170,8 @@ def is_data(value, fn=None):
 
     fn: this function, whose own functions are harmless, too
     """
+    if is_function(value):
+        return True
     if inspect.isfunction(value):
         return fn is not None and f"{fn.__name__}.<locals>" in value.__qualname__
     if isinstance(value, (tuple, list, dict)):

@@ -42,17 +42,18 @@ ALIKE = (  # functions that are taken for each other
 )  # fmt: skip
 
 
-def other_forward(cases, known):
+def other_forward(cases, known, only_known=False):
     """The words for the forward whose gradient this wrong one is, or None.
 
     known: what was found for other gradients, which comes first; what is found is added
+    only_known: is nothing else tried, as of a gradient of zeros, which is that of many?
     """
     case = cases[0]
     size = sum(t.numel() for t in (*case.point.values, *case.point.outputs))
-    if case.none or size > LARGEST:
+    if case.none or size > LARGEST or only_known and not known:
         return None
     with forgiving():
-        return OtherForward(cases, known).found()
+        return OtherForward(cases, known).found(only_known)
     return None
 
 
@@ -110,10 +111,12 @@ class OtherForward:
             )
         return False
 
-    def found(self):
+    def found(self, only_known):
         for changes, words in self.known:
             if self.holds(changes):
                 return words
+        if only_known:
+            return None
         levels = (
             self.weighed(), self.numbers(), self.otherwise(), self.whole(), self.exchanged(),
             self.weighed_in_pairs(), self.in_loops(),

@@ -163,8 +163,8 @@ class Repair:
             return None
         plain, meant = (change.words(factor), factor), [*change.names(factor, step)]
         tidied = is_simple(factor)
-        for said, factor in (*meant, plain) if tidied else meant:
-            if self.holds({site: change.by(factor)}):
+        for said, by in (*meant, plain) if tidied else meant:
+            if self.holds({site: change.by(by)}):
                 return self.words(said, step)
         if not tidied:
             said, changes = plain[0], {site: change.by(plain[1])}

@@ -198,16 +198,17 @@ def mends(changed, cases):
     return False
 
 
-def with_line(exam, trial, name):
+def with_line(exam, trial, name, edited=None):
     """What this trial finds; with the one edit, if there is one, after which it finds nothing.
 
-    name: of what is edited, in the Functions that are applied
+    name: of what is edited, in the Functions that are applied; edited: the trial after an edit,
+    if it asks for more
     """
     with Work() as work:
         found = list(trial(exam))
     if any(f.severity == "error" for f in found) and not WITHOUT_LINES:
         with forgiving():
-            words = edit_after_which(exam, trial, name, allowed(work, SECONDS))
+            words = edit_after_which(exam, edited or trial, name, allowed(work, SECONDS))
             for finding in found if words else ():
                 finding.change, finding.place = words["change"], words["place"]
     return found

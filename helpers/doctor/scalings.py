@@ -39,3 +39,4 @@ def numbers_of(scope):
         for what, meant in (("the root of {}", n**0.5), ("{0} / ({0} - 1)", n / (n - 1 or 1))):
             if n > 1 and meant != round(meant, 3):  # or it is a plain number
                 yield what.format(name), meant
+    yield from ((name, n) for name, n in sizes.items() if n > 4)

@@ -13,6 +13,8 @@ from .edits import (
     bracketed,
     calls,
     chains,
+    delayed,
+    folded,
     gates,
     indices,
     numbers,
@@ -47,6 +49,7 @@ AROUND = (
     "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
     "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
     "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
+    "{}.sum(-2, keepdim=True)", "{}.sum(-2)",
     "{}.mean(-1, keepdim=True)", "{}.mean(0)", "{}.transpose(0, 1)", "{}.transpose(1, 2)",
     "{}.cumsum(0)", "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
     "torch.pi * {}", "{} / torch.pi", "{}.tril()", "{}.triu()",
@@ -87,7 +90,7 @@ def slips(source, values):
     yield from the_other_way(source)
     yield from in_all_alike(source, slots)
     yield from statements(source)
-    yield from of_kinds(source, slots, (reordered, gates, chains))
+    yield from of_kinds(source, slots, (reordered, gates, chains, folded, delayed))
     yield from exchanges(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
@@ -140,7 +143,7 @@ def omissions(source, values, terms=False):
     slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
     slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
-    batched = [k for k, d in enumerate(values.get("in_dims", ())) if d is not None]
+    batched = range(len(values.get("in_dims", ())))
     ways += [(f"{{}}.movedim(in_dims[{k}], 0)", "") for k in batched]
     ways = [("{}.clone()", "")] * source.saves + ways  # what is changed in place
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
@@ -257,10 +260,13 @@ def in_place_of(source, node, values, kinds):
         name = ast.unparse(node)
         yield from others(name, kinds)
         yield from scaled(name, kinds, whole_of(source))
+        yield from gathered(name, values)
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
+    elif power := power_of(node):
+        yield from (f"{bracketed(node.left)} ** {power - 1} * {n}" for n in others_of(node, kinds))
     elif isinstance(node, ast.Subscript) or (
         isinstance(node, (ast.Call, ast.BinOp)) and is_used(source, node)
     ):
@@ -268,6 +274,31 @@ def in_place_of(source, node, values, kinds):
     if re.search(COUNT, ast.unparse(node)):
         masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
         yield from (f"{name}.sum()" for name in masks)
+
+
+def power_of(node):
+    """Of a square, or a higher power."""
+    match node:
+        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=int(n))) if n > 1:
+            return n
+    return None
+
+
+def others_of(node, kinds):
+    """What may stand in the place of one factor of a power."""
+    return [name for name, kind in kinds.items()
+            if kind == "number" and name != ast.unparse(node.left)]  # fmt: skip
+
+
+def gathered(name, values):
+    """Of other tensors, elements that make the same shape."""
+    tensors = {n: t for n, t in values.items() if isinstance(t, torch.Tensor)}
+    like = tensors.get(name)
+    for other, t in tensors.items() if like is not None and like.dim() else ():
+        for index, i in tensors.items() if other != name and t.dim() else ():
+            if i.dtype is torch.int64 and i.dim() and i.numel() and t.dtype is like.dtype:
+                if i.shape + t.shape[1:] == like.shape and 0 <= i.min() and i.max() < len(t):
+                    yield f"{other}[{index}]"
 
 
 def the_other_way(source):
@@ -287,7 +318,7 @@ def in_all_alike(source, slots):
                 name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
                 like = calls, name, len(args), *[k.arg for k in keywords]
             case ast.Constant(value=value):
-                like = numbers, value
+                like = numbers, type(value), value
             case ast.BinOp(op=op):
                 like = operators, type(op)
             case ast.Slice(lower=a, upper=b):

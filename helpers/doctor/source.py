@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .applied import applied
-from .harmless import harmless
+from .harmless import assigned, harmless
 
 KEEP, ROUNDS = "what_the_doctor_keeps", 1000
 WRAPPINGS = ast.keyword, ast.Slice, ast.Starred, ast.comprehension
@@ -46,7 +46,8 @@ class Source:
             self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
         self.literals, self.slices = written_in(cls.forward)
         others = [of for of in map(inspect.unwrap, methods_of(cls)) if of is not fn]
-        self.elsewhere = [pair for of in others for pair in assigned(of)]
+        lines = [line for of in others for line in nodes_of(of)]
+        self.elsewhere = [pair for line in lines for pair in assigned(line)]
         try:
             lines, first = inspect.getsourcelines(fn)
             self.text = textwrap.dedent("".join(lines))
@@ -78,7 +79,8 @@ class Source:
                 for owner, key, node in items:
                     if isinstance(node, ast.AST):
                         self.up[node] = owner, key, parent
-        self.body = dict.fromkeys(n for line in lines for n in ast.walk(line))
+        nodes = [n for line in lines for n in ast.walk(line)]
+        self.body = dict.fromkeys(n for n in nodes if not hasattr(n, "is_no_ones"))
 
     def kept(self, found):
         """The function, which puts its variables, and what ctx has, in `found` as it returns."""
@@ -195,28 +197,17 @@ def methods_of(cls):
     return [of for name in names if inspect.isfunction(of := getattr(cls, name))]
 
 
-def assigned(fn):
-    """(name, expression) of all that it assigns to one name."""
-    for node in nodes_of(fn):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
-
-
 class Counted(ast.NodeTransformer):
     """Each `while` as a loop that ends, for an edit may be such that it would not."""
 
     def visit_While(self, node):
         self.generic_visit(node)
-        (stop,) = ast.parse("if not 0: break").body
-        stop.test.operand = node.test
-        rounds, target = parsed_as(f"range({ROUNDS})"), ast.Name(KEEP, ast.Store())
-        loop = ast.For(target, rounds, [stop, *node.body], [])
+        (loop,) = ast.parse(f"for {KEEP} in range({ROUNDS}):\n    if not 0: break").body
+        for ours in ast.walk(loop):
+            ours.is_no_ones = True
+        loop.body[0].test.operand = node.test
+        loop.body += node.body
         return ast.fix_missing_locations(ast.copy_location(loop, node))
-
-
-def parsed_as(text):
-    return ast.parse(text, mode="eval").body
 
 
 def unused(cls):

@@ -179,6 +179,9 @@ class Watch(TorchFunctionMode):
                 small = 0 < value.numel() <= LARGEST and not value.is_complex()
                 if small and has_memory(value):  # to read what is freed would end Python
                     found.setdefault(name, self.copy(value))
+                elif value.numel() > LARGEST:  # whose sizes have a name, too
+                    sizes = ((f"{name[:-1]}.shape[{d}]`", n) for d, n in enumerate(value.shape))
+                    found.update((text, n) for text, n in sizes if n > 4)
             elif isinstance(value, (int, float)):
                 found.setdefault(name, value)
         return found
@@ -214,6 +217,32 @@ class Watch(TorchFunctionMode):
         with torch.no_grad():
             new = self.changes[step.site](step).to(value.dtype)
             return value.copy_(new) if step.in_place else new
+
+
+class InPlace(TorchFunctionMode):
+    """Notes in `places` where backward changes what was there before: {expression: line}."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.made = {}, []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name, frame = getattr(func, "__name__", ""), frame_of_a_step()
+        value = func(*args, **(kwargs or {}))
+        changed = args[0] if args and re.search(r"[a-z]_$|^__(i\w+|setitem)__$", name) else None
+        if (
+            frame is not None
+            and is_real(changed)
+            and not any(shares(changed, t) for t in self.made)
+        ):
+            self.places[source(frame)] = f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
+        elif is_real(value) and not any(shares(value, a) for a in args if is_real(a)):
+            self.made.append(value)
+        return value
+
+
+def shares(a, b):
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 @contextlib.contextmanager
