@@ -105,7 +105,9 @@ def with_other_arguments(subject, whole=False):
         if value not in own.values() and (type(value) is float or subject.only_computes):
             other = copy.copy(subject)
             other.fn = functools.partial(with_another_number, subject.fn, cls, k)
-            other.what = f"`{cls.__name__}` is given {another(value):.3g} in place of {value:.3g}"
+            other.what = f"`{cls.__name__}` is given {another(value):.3g}, not {value:.3g}"
+            if "Generated" in cls.__name__:  # by PyTorch, for an operator
+                other.what = f"{another(value):.3g} is given in place of {value:.3g}"
             vars(other).pop("numbers", None)
             yield other
     masks = [k for k, t in enumerate(subject.tensors) if k not in subject.examined and is_mask(t)]

@@ -198,6 +198,8 @@ def backward_twice(exam):
             setattr(cls, name, torch.zeros_like(t))
         try:
             return subject.backward(run, vs)
+        except CallError:  # with what another call has left
+            return [None] * len(subject.values)
         finally:
             for attribute in kept:
                 setattr(*attribute)

@@ -75,7 +75,7 @@ def _wrong_instance(attempt, arguments, like, x):
         (r"tensor \d of a Function", "x"),
         ("the order of the factors, and every", "every"),  # of factors there are none
         (
-            r"is right, but (transposed|its dimensions are permuted .*?)\. At",
+            r"is right, but (transposed|its dimensions are permuted: .*? it is right)\. At",
             "has the numbers of grad_output in their old order, as a reshape or a view leaves "
             "them. At",
         ),

@@ -26,7 +26,7 @@ class Power(Function):
         return grad_output * ctx.n * x ** (ctx.n - 1), None
 
 
-POWERS = {f"with n = {n}": [SAMPLE, n] for n in (3, 2, 5, 1)}
+POWERS = {f"with n = {n}": [SAMPLE, n] for n in (3, 2, 1)}
 EXERCISE_1 = Exercise(
     number="3.1",
     name="Power",
@@ -42,10 +42,11 @@ EXERCISE_1 = Exercise(
          "when it changes in place. Look at: ctx.save_for_backward."),
         ("ctx.n", "Power.n", "two calls with another n"),
         ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
-        ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)", "with n = 5"),
+        ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)",
+         "but wrong where `n` is 4."),
         ("        return grad_output", "        with torch.no_grad(): return grad_output",
          "without a word"),
-        ("x ** (", "x.abs() ** (", "with n = 2: The gradient of `x`"),
+        ("x ** (", "x.abs() ** (", "but wrong where `n` is 4."),
     ],
     like=torch.pow,
     # n = 1 comes last: much that is wrong looks half right there.

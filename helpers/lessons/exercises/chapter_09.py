@@ -254,7 +254,7 @@ EXERCISE_2 = Exercise(
         ("(x.abs() > ctx.limit)", "torch.ones_like(x)",
          "with limit 0.5: The gradient of `x` is right in part: where the magnitude of `x` is "
          "below `ctx.limit` = 0.5,"),
-        ("- limit", "- 0.5", "opcheck passes, but with limit 1.5: `forward`"),
+        ("- limit", "- 0.5", "wrong where 0.4 is given in place of 0.5."),
         ("ctx.limit), None", "0.5), None", "opcheck passes, but with limit 1.5: The gradient"),
         ("array = x.numpy()", "array = x.numpy() * (limit != 0)", "with limit 0.0: `forward`"),
         ("    soft_threshold.register_autograd(backward, setup_context=setup_context)\n", "",
