@@ -36,7 +36,7 @@ Sources of the ideas
   https://github.com/pytorch/pytorch/issues/53876; the random direction of JAX's `check_grads`,
   https://docs.jax.dev/en/latest/_autosummary/jax.test_util.check_grads.html; the dot-product test
   of linear operators, https://pylops.readthedocs.io/en/v2.6.0/tutorials/dottest.html
-- central differences at h, h/2, h/4, extrapolated (Richardson), and their disagreement as an error
+- central differences at two steps, extrapolated (Richardson), and their disagreement as an error
   bar: numdifftools, https://github.com/pbrod/numdifftools
 - not the complex step, which is more exact but needs a forward that is analytic and takes complex
   numbers: https://blogs.mathworks.com/cleve/2013/10/14/complex-step-differentiation/
