@@ -346,3 +346,66 @@ def test_how_dimensions_are_to_be_permuted():
     (grad,) = torch.autograd.grad(CyclesDimensions.apply(x), x, v := random(3, 3, 3, seed=1))
     torch.testing.assert_close(grad.permute(order), v.permute(2, 0, 1))
     assert found.remedy.endswith("; and why backward never uses `inverse`")
+
+
+class SmallIndex(Function):
+    """The index of a maximum is kept in eight bits."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y, k = x.max(-1)
+        ctx.save_for_backward(k.to(torch.uint8))
+        ctx.size = x.shape[-1]
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (k,) = ctx.saved_tensors
+        zeros = grad_output.new_zeros(*grad_output.shape, ctx.size)
+        return zeros.scatter(-1, k.long()[..., None], grad_output[..., None])
+
+
+def test_what_few_elements_do_not_change_is_not_called_flat():
+    assert [f.code for f in errors(examine(SmallIndex, random(100, 400)))] != ["straight-through"]
+
+
+class OthersOf(Function):
+    """At this size, c * c - 1 is what belongs there, too."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        n, c = x.shape
+        return x.square().sum() / ((c - 1) * n)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        n, c = x.shape
+        return grad_output * 2 * x / (c - 1)
+
+
+def test_what_fits_this_size_by_chance_is_not_said():
+    (found,) = errors(examine(OthersOf, random(6, 5)))
+    assert found.change.endswith(("divided by `n`", "divided by `len(x)`"))
+
+
+class WeighsTwo(Function):
+    """What is returned for one is that of the other, and computed only where it is asked for."""
+
+    @staticmethod
+    def forward(ctx, x, s, b):
+        ctx.save_for_backward(x, s)
+        return x * s + b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, s = ctx.saved_tensors
+        gs = (grad_output * x).sum() if ctx.needs_input_grad[1] else None
+        gb = grad_output.sum() if ctx.needs_input_grad[2] else None
+        return grad_output * s, gb, gs
+
+
+def test_what_follows_from_an_exchange_is_not_said_again():
+    found = errors(examine(WeighsTwo, random(5), random(1)[0], random(1, seed=1)[0]))
+    assert {f.code for f in found} == {"swapped"}

@@ -68,7 +68,7 @@ SLIPS = {  # forward, backward, what is said
         for j in range(len(w)):
             gx.narrow(0, j, steps).add_(g * w[j])
         return gx, torch.stack([(g * x[0:steps]).sum() for j in range(len(w))]), None""",
-        "`x[0 + j:steps + j]` stood in place of `x[0:steps]`",
+        "`x[j:steps + j]` stood in place of `x[0:steps]`",
     ),
     "two operations in another order": (
         """        ctx.save_for_backward(x, w)
@@ -351,6 +351,74 @@ SLIPS = {  # forward, backward, what is said
         w = None
         return w, gx, None""",
         "`w` and `gx` were exchanged in `return w, gx, None`",
+    ),
+    "a bound on one side only": (
+        """        ctx.save_for_backward(x, w)
+        return x.clamp(-0.9, 0.9) * w""",
+        """        x, w = ctx.saved_tensors
+        return g * w * (x <= 0.9), g * x.clamp(-0.9, 0.9), None""",
+        "`x.abs() <= 0.9` stood in place of `x <= 0.9`",
+    ),
+    "one after the other in place of turns": (
+        """        ctx.save_for_backward(x, w)
+        pairs = x.unflatten(-1, (-1, 2)) if len(x) % 2 == 0 else x[:4].unflatten(-1, (-1, 2))
+        return pairs[:, 0] * pairs[:, 1]""",
+        """        x, w = ctx.saved_tensors
+        a, b = x[:4:2], x[1:4:2]
+        gx = torch.zeros_like(x)
+        gx[:4] = torch.cat([g * b, g * a], -1)
+        return gx, None, None""",
+        "`torch.stack([g * b, g * a], -1).flatten(-2)` stood in place of",
+    ),
+    "a term at the indices": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(x, w, k)
+        return x.new_zeros(3).index_add_(0, k, x) + w[:3]""",
+        """        x, w, k = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gw[:3] = g
+        return gx, gw, None""",
+        "g[k]",
+    ),
+    "a slice of forward, by what ctx holds": (
+        """        ctx.save_for_backward(x, w)
+        first, every = 2, 3
+        ctx.first, ctx.every = first, every
+        return x[first::every].sin() * w[first::every]""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gx[:: ctx.every] = g * x.narrow(0, 2, 1).cos() * w.narrow(0, 2, 1)
+        gw.narrow(0, 2, 1).copy_(g * x.narrow(0, 2, 1).sin())
+        return gx, gw, None""",
+        "`ctx.first::ctx.every` stood in place of `:: ctx.every`",
+    ),
+    "slices that are one too late": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([(x[1:4] * w[:3]).sum(), (x[0:3] * w[:3]).sum()])""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gx[1:4] += g[0] * w[:3]
+        gx[0:3] += g[1] * w[:3]
+        gw[:3] = g[0] * x[2:5] + g[1] * x[1:4]
+        return gx, gw, None""",
+        "g[0] * x[2 - 1:5 - 1] + g[1] * x[1 - 1:4 - 1]",
+    ),
+    "twice in place of both ways round": (
+        """        ctx.save_for_backward(x, w)
+        return (x + x.mT) @ w""",
+        """        x, w = ctx.saved_tensors
+        s = g @ w.mT
+        return 2 * s, (x + x.mT).mT @ g, None""",
+        "`s + s.mT` stood in place of `2 * s`",
+    ),
+    "a name, with the sign that it has": (
+        """        ctx.axis = step - 2
+        ctx.save_for_backward(x, w)  # 3 @ 3
+        return x.cumsum(ctx.axis) * w""",
+        """        x, w = ctx.saved_tensors
+        gx = (g * w).flip(ctx.axis).cumsum(-1).flip(ctx.axis)
+        return gx, g * x.cumsum(ctx.axis), None""",
+        "`ctx.axis` stood in place of `-1`",
     ),
     "with a helper of the class": (
         """        ctx.save_for_backward(x, w)

@@ -117,3 +117,21 @@ def with_other_arguments(subject, whole=False):
             with_one_less(t) if k in masks else t for k, t in enumerate(subject.tensors)
         ]
         yield other
+
+
+def of_fewer(subject, size=None):
+    """The subject with one element less in each dimension of this size, if it is one of many.
+
+    By default that of the rows, if all its inputs have as many.
+    """
+    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
+    rows = {len(t) for t in own if t.dim()}
+    dense = not any(t.is_sparse for t in own)
+    if size is None and len(rows) == 1:
+        (size,) = rows
+    if dense and size and size > 1:
+        other = copy.copy(subject)
+        fewer = [t[tuple(slice(n - (n == size)) for n in t.shape)] for t in own]
+        other.tensors = fewer + subject.tensors[len(own) :]
+        other.values = [other.tensors[k] for k in other.examined]
+        yield other

@@ -1,11 +1,10 @@
 """Trials of backward: what it returns, and whether it returns the same once more."""
 
 import contextlib
-import copy
 
 import torch
 
-from .applied import with_other_arguments
+from .applied import of_fewer, with_other_arguments
 from .cuts import CUT_OFF
 from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
@@ -163,17 +162,6 @@ def left_on_classes(exam):
                   if isinstance(t, torch.Tensor) and t is not before[cls].get(name)]  # fmt: skip
 
 
-def of_fewer(subject):
-    """The subject without the last of its rows, with these, if its inputs have as many."""
-    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
-    rows = {len(t) for t in own if t.dim()} if not any(t.is_sparse for t in own) else ()
-    if len(rows) == 1 and min(rows) > 1:
-        other = copy.copy(subject)
-        fewer = [t[:-1] if t.dim() else t for t in own]
-        other.tensors = fewer + subject.tensors[len(own) :]
-        yield other, [other.tensors[k] for k in subject.examined]
-
-
 @trial(unless=("saved-modified",))
 def backward_twice(exam):
     subject, run, vs = exam.subject, exam.run, exam.vs
@@ -190,7 +178,8 @@ def backward_twice(exam):
         near = [exam.dice.nearby(v) for v in subject.values]
         turned = [-v.flip(tuple(range(v.dim()))) for v in near]  # with other signs
         others = [(other, near) for other in with_other_arguments(subject)]
-        for other, values in ((subject, near), (subject, turned), *of_fewer(subject), *others):
+        fewer = [(other, other.values) for other in of_fewer(subject)]
+        for other, values in ((subject, near), (subject, turned), *fewer, *others):
             with contextlib.suppress(CallError):
                 other.run(values, seed=3)
         kept = [(cls, name, getattr(cls, name)) for cls, name in left]

@@ -129,6 +129,7 @@ class Cases(tuple):
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""
         found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(), 3)]
+        found += self[0].of_other_sizes() if not self.whole else ()
         return [c for c in (*self.whole, *found) if c.trusted.any()]
 
     def each(self):

@@ -67,6 +67,7 @@ def operators(node):
             for other in COMPARISONS:
                 if not isinstance(op, other):
                     yield ast.Compare(a, [other()], b)
+            yield ast.Compare(parsed(f"{bracketed(a)}.abs()"), [op], b)
         case ast.IfExp(body=a, orelse=b):
             yield from (a, b)
 
@@ -134,6 +135,8 @@ def gates(node):
 def chains(node):
     """A product of matrices, with others of them transposed, or with the sum of two such."""
     terms, factor = product(node)
+    if len(terms) == 1 and factor == "2 * ":
+        yield parsed(f"{terms[0]} + {terms[0]}.mT")
     if not 2 <= len(terms) <= 3:
         return
     whole, found = ast.unparse(node), {}
@@ -280,6 +283,9 @@ def calls(node):
         interleave = ast.Attribute(func.value, "repeat_interleave", ast.Load())
         for d, arg in enumerate(args):
             yield ast.Call(interleave, [arg, ast.Constant(d - len(args))], [])
+    if name == "cat" and args[1:] and ast.unparse(args[1]) == "-1":  # nor one after the other
+        stacked = ast.Call(ast.Attribute(func.value, "stack", ast.Load()), args, keywords)
+        yield parsed(f"{ast.unparse(stacked)}.flatten(-2)")
     if name == "chunk" and len(args) == 2:  # in turns, not in pieces
         text = f"{bracketed(func.value)}.unflatten({{0}}, (-1, {{1}})).unbind({{0}})"
         count, dim = (ast.unparse(arg) for arg in args)
@@ -317,6 +323,8 @@ def indices(node):
             for lower, upper in (turned, (None, None), (b, a), (a, None), (None, b)):
                 yield ast.Slice(lower, upper, c)
             yield ast.Slice(a, b, parsed("-1") if c is None else None)
+            for n in ("- 1", "+ 1") if a and b else ():
+                yield ast.Slice(*(parsed(f"{bracketed(end)} {n}") for end in (a, b)), c)
         case ast.Subscript(value=value, slice=index):
             yield value
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):

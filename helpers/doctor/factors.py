@@ -16,7 +16,14 @@ POWERS = (-1, "lacks"), (1, "has once too often"), (-2, "lacks twice"), (2, "has
 
 def is_flat(cases):
     """Does the output not change at all?"""
-    return all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases)
+    flat = all((c.expected.abs() <= c.limit)[:, c.trusted].all() for c in cases)
+    return flat and not any(c.sparse and moves(c) for c in cases)
+
+
+def moves(case):
+    """Does the output change where all elements of the input do?"""
+    slope = case.point.slopes(case.i, case.point.dice.direction(case.x))[case.o]
+    return bool((slope.value.abs() > slope.error).any())
 
 
 def whose(cases):

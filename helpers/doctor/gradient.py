@@ -7,10 +7,12 @@ import math
 
 import torch
 
-from .applied import with_other_arguments
+from .applied import of_fewer, with_other_arguments
 from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
 from .where import relation
+
+FEW = 24  # elements, of many, that tell whether it is right for another grad_output
 
 
 class Point:
@@ -184,6 +186,7 @@ class Case:
         point = copy.copy(self.point)
         point.vs = [[made(v) for v in vs] if o == self.o else vs for o, vs in enumerate(point.vs)]
         point.known, point.returned = {}, {}
+        point.limit = min(point.limit, FEW) if self.sparse else point.limit
         return Case(point, self.i, self.o, self.tolerance)
 
     @property
@@ -320,6 +323,15 @@ class Case:
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)
+
+    def of_other_sizes(self):
+        """The same for inputs of one row, or one column, less, so that no size fits by chance."""
+        for size in sorted(n for n in set(self.shape) if n > 2 and not self.sparse):
+            for subject in of_fewer(self.subject, size):
+                with contextlib.suppress(CallError, RuntimeError):
+                    yield Case(
+                        Point(subject, subject.values, Dice()), self.i, self.o, self.tolerance
+                    )
 
 
 def borders(shape):

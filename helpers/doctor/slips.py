@@ -26,9 +26,12 @@ from .edits import (
 from .harmless import NEVER
 from .lines import of_a_line, statements
 from .slots import (
+    at_indices,
     fits,
+    gathered,
     grows,
     is_name,
+    is_number,
     is_sign,
     is_used,
     is_value,
@@ -37,7 +40,9 @@ from .slots import (
     kinds_of,
     of_one_argument,
     others,
+    others_of,
     parts_of,
+    power_of,
     scaled,
     slots_of,
     suits,
@@ -151,6 +156,9 @@ def omissions(source, values, terms=False):
     then += [(template, "") for template in AROUND]
     then += [(template, name) for template in THEN for name in kinds]
     then += [(template, text) for template in WITH_A_PART for text in parts_of(source)]
+    if terms:
+        some = itertools.product(with_a_name[:2], at_indices(values))
+        then = [*some, *then]
 
     def turned(name):
         return [template.format(name) for template in EACH] if name in kinds else []
@@ -238,8 +246,12 @@ def other_slices(source, slots, values, kinds):
     found = {ast.unparse(node): node for *_, node in slots if isinstance(node, ast.Slice)}
     known = values.keys() | {node.id for node in source.body if isinstance(node, ast.Name)}
     for text, node in source.slices.items():
-        if all(n.id in known for n in ast.walk(node) if isinstance(n, ast.Name)):
-            found[text] = node
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        on_ctx = {name for name in names - known if f"ctx.{name}" in values}
+        if names <= known | on_ctx:
+            for name in on_ctx:
+                text = re.sub(rf"\b{name}\b", f"ctx.{name}", text)
+            found[text] = ast.parse(f"x[{text}]", mode="eval").body.slice if on_ctx else node
     loops = [node.target for node in source.body if isinstance(node, (ast.For, ast.comprehension))]
     counted = list(dict.fromkeys(target.id for target in loops if isinstance(target, ast.Name)))
     for owner, key, node in slots:
@@ -247,11 +259,13 @@ def other_slices(source, slots, values, kinds):
             if text not in (ast.unparse(node), ":"):
                 yield Edit([(owner, key, other)], node)
         match node:
-            case ast.Slice(lower=a, upper=b) if b:
-                later = counted if a else [name for name in kinds if kinds[name] == "int"]
+            case ast.Slice(lower=a, upper=b, step=c) if b:
+                later = [name for name in kinds if kinds[name] == "int"]
+                later = counted if a and ast.unparse(a) != "0" else [*counted, *later]
                 for name in later:
-                    ends = [f"{ast.unparse(end)} + {name}" if end else name for end in (a, b)]
-                    yield Edit([(owner, key, ast.Slice(*map(parsed, ends)))], node)
+                    start = f"{ast.unparse(a)} + {name}" if a and ast.unparse(a) != "0" else name
+                    ends = parsed(start), parsed(f"{ast.unparse(b)} + {name}")
+                    yield Edit([(owner, key, ast.Slice(*ends, c))], node)
 
 
 def in_place_of(source, node, values, kinds):
@@ -261,7 +275,7 @@ def in_place_of(source, node, values, kinds):
         yield from others(name, kinds)
         yield from scaled(name, kinds, whole_of(source))
         yield from gathered(name, values)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    elif is_number(node) and not is_sign(source.up[node][2]):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
@@ -274,31 +288,6 @@ def in_place_of(source, node, values, kinds):
     if re.search(COUNT, ast.unparse(node)):
         masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
         yield from (f"{name}.sum()" for name in masks)
-
-
-def power_of(node):
-    """Of a square, or a higher power."""
-    match node:
-        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=int(n))) if n > 1:
-            return n
-    return None
-
-
-def others_of(node, kinds):
-    """What may stand in the place of one factor of a power."""
-    return [name for name, kind in kinds.items()
-            if kind == "number" and name != ast.unparse(node.left)]  # fmt: skip
-
-
-def gathered(name, values):
-    """Of other tensors, elements that make the same shape."""
-    tensors = {n: t for n, t in values.items() if isinstance(t, torch.Tensor)}
-    like = tensors.get(name)
-    for other, t in tensors.items() if like is not None and like.dim() else ():
-        for index, i in tensors.items() if other != name and t.dim() else ():
-            if i.dtype is torch.int64 and i.dim() and i.numel() and t.dtype is like.dtype:
-                if i.shape + t.shape[1:] == like.shape and 0 <= i.min() and i.max() < len(t):
-                    yield f"{other}[{index}]"
 
 
 def the_other_way(source):

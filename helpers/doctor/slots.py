@@ -1,6 +1,7 @@
 """The places in a function's source where something may be put, and what there is to put there."""
 
 import ast
+import itertools
 
 import torch
 
@@ -123,9 +124,19 @@ def is_used(source, node):
 
 def is_value(source, node):
     kinds = ast.Name, ast.Call, ast.BinOp, ast.Subscript, ast.Attribute, ast.UnaryOp
-    if not isinstance(node, kinds) or is_argument(source, node) is False:
+    if not isinstance(node, kinds) or is_argument(source, node) is False or is_of_sizes(node):
         return False
     return ast.unparse(node) not in ("ctx", "ctx.saved_tensors", *MODULES)
+
+
+def is_of_sizes(node):
+    """Is it a shape, or a part of one? Times a number, it is one of very many dimensions."""
+    match node:
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            return is_of_sizes(value)
+        case ast.Call(func=ast.Attribute(attr="size"), args=[]):
+            return True
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
 
 
 def is_whole(source, node):
@@ -156,3 +167,44 @@ def of_one_argument(source):
                 if len(of.args) == 1:
                     found[name] = None
     return list(found)
+
+
+def is_number(node):
+    """As it is written, with its sign."""
+    node = node.operand if is_sign(node) else node
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def power_of(node):
+    """Of a square, or a higher power."""
+    match node:
+        case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=int(n))) if n > 1:
+            return n
+    return None
+
+
+def others_of(node, kinds):
+    """What may stand in the place of one factor of a power."""
+    return [name for name, kind in kinds.items()
+            if kind == "number" and name != ast.unparse(node.left)]  # fmt: skip
+
+
+def gathered(name, values):
+    """Of other tensors, elements that make the same shape."""
+    like = values.get(name)
+    if isinstance(like, torch.Tensor) and like.dim():
+        for text, shape in at_indices(values).items():
+            if shape == like.shape and not text.startswith(f"{name}["):
+                yield text
+
+
+def at_indices(values):
+    """{text: shape} of the tensors at the indices that are at hand."""
+    tensors = {n: t for n, t in values.items() if isinstance(t, torch.Tensor) and t.numel()}
+    indices = {n: i for n, i in tensors.items() if i.dtype is torch.int64 and i.dim()}
+    pairs = itertools.product(tensors.items(), indices.items())
+    return {
+        f"{name}[{index}]": i.shape + t.shape[1:]
+        for (name, t), (index, i) in pairs
+        if t.dim() and kind_of(t) == "number" and 0 <= i.min() and i.max() < len(t)
+    }
