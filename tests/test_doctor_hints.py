@@ -409,3 +409,23 @@ class WeighsTwo(Function):
 def test_what_follows_from_an_exchange_is_not_said_again():
     found = errors(examine(WeighsTwo, random(5), random(1)[0], random(1, seed=1)[0]))
     assert {f.code for f in found} == {"swapped"}
+
+
+class GuardedByAnother(Function):
+    @staticmethod
+    def forward(ctx, x, s, b):
+        ctx.save_for_backward(x, s)
+        return x * s + b
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, s = ctx.saved_tensors
+        gb = grad_output.sum() if ctx.needs_input_grad[1] else None
+        return grad_output * s, (grad_output * x).sum(), gb
+
+
+def test_which_needs_input_grad_is_asked_for():
+    (found,) = errors(examine(GuardedByAnother, random(5), random(1)[0], random(1, seed=1)[0]))
+    assert (found.code, found.input) == ("needs-input-grad-wrong", "b")
+    asked = "ctx.needs_input_grad"
+    assert found.change == f"right if: `{asked}[2]` stood in place of `{asked}[1]`"

@@ -390,7 +390,7 @@ SLIPS = {  # forward, backward, what is said
         gx[:: ctx.every] = g * x.narrow(0, 2, 1).cos() * w.narrow(0, 2, 1)
         gw.narrow(0, 2, 1).copy_(g * x.narrow(0, 2, 1).sin())
         return gx, gw, None""",
-        "`ctx.first::ctx.every` stood in place of `:: ctx.every`",
+        "`gx[ctx.first::ctx.every]` stood in place of `gx[:: ctx.every]`",
     ),
     "slices that are one too late": (
         """        ctx.save_for_backward(x, w)

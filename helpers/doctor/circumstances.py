@@ -152,6 +152,15 @@ def key(tensor):
 
 @trial(unless=(*STATE, "swapped"))
 def only_one_input(exam):
+    def with_all_wanted(exam):
+        """An edit may not spoil what is right where all gradients are wanted."""
+        yield from (f for f in of_only_one_input(exam) if f.severity == "error")
+        yield from exam.compare(NEEDS_INPUT_GRAD_WRONG, lambda: gradients(exam, exam.vs))
+
+    yield from with_line(exam, of_only_one_input, "backward", with_all_wanted)
+
+
+def of_only_one_input(exam):
     subject, n = exam.subject, len(exam.subject.values)
     if n < 2 or not has_own_nodes(exam):
         return

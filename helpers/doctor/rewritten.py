@@ -209,7 +209,7 @@ def with_line(exam, trial, name, edited=None):
     if any(f.severity == "error" for f in found) and not WITHOUT_LINES:
         with forgiving():
             words = edit_after_which(exam, edited or trial, name, allowed(work, SECONDS))
-            for finding in found if words else ():
+            for finding in (f for f in found if words and f.severity == "error"):
                 finding.change, finding.place = words["change"], words["place"]
     return found
 
