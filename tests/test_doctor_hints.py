@@ -204,18 +204,18 @@ class Scores(Function):
 
 
 class Blocks(Function):
-    """Of 40 columns, which forward insists on, each four belong together."""
+    """Of the columns, of which forward insists on a multiple of ten, some belong together."""
 
     @staticmethod
     def forward(ctx, x, s):
         ctx.save_for_backward(x, s)
-        return (x.unflatten(1, (10, 4)) * s[:, None]).flatten(1)
+        return (x.unflatten(1, (10, -1)) * s[:, None]).flatten(1)
 
     @staticmethod
     def backward(ctx, grad_output):
         x, s = ctx.saved_tensors
-        blocks = grad_output.unflatten(1, (10, 4))
-        gs = (blocks * x.unflatten(1, (10, 4))).sum((0, 2))
+        blocks = grad_output.unflatten(1, (10, -1))
+        gs = (blocks * x.unflatten(1, (10, -1))).sum((0, 2))
         return (blocks * s.flip(0)[:, None]).flatten(1), gs
 
 
@@ -223,7 +223,7 @@ class Blocks(Function):
     ("fn", "shapes", "said"),
     [
         (Scores, [(300, 200)], "`x > 0` stood in place of `x < 0`"),
-        (Blocks, [(40, 40), (10,)], "`s` stood in place of `s.flip(0)`"),
+        (Blocks, [(400, 400), (10,)], "`s` stood in place of `s.flip(0)`"),
         (Blocks, [(4000, 40), (10,)], "`s` stood in place of `s.flip(0)`"),
     ],
 )
@@ -232,6 +232,16 @@ def test_a_mend_is_found_in_a_corner_and_holds_of_the_whole(fn, shapes, said):
     assert [f.input for f in found] == ["x"]
     assert said in found[0].change
     assert "in a corner of shape" not in found[0].evidence  # what is seen is that of the whole
+
+
+def test_what_is_large_and_so_slow_is_cut_down_too(monkeypatch):
+    monkeypatch.setattr("helpers.doctor.subject.SLOW", 1e9)
+    monkeypatch.setattr("helpers.doctor.derivative.BIG", 1e4)
+    (found,) = errors(examine(Scores, random(100, 150)))
+    assert "`x > 0` stood in place of `x < 0`" in found.change
+    monkeypatch.setattr("helpers.doctor.derivative.BIG", 1e9)
+    (found,) = errors(examine(Scores, random(100, 150)))
+    assert not found.change
 
 
 class Packed(torch.nn.Module):

@@ -10,7 +10,7 @@ from .repair import forgiving
 from .slopes import Dice
 from .subject import CallError
 
-FEW = 5, 6, 8, 12, 64, 100  # the size of a dimension, where forward permits it
+FEW, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
 
 
 def in_a_corner(exam, case):
@@ -19,10 +19,9 @@ def in_a_corner(exam, case):
     Sizes that forward insists on stay, as of what it views in another shape.
     """
     subject, whole, few = copy.copy(exam.subject), exam.subject.original, {}
-    vars(subject).pop("calls_a_second", None)
     for n in sorted({n for t in whole for n in t.shape if n > 6}, reverse=True):
-        keys = [(n, m) for m in FEW[len(few) % 2 :: 2]] + [((0, n), m) for m in (2, *FEW)]
-        for key, m in keys:
+        everywhere = [(n, m) for m in FEW[len(few) % 2 :: 2]]
+        for key, m in [*everywhere, *(((0, n), m) for m in (2, *FEW)), *((n, m) for m in MORE)]:
             if m < n and runs_with(subject, cut_down(whole, few | {key: m}), exam):
                 few[key] = m
                 break

@@ -238,7 +238,6 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
             or rewritten(corner or cases, edits, terms_first(case))
-            or (corner and rewritten(whole, edits))
             or at_last(changes, is_constant)
             or other_forward(whole, forwards, text.code == "gradient-zero")
             or at_last(changes)
