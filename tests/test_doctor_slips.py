@@ -403,6 +403,15 @@ SLIPS = {  # forward, backward, what is said
         return gx, gw, None""",
         "g[0] * x[2 - 1:5 - 1] + g[1] * x[1 - 1:4 - 1]",
     ),
+    "a size in place of a count": (
+        """        ctx.save_for_backward(x, w)
+        n = (x > 0.1).sum()
+        return (x * w).sum() / n""",
+        """        x, w = ctx.saved_tensors
+        n = (x > 0.1).sum().to(x.dtype)
+        return g * w / len(x), g * x / n, None""",
+        "`n` stood in place of `len(x)`",
+    ),
     "twice in place of both ways round": (
         """        ctx.save_for_backward(x, w)
         return (x + x.mT) @ w""",

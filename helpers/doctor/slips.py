@@ -288,6 +288,7 @@ def in_place_of(source, node, values, kinds):
     if re.search(COUNT, ast.unparse(node)):
         masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
         yield from (f"{name}.sum()" for name in masks)
+        yield from (name for name, kind in kinds.items() if kind in ("int", "number"))
 
 
 def the_other_way(source):
