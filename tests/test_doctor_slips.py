@@ -412,6 +412,19 @@ SLIPS = {  # forward, backward, what is said
         return g * w / len(x), g * x / n, None""",
         "`n` stood in place of `len(x)`",
     ),
+    "a length that forward doubles": (
+        """        ctx.save_for_backward(x, w)
+        n = len(x)
+        fx, fw = torch.fft.rfft(x, 2 * n), torch.fft.rfft(w, 2 * n)
+        return torch.fft.irfft(fx * fw, 2 * n)[:n]""",
+        """        x, w = ctx.saved_tensors
+        size = len(x)
+        n = size
+        fg = torch.fft.rfft(g, n)
+        gx = torch.fft.irfft(fg * torch.fft.rfft(w, n).conj(), n)[:size]
+        return gx, torch.fft.irfft(fg * torch.fft.rfft(x, n).conj(), n)[:size], None""",
+        "right if: `2 * size` stood in place of `size`",
+    ),
     "twice in place of both ways round": (
         """        ctx.save_for_backward(x, w)
         return (x + x.mT) @ w""",

@@ -1,7 +1,9 @@
 """What the doctor tries, in which order, with which numbers; and which words it has for that."""
 
+import ast
 import itertools
 import re
+import types
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from helpers.doctor import examine, rewritten
-from helpers.doctor.slips import of_no_shape, slips
+from helpers.doctor.slips import of_no_shape, omissions, slips
 from helpers.doctor.source import Source
 from tests.common import random
 from tests.test_doctor_edits import errors
@@ -331,3 +333,21 @@ def test_a_batch_that_a_rule_leaves_where_it_is(monkeypatch):
     (found,) = errors(examine(MeanOfRows, x, w))
     moves = "`x.movedim(in_dims[0], 0)`, `w.movedim(in_dims[1], 0)` came first, and 0 stood in"
     assert found.change == f"right if: {moves} place of `in_dims[1]`"
+
+
+def in_lists(x):
+    parts, n = [], len(x)
+    for k in range(n):
+        parts.append(x[k] * x.shape[0])
+    return sum(parts) + n
+
+
+def test_what_is_no_tensor_is_asked_for_nothing_that_a_tensor_has():
+    cls = types.SimpleNamespace(forward=in_lists, __name__="None", setup_context=in_lists)
+    cls.backward = cls.vjp = cls.jvp = in_lists
+    source = Source(in_lists, cls)
+    values = {"x": random(3), "parts": [], "n": 3, "k": 1}
+    news = {ast.unparse(new) for edit in omissions(source, values) for *_, new in edit.puts}
+    for none in ("range(n).abs()", "n.abs()", "parts.abs()", "x.shape.abs()", "len(x).abs()"):
+        assert none not in news
+    assert {"x[k].abs()", "sum(parts).abs()"} <= news
