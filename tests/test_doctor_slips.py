@@ -347,10 +347,8 @@ SLIPS = {  # forward, backward, what is said
         """        ctx.save_for_backward(x, w)
         return x * w.detach()""",
         """        x, w = ctx.saved_tensors
-        gx = g * w
-        w = None
-        return w, gx, None""",
-        "`w` and `gx` were exchanged in `return w, gx, None`",
+        return None, g * w, None""",
+        "`None` and `g * w` were exchanged in `return None, g * w, None`",
     ),
     "a bound on one side only": (
         """        ctx.save_for_backward(x, w)
