@@ -458,3 +458,21 @@ def test_where_backward_changes_what_it_is_handed():
     assert found.code == "grad-output-modified"
     assert "`grad_output.diagonal().add_(1e-3)` (line " in found.remedy
     assert "mul_" not in found.remedy
+
+
+class InTheFirstPlace(Function):
+    @staticmethod
+    def forward(ctx, counts, x):
+        ctx.save_for_backward(counts, x)
+        return counts * x.exp()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        counts, x = ctx.saved_tensors
+        return grad_output * counts * x.exp(), None
+
+
+def test_what_is_returned_for_what_needs_none():
+    (found,) = errors(examine(InTheFirstPlace, random(4).detach(), random(4, seed=1)))
+    assert found.code == "gradient-none"
+    assert "`grad_output * counts * x.exp()` and `None` were exchanged in" in found.change

@@ -343,13 +343,6 @@ SLIPS = {  # forward, backward, what is said
         return gx, gw, None""",
         "`gx = g - g.mean(0, keepdim=True) - w * (g * w).mean(0, keepdim=True)` stood in",
     ),
-    "returned in another place": (
-        """        ctx.save_for_backward(x, w)
-        return x * w.detach()""",
-        """        x, w = ctx.saved_tensors
-        return None, g * w, None""",
-        "`None` and `g * w` were exchanged in `return None, g * w, None`",
-    ),
     "a bound on one side only": (
         """        ctx.save_for_backward(x, w)
         return x.clamp(-0.9, 0.9) * w""",
