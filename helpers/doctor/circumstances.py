@@ -175,7 +175,7 @@ def of_only_one_input(exam):
         severity = None if any(o.requires_grad for o in run.outputs) else "warning"
         return grads, returned, work.flops, severity
 
-    total = counted(True)[2]
+    total, said = counted(True)[2], False
     for i, name in enumerate(subject.inputs):
         try:
             grads, returned, spent, severity = counted([j == i for j in range(n)])
@@ -189,7 +189,8 @@ def of_only_one_input(exam):
         if not (yield from exam.compare(text, found, expected, name, severity=severity)):
             return
         vain = [x for x in returned if x != name]
-        if vain and spent == total > 0 and not exam.has("needs-input-grad-ignored"):
+        if vain and spent == total > 0 and not said:
+            said = True
             seen = {f"operations for `{name}` alone": spent, "for all inputs": total}
             others = " and ".join(f"`{x}`" for x in vain)
             yield NEEDS_INPUT_GRAD_IGNORED(name, seen=seen, others=others)
