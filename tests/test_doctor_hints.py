@@ -421,12 +421,7 @@ def test_what_follows_from_an_exchange_is_not_said_again():
     assert {f.code for f in found} == {"swapped"}
 
 
-class GuardedByAnother(Function):
-    @staticmethod
-    def forward(ctx, x, s, b):
-        ctx.save_for_backward(x, s)
-        return x * s + b
-
+class GuardedByAnother(WeighsTwo):
     @staticmethod
     def backward(ctx, grad_output):
         x, s = ctx.saved_tensors
@@ -476,3 +471,67 @@ def test_what_is_returned_for_what_needs_none():
     (found,) = errors(examine(InTheFirstPlace, random(4).detach(), random(4, seed=1)))
     assert found.code == "gradient-none"
     assert "`grad_output * counts * x.exp()` and `None` were exchanged in" in found.change
+
+
+class OfSome(Function):
+    @staticmethod
+    def forward(ctx, x, mask):
+        return x * mask / mask.sum()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        mask = torch.tensor([True, True, False, True])
+        return grad_output * mask / 3, None
+
+
+def test_another_mask_is_an_argument_too():
+    (found,) = errors(examine(OfSome, random(4), torch.tensor([True, True, False, True])))
+    assert (
+        found.code == "arguments-ignored" and "where `mask` has one element less" in found.message
+    )
+
+
+class Collatz(Function):
+    """For other numbers than powers of two it does not end."""
+
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        while n != 1:
+            n = n // 2 if n % 2 == 0 else n
+        return n * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, None
+
+
+def test_what_may_not_end_is_given_no_other_number():
+    assert examine(Collatz, random(3), 8).ok
+
+
+class OfPieces(Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.n = n
+        return tuple(t * t.shape[0] for t in x.tensor_split(n))
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return torch.cat([g * len(grads[0]) for g in grads]), None
+
+
+def test_other_numbers_may_make_other_outputs():
+    assert [f.code for f in errors(examine(OfPieces, random(6), 3))] == ["arguments-ignored"]
+
+
+def test_hooks_that_pack_rightly_do_not_leave_autograd():
+    class Halved(torch.nn.Module):
+        def forward(self, x):
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+                y = x.sin()
+            y.register_hook(halved)
+            return y * torch.from_numpy(x.detach().numpy())
+
+    for found in errors(examine(Halved(), random(4))):
+        assert "saved_tensors_hooks" not in found.remedy + found.change

@@ -116,6 +116,7 @@ def with_other_arguments(subject, whole=False):
         other.tensors = [
             with_one_less(t) if k in masks else t for k, t in enumerate(subject.tensors)
         ]
+        other.what = f"`{subject.names[masks[0]]}` has one element less"
         yield other
 
 

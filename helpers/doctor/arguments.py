@@ -8,6 +8,7 @@ from .cases import Cases
 from .effort import WITHOUT_LINES
 from .examination import Trials
 from .gradient import Case, Point
+from .repair import forgiving
 from .report import error
 from .rewritten import rewritten
 from .screen import is_large, screen
@@ -39,8 +40,9 @@ def with_other_numbers(exam):
             for i, o in sorted(wrong):
                 case = Case(point, i, o, exam.tolerance)
                 if case.wrong.any():
-                    words = {} if WITHOUT_LINES else mended(exam, case, wrong)
-                    words |= {"seen": case.evidence, "what": other.what}
+                    words = {"seen": case.evidence, "what": other.what}
+                    with forgiving():  # the given arguments may make other outputs
+                        words |= {} if WITHOUT_LINES else mended(exam, case, wrong)
                     yield WRONG_ELSEWHERE(subject.inputs[i], **words)
                     return
 

@@ -22,14 +22,14 @@ def in_a_corner(exam, case):
     for n in sorted({n for t in whole for n in t.shape if n > 6}, reverse=True):
         everywhere = [(n, m) for m in FEW[len(few) % 2 :: 2]]
         for key, m in [*everywhere, *(((0, n), m) for m in (2, *FEW)), *((n, m) for m in MORE)]:
-            if m < n and runs_with(subject, cut_down(whole, few | {key: m}), exam):
+            if m < n and runs_with(subject, whole, few | {key: m}, exam):
                 few[key] = m
                 break
-    subject.original = cut_down(whole, few)
-    subject.use(torch.float64 if exam.low else None)
+    if not few or not runs_with(subject, whole, few, exam):
+        return None
     with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
         found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
-        return found if few and found.wrong.any() else None
+        return found if found.wrong.any() else None
     return None
 
 
@@ -45,10 +45,10 @@ def cut_down(tensors, few):
     return found
 
 
-def runs_with(subject, tensors, exam):
-    """Does forward take these?"""
-    subject.original = tensors
-    subject.use(torch.float64 if exam.low else None)
+def runs_with(subject, whole, few, exam):
+    """Does forward take what is cut down so? The subject has that from then on."""
     with forgiving():
+        subject.original = cut_down(whole, few)
+        subject.use(torch.float64 if exam.low else None)
         return all(y.numel() and y.isfinite().all() for y in subject.forward(subject.values))
     return False

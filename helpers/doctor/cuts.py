@@ -35,15 +35,16 @@ class Uncut(TorchFunctionMode):
         super().__init__()
         self.sites, self.left, self.exits = {}, left, {}
 
-    def leaves_out(self, frame, words):
-        """Shall this cut be left out? frame: where it is made"""
+    def leaves_out(self, frame, words, leaves=True):
+        """Shall this cut be left out? frame: where it is made; leaves: is it one of autograd?"""
         if frame is None:
             return False
-        return self.is_left_out((frame.f_code, frame.f_lasti), source(frame), words, frame)
+        return self.is_left_out((frame.f_code, frame.f_lasti), source(frame), words, frame, leaves)
 
-    def is_left_out(self, site, text, words, frame):
+    def is_left_out(self, site, text, words, frame, leaves=True):
         self.sites[site] = words.format(text), place_of(frame)
-        self.exits[text] = place_of(frame)
+        if leaves:
+            self.exits[text] = place_of(frame)
         return self.left is not None and site not in self.left
 
     @contextlib.contextmanager
@@ -123,11 +124,12 @@ def uncut(mode):
 
     def packed(self):
         words = "`saved_tensors_hooks` handed back what was saved"
-        self.left_out = threading.get_ident() == here and mode.leaves_out(frame_of_a_step(), words)
+        ours, frame = threading.get_ident() == here, frame_of_a_step()
+        self.left_out = ours and mode.leaves_out(frame, words, leaves=False)
         return None if self.left_out else packs(self)
 
     def unpacked(self, *exception):
-        return None if self.left_out else ends(self, *exception)
+        return None if getattr(self, "left_out", False) else ends(self, *exception)
 
     def apply(node, *grads):
         with mode if threading.get_ident() == here else contextlib.nullcontext():

@@ -164,7 +164,9 @@ def folded(node):
                 first = ast.literal_eval(sizes[0]) if inside else 0
             except ValueError:
                 return
-            summed = [summed] if isinstance(summed, int) else list(summed)
+            summed = list(summed) if isinstance(summed, (tuple, list)) else [summed]
+            if not all(type(d) is int for d in (*summed, first)) or not summed:
+                return
             if of.attr not in ("reshape", "view", "unflatten") or min(*summed, first) < 0:
                 return
             pairs = [(k, k + 1) for k in range(len(parts) - 1)]
@@ -342,7 +344,8 @@ def indices(node):
 def sums_in_place_of(value, index):
     """Of one element, or of each n-th: the sum over all, or over each n."""
     items = index.elts if isinstance(index, ast.Tuple) else [index]
-    ones = [k for k, item in enumerate(items) if isinstance(item, ast.Constant)]
+    ones = [k for k, item in enumerate(items)
+            if isinstance(item, ast.Constant) and type(item.value) is int]  # fmt: skip
     if ones and all(k in ones or ast.unparse(item) == ":" for k, item in enumerate(items)):
         yield parsed(f"{bracketed(value)}.sum({tuple(ones) if ones[1:] else ones[0]})")
     text = bracketed(value)

@@ -124,8 +124,8 @@ def ends(loop):
             match value:
                 case ast.Call(func=ast.Attribute(attr="sum" | "mean"), args=[_], keywords=[]):
                     shorter = ast.unparse(value.func.value) == name
-                case ast.Subscript(slice=ast.Constant()):
-                    shorter = ast.unparse(value.value) == name
+                case ast.Subscript(slice=ast.Constant(value=k)):
+                    shorter = ast.unparse(value.value) == name and type(k) is int
                 case _:
                     return False
             left, *_ = ast.unparse(loop.test).split(" > ")

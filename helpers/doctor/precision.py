@@ -74,16 +74,20 @@ LOW_PRECISION = error(
 )
 
 
+MOST = 1e7  # elements of which it keeps a copy
+
+
 class Noted(TorchFunctionMode):
     """Notes what each call of PyTorch in backward makes: (expression and line, value)."""
 
     def __init__(self):
         super().__init__()
-        self.steps = []
+        self.steps, self.left = [], MOST
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
-        if frame is not None and is_number(value) and len(self.steps) < STEPS:
+        self.left -= value.numel() if is_number(value) else 0
+        if frame is not None and is_number(value) and self.left > 0 and len(self.steps) < STEPS:
             made = value.detach().to(torch.float64, copy=True)
             self.steps.append((f"{source(frame)} ({place_of(frame)})", made))
         return value

@@ -224,25 +224,21 @@ class InPlace(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.places, self.made = {}, []
+        self.places, self.made = {}, {}  # by the address of a storage, which stays while it lives
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name, frame = getattr(func, "__name__", ""), frame_of_a_step()
         value = func(*args, **(kwargs or {}))
         changed = args[0] if args and re.search(r"[a-z]_$|^__(i\w+|setitem)__$", name) else None
-        if (
-            frame is not None
-            and is_real(changed)
-            and not any(shares(changed, t) for t in self.made)
-        ):
+        if frame is not None and is_real(changed) and address(changed) not in self.made:
             self.places[source(frame)] = f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
-        elif is_real(value) and not any(shares(value, a) for a in args if is_real(a)):
-            self.made.append(value)
+        elif is_real(value) and address(value) not in [address(a) for a in args if is_real(a)]:
+            self.made[address(value)] = value
         return value
 
 
-def shares(a, b):
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+def address(tensor):
+    return tensor.untyped_storage().data_ptr()
 
 
 @contextlib.contextmanager
