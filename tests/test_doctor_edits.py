@@ -150,6 +150,7 @@ HARMFUL = {  # what stands in the place of `g = halved(g)`
     "NumPy": "g = torch.from_numpy(g.numpy() / 2)",
     "a helper that does harm": "g = shown(g)",
     "a helper that may not end": "g = shrunk(g)",
+    "a helper that waits for fewer dimensions, and adds": "g = halved(grown(g))",
     "another thing's method": "g = Thing().halved(g)",
 }
 MORE = """
@@ -158,6 +159,11 @@ CALLS = []
 def shown(t):
     print(t)
     return t / 2
+
+def grown(t):
+    while t.dim() > 1:
+        t = t[None]
+    return t
 
 def shrunk(t):
     while t.abs().max() > 1e9:

@@ -511,18 +511,20 @@ def test_what_may_not_end_is_given_no_other_number():
 
 
 class OfPieces(Function):
+    """The fourth piece, which only another number makes, is wrong."""
+
     @staticmethod
     def forward(ctx, x, n):
-        ctx.n = n
-        return tuple(t * t.shape[0] for t in x.tensor_split(n))
+        return tuple(2 * t for t in x.tensor_split(n))
 
     @staticmethod
     def backward(ctx, *grads):
-        return torch.cat([g * len(grads[0]) for g in grads]), None
+        return torch.cat([(2 if k < 3 else 3) * g for k, g in enumerate(grads)]), None
 
 
 def test_other_numbers_may_make_other_outputs():
-    assert [f.code for f in errors(examine(OfPieces, random(6), 3))] == ["arguments-ignored"]
+    (found,) = errors(examine(OfPieces, random(8), 3))
+    assert found.code == "arguments-ignored" and "where `n` is 4." in found.message
 
 
 def test_hooks_that_pack_rightly_do_not_leave_autograd():

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from helpers.doctor import examine, rewritten
+from helpers.doctor.edits import folded
 from helpers.doctor.slips import of_no_shape, omissions, slips
 from helpers.doctor.source import Source
 from tests.common import random
@@ -351,3 +352,8 @@ def test_what_is_no_tensor_is_asked_for_nothing_that_a_tensor_has():
     for none in ("range(n).abs()", "n.abs()", "parts.abs()", "x.shape.abs()", "len(x).abs()"):
         assert none not in news
     assert {"x[k].abs()", "sum(parts).abs()"} <= news
+
+
+@pytest.mark.parametrize("text", ["t.reshape(2, 3).sum(None)", "t.view(2, 3).sum('N')"])
+def test_a_sum_over_what_is_no_number_has_no_parts(text):
+    assert not [*folded(ast.parse(text, mode="eval").body)]
