@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from helpers.doctor.changes import LEVELS
+from helpers.doctor.changes import FIRST, THEN
+from helpers.doctor.expressions import matches
+from helpers.doctor.repair import length
 from helpers.doctor.steps import Step
 from tests.common import random
 
@@ -26,20 +28,36 @@ def of(func, *args, **kwargs):
     return step
 
 
+def expressed(step, wanted, short):
+    """The changes by an expression of which five products of numbers say that they may fit."""
+    slopes = random(5, wanted.numel(), seed=9).detach()
+    target = slopes @ (wanted - step.value).reshape(-1)
+    found = matches({0: [step]}, {0: slopes}, target, 1e-9, short)
+    return [m[1] for m in (found if short else sorted(found, key=length))]
+
+
+def changes_of(step, wanted):
+    for level in FIRST:
+        yield from level(step)
+    yield from expressed(step, wanted, short=True)
+    for level in THEN:
+        yield from level(step)
+    yield from expressed(step, wanted, short=False)
+
+
 def first_that_makes(step, wanted):
     """The words and the effect of the first change after which the step makes what is wanted."""
-    for level in LEVELS:
-        for change in level(step):
-            try:
-                way = change.direction(step).expand_as(step.value)
-            except (ValueError, RuntimeError, IndexError, TypeError):
-                continue
-            start = step.value if change.keeps else torch.zeros_like(step.value)
-            factor = round((((wanted - start) * way).sum() / way.square().sum()).item(), 9)
-            if change.factors is None or factor in change.factors:
-                for words, number in [*change.names(factor, step), (change.words(factor), factor)]:
-                    if torch.allclose(change.by(number)(step).expand_as(wanted), wanted):
-                        return words
+    for change in changes_of(step, wanted):
+        try:
+            way = change.direction(step).expand_as(step.value)
+        except (ValueError, RuntimeError, IndexError, TypeError):
+            continue
+        start = step.value if change.keeps else torch.zeros_like(step.value)
+        factor = round((((wanted - start) * way).sum() / way.square().sum()).item(), 9)
+        if change.factors is None or factor in change.factors:
+            for words, number in [*change.names(factor, step), (change.words(factor), factor)]:
+                if torch.allclose(change.by(number)(step).expand_as(wanted), wanted):
+                    return words
     return None
 
 
@@ -85,11 +103,11 @@ CHANGES = [  # (step, what it should make, words)
     (of(torch.exp, A), A.exp() * ROW, "it all were multiplied by `row`"),
     (of(torch.exp, A), A.exp() * COLUMN[:, None], "it all were multiplied by `column[..., None]`"),
     (of(torch.exp, A), A.exp() * MASK, "it all were multiplied by `mask`"),
-    (of(torch.exp, A), A.exp() * B**2, "it all were multiplied by `b` squared"),
-    (of(torch.exp, A), A.exp() / POSITIVE**2, "it all were divided by `positive` squared"),
-    (of(torch.exp, A), A.exp() * (1 - B), "it all were multiplied by 1 - `b`"),
-    (of(torch.exp, A), A.exp() * B.exp(), "it all were multiplied by exp(`b`)"),
-    (of(torch.exp, A), A.exp() * (1 - B**2), "it all were multiplied by 1 - `b` squared"),
+    (of(torch.exp, A), A.exp() * B**2, "it all were multiplied by `b * b`"),
+    (of(torch.exp, A), A.exp() / POSITIVE**2, "it all were divided by `positive * positive`"),
+    (of(torch.exp, A), A.exp() * (1 - B), "it all were multiplied by `1 - b`"),
+    (of(torch.exp, A), A.exp() * B.exp(), "it all were multiplied by `b.exp()`"),
+    (of(torch.exp, A), A.exp() * (1 - B**2), "it all were multiplied by `1 - (b * b)`"),
     (of(torch.sum, A, 0), (A * B).sum(0), "an operand of it all were multiplied by `b`"),
     (of(torch.sum, A, 0), (A / POSITIVE).sum(0), "an operand of it all were divided by `positive`"),
     (of(torch.exp, A), A.exp() + B, "`b` were added to it all"),
@@ -101,16 +119,27 @@ CHANGES = [  # (step, what it should make, words)
     (of(mul, A, B), A * B - C * (A * B).sum(0), "`c` times the sum of it all along dim"),
     (of(mul, A, B), A * B - C * (A * B * C).sum(0), "`c` times the sum of `c` times it all"),
     (of(mul, A, B), A * B - ROW * (A * B).sum(1, True), "`row` times the sum of it all"),
-    (of(torch.exp, A), A.exp() + B * C, "`b` times `c` were added to it all"),
-    (of(torch.exp, A), A.exp() + B * B, "`b` times `b` were added to it all"),
+    (of(torch.exp, A), A.exp() + B * C, "`b * c` were added to it all"),
+    (of(torch.exp, A), A.exp() + B * B, "`b * b` were added to it all"),
     (of(torch.exp, A), A.exp() + COLUMN[:, None] * ROW,
-     "`row` times `column[..., None]` were added to"),
+     "`row * column[..., None]` were added to it all"),
     (of(torch.exp, A), A.exp() - A @ SQUARE, "`a` @ `square` were subtracted from it all"),
     (of(torch.exp, A), A.exp() + A @ SQUARE.mT, "`a` @ `square`.mT were added to it all"),
     (of(torch.exp, SQUARE), SQUARE.exp() + A.mT @ B, "`a`.mT @ `b` were added to it all"),
     (of(torch.exp, A), A.exp() + (BATCH[:, None] @ MATRICES)[:, 0],
      "`batch` @ `matrices`, row by row, were added to it all"),
     (of(torch.sum, A, 1), A.sum(1) + A @ ROW, "`a` @ `row` were added to it all"),
+    (of(torch.exp, A), -POSITIVE.log(), "-`positive.log()` stood in place of it all"),
+    (of(torch.exp, A), B / (1 + C.exp()), "`b / (1 + c.exp())` stood in place of it all"),
+    (of(torch.exp, A), A.exp() * (B - ROW), "it all were multiplied by `b - row`"),
+    (of(torch.exp, A), A.exp() / (1 + B.exp()), "it all were divided by `1 + b.exp()`"),
+    (of(torch.exp, A), A.exp() - 2 * B.tanh() * C, "2 times `c * b.tanh()` were subtracted"),
+    (of(torch.exp, A), A.exp() + (B * C).flip(1).cumsum(1).flip(1),
+     "`(b * c).flip(-1).cumsum(-1).flip(-1)` were added to it all"),
+    (of(torch.exp, A), A.exp() - B * (B * C).sum(1, True),
+     "`b * (b * c).sum(-1, keepdim=True)` were subtracted from it all"),
+    (of(torch.exp, A), (B - C).mean(0, True).expand(3, 4),
+     "`(b - c).mean(-2, keepdim=True)` stood in place of it all"),
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Trials of backward: what it returns, and whether it returns the same once more."""
 
 import contextlib
+import inspect
 
 import torch
 
@@ -12,6 +13,7 @@ from .forward import nodes
 from .gradient import Point
 from .report import brief, error, note, warning
 from .slopes import largest, position
+from .source import left_outside
 from .steps import InPlace, watching
 from .subject import CallError, differentiable
 
@@ -200,4 +202,18 @@ def backward_twice(exam):
         yield with_places(exam, finding)
     fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))
     if fine:
-        yield from exam.compare(STATE_BETWEEN_CALLS, after_another_call)
+        for finding in exam.compare(STATE_BETWEEN_CALLS, after_another_call):
+            if places := kept_outside(exam):
+                finding.remedy = "what forward writes outside ctx, and backward reads: "
+                finding.remedy += ", ".join(places)
+            yield finding
+
+
+def kept_outside(exam):
+    """In words, what forward writes elsewhere than on ctx, and backward reads."""
+    module = type(exam.subject.scope.module) if exam.subject.is_module else None
+    others = [fn] if inspect.isfunction(fn := getattr(module, "forward", None)) else []
+    found = {}
+    for cls in dict.fromkeys(node._forward_cls for node in nodes(exam)):
+        found |= left_outside(cls, *others)
+    return [f"`{text}` (line {line})" for text, line in found.items()]

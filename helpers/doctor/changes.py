@@ -224,14 +224,6 @@ def turned_round(step):
         )
 
 
-def replaced(step):
-    for name, leading in expanding(step):
-        yield Change(
-            lambda f, name=name: f"{times(f, name)} stood in place of {step.text}",
-            lambda s, name=name, leading=leading: s.named(name, leading),
-        )
-
-
 # --- a factor ---------------------------------------------------------------------------------
 
 FACTORS = {
@@ -251,6 +243,10 @@ def multiplied(step):
                 s.value * function(s.named(name, leading))
             ),
         )
+    yield from with_an_operand_multiplied(step)
+
+
+def with_an_operand_multiplied(step):
     for where in places(step):
         old = step.argument(where)
         if is_real(old) and old.shape != step.value.shape:
@@ -286,11 +282,6 @@ def added(what, to, direction):
             yield words(factor, f", {how},"), lambda step, of=of, sign=sign: sign * of(step)
 
     return Change(words, direction, keeps=True, names=names)
-
-
-def with_a_tensor(step):
-    for name, leading in expanding(step):
-        yield added(name, step.text, lambda s, name=name, leading=leading: s.named(name, leading))
 
 
 def with_a_sum(step):
@@ -354,11 +345,6 @@ def sum_of_equal(t, index, d):
 
 
 def with_a_product(step):
-    for (a, i), (b, j) in itertools.combinations_with_replacement(expanding(step), 2):
-        yield added(
-            f"{a} times {b}", step.text,
-            lambda s, a=a, i=i, b=b, j=j: s.named(a, i) * s.named(b, j),
-        )  # fmt: skip
     for a, b in itertools.product(names(step, is_real), repeat=2):
         shapes = step.scope[a].shape, step.scope[b].shape
         for first, second in itertools.product((False, True), (False, True)):
@@ -394,7 +380,5 @@ def multiplies(left, right, first, second, shape):
     return left[-1] == inner and (*left[:-1], *last) == tuple(shape)
 
 
-LEVELS = (
-    left_out, with_another_number, scaled, with_another_tensor, turned_round, replaced, multiplied,
-    with_a_tensor, with_a_sum, with_a_product,
-)  # fmt: skip
+FIRST = left_out, with_another_number, scaled, with_another_tensor, turned_round
+THEN = with_an_operand_multiplied, with_a_sum, with_a_product

@@ -20,7 +20,7 @@ from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
 from .paths import other_forward
-from .repair import LARGEST, Known, at_last, repair, size_of
+from .repair import LARGEST, Known, at_last, expressed, repair, size_of
 from .report import MEANT, TEXTS, brief, is_constant, note
 from .rewritten import rewritten
 from .saved import saving
@@ -238,6 +238,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
             or rewritten(corner or cases, edits, terms_first(case))
+            or expressed(changes)
             or at_last(changes, is_constant)
             or other_forward(whole, forwards, text.code == "gradient-zero")
             or at_last(changes)

@@ -5,12 +5,14 @@ each of thousands of changes a few products of numbers show whether it may be th
 may are made, and backward runs again with them.
 """
 
+import collections
 import contextlib
 import functools
 
 import torch
 
-from .changes import LEVELS, is_simple
+from .changes import FIRST, THEN, is_simple
+from .expressions import OF_A_SITE, TRIED, matches
 from .saved import others_stay
 from .steps import STEPS, Return, Watch, watching
 from .subject import of_a_signal
@@ -26,9 +28,10 @@ class Known(list):
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
     later: (number, what gives the words for a change by it), where nothing says where it comes from
+    last: the repair that was tried last
     """
 
-    left, runs, later = CHANGES, RUNS, ()
+    left, runs, later, last = CHANGES, RUNS, (), None
 
 
 def repair(cases, known):
@@ -36,12 +39,20 @@ def repair(cases, known):
 
     known: those that made another one right, which come first; what is found is added
     """
-    case, known.later = cases[0], []
+    case, known.later, known.last = cases[0], [], None
     size = size_of(case)
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
     with forgiving():
-        return Repair(cases, known).found()
+        known.last = Repair(cases, known)
+        return known.last.found()
+    return None
+
+
+def expressed(known):
+    """The words for a longer expression that makes the gradient right that was tried last."""
+    with forgiving():
+        return known.last.by_expression()
     return None
 
 
@@ -146,7 +157,10 @@ class Repair:
         for changes, words, dims in self.known:
             if self.dims(changes) == dims and self.holds(changes):
                 return words
-        for level in LEVELS:
+        return self.by_level(FIRST) or self.by_expression(short=True) or self.by_level(THEN)
+
+    def by_level(self, levels):
+        for level in levels:
             for site, steps in reversed(self.sites.items()):
                 if self.slopes[site].any():
                     for change in level(steps[0]):
@@ -154,6 +168,26 @@ class Repair:
                             return None
                         if words := self.tried(site, steps, change):
                             return words
+        return None
+
+    def by_expression(self, short=False):
+        """The words for an expression that is missing, or stands in place of a step."""
+        groups, tried = {}, collections.Counter()
+        for site, steps in reversed(self.sites.items()):
+            of_one_shape = len({step.value.shape for step in steps}) == 1
+            if of_one_shape and self.slopes[site].any():
+                code = site if len(steps) > 1 or site == "return" else site[0]
+                groups.setdefault((code, steps[0].value.shape), {})[site] = steps
+        found = [  # the last site of each comes first here: it has all at hand
+            match for sites in groups.values()
+            for match in matches(sites, self.slopes, self.target, self.limit, short)
+        ]  # fmt: skip
+        for site, change, _ in found if short else sorted(found, key=length):
+            tried[site] += 1
+            if tried.total() > TRIED:
+                return None
+            if tried[site] <= OF_A_SITE and (words := self.tried(site, self.sites[site], change)):
+                return words
         return None
 
     def tried(self, site, steps, change):
@@ -227,6 +261,11 @@ class Repair:
         factor = tidy((by_ways @ target / size**2).item())
         fits = change.factors is None or factor in change.factors
         return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
+
+
+def length(match):
+    _, change, factor = match
+    return len(change.words(factor))
 
 
 def places_of(steps):

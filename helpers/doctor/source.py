@@ -175,9 +175,11 @@ class Source:
 
 
 def nodes_of(fn):
-    """All nodes of its source, or none."""
+    """All nodes of its source, with the lines of its file, or none."""
     with contextlib.suppress(OSError, TypeError, SyntaxError):
-        return list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(fn))))))
+        lines, first = inspect.getsourcelines(inspect.unwrap(fn))
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        return list(ast.walk(ast.increment_lineno(tree, first - 1)))
     return []
 
 
@@ -225,6 +227,38 @@ def unused(cls):
     used = {ast.unparse(n) for n in backward if isinstance(getattr(n, "ctx", None), ast.Load)}
     texts = [ast.unparse(n) for n in named if isinstance(n, ast.Name) or is_of_ctx(n)]
     return [text for text in dict.fromkeys(texts) if text not in used and text[0] != "_"]
+
+
+def left_outside(cls, *others):
+    """{expression: line} of what forward, or one of the others, writes and backward reads."""
+    # Not what is on ctx, nor what has a name in the function only.
+    found, read = {}, nodes_of(cls.backward)
+    names = {n.id for n in read if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    names |= {n.attr for n in read if isinstance(n, ast.Attribute) and not is_of_ctx(n)}
+    for fn in (cls.forward, cls.setup_context, *others):
+        nodes = nodes_of(fn)
+        known = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
+        for node in nodes:
+            match node:
+                case ast.Attribute(ctx=ast.Store()):
+                    of = node
+                case ast.Subscript(value=of, ctx=ast.Store()):
+                    known |= fn.__globals__.keys() & {ast.unparse(of)}
+                case ast.Call(func=ast.Attribute(value=of, attr=how)) if changes(how):
+                    known |= fn.__globals__.keys() & {ast.unparse(of)}
+                case ast.Name(id=name, ctx=ast.Store()) if name in known:
+                    of = node
+                case _:
+                    continue
+            is_attribute = isinstance(of, ast.Attribute) and not is_of_ctx(of)
+            name = of.attr if is_attribute else getattr(of, "id", None)
+            if name in names and (is_attribute or name in known):
+                found.setdefault(ast.unparse(of), node.lineno)
+    return found
+
+
+def changes(method):
+    return method in ("append", "update", "setdefault") or method.endswith("_")
 
 
 def filled(nodes):
