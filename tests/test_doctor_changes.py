@@ -5,7 +5,7 @@ import torch
 
 from helpers.doctor.changes import FIRST, THEN
 from helpers.doctor.expressions import matches
-from helpers.doctor.repair import length
+from helpers.doctor.repair import ELEMENTS, length
 from helpers.doctor.steps import Step
 from tests.common import random
 
@@ -32,7 +32,7 @@ def expressed(step, wanted, short):
     """The changes by an expression of which five products of numbers say that they may fit."""
     slopes = random(5, wanted.numel(), seed=9).detach()
     target = slopes @ (wanted - step.value).reshape(-1)
-    found = matches({0: [step]}, {0: slopes}, target, 1e-9, short)
+    found = matches({0: [step]}, {0: slopes}, target, 1e-9, ELEMENTS, short)
     return [m[1] for m in (found if short else sorted(found, key=length))]
 
 
@@ -104,10 +104,10 @@ CHANGES = [  # (step, what it should make, words)
     (of(torch.exp, A), A.exp() * COLUMN[:, None], "it all were multiplied by `column[..., None]`"),
     (of(torch.exp, A), A.exp() * MASK, "it all were multiplied by `mask`"),
     (of(torch.exp, A), A.exp() * B**2, "it all were multiplied by `b * b`"),
-    (of(torch.exp, A), A.exp() / POSITIVE**2, "it all were divided by `positive * positive`"),
+    (of(torch.exp, A), A.exp() / POSITIVE**2, "it all were divided by `positive.square()`"),
     (of(torch.exp, A), A.exp() * (1 - B), "it all were multiplied by `1 - b`"),
     (of(torch.exp, A), A.exp() * B.exp(), "it all were multiplied by `b.exp()`"),
-    (of(torch.exp, A), A.exp() * (1 - B**2), "it all were multiplied by `1 - (b * b)`"),
+    (of(torch.exp, A), A.exp() * (1 - B**2), "it all were multiplied by `1 - b * b`"),
     (of(torch.sum, A, 0), (A * B).sum(0), "an operand of it all were multiplied by `b`"),
     (of(torch.sum, A, 0), (A / POSITIVE).sum(0), "an operand of it all were divided by `positive`"),
     (of(torch.exp, A), A.exp() + B, "`b` were added to it all"),
@@ -138,6 +138,8 @@ CHANGES = [  # (step, what it should make, words)
      "`(b * c).flip(-1).cumsum(-1).flip(-1)` were added to it all"),
     (of(torch.exp, A), A.exp() - B * (B * C).sum(1, True),
      "`b * (b * c).sum(-1, keepdim=True)` were subtracted from it all"),
+    (of(torch.exp, A), B * (C - (C * B).sum(1, True)),
+     "`b * (c - (c * b).sum(-1, keepdim=True))` stood in place of it all"),
     (of(torch.exp, A), (B - C).mean(0, True).expand(3, 4),
      "`(b - c).mean(-2, keepdim=True)` stood in place of it all"),
 ]  # fmt: skip

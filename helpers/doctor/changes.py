@@ -345,7 +345,8 @@ def sum_of_equal(t, index, d):
 
 
 def with_a_product(step):
-    for a, b in itertools.product(names(step, is_real), repeat=2):
+    once = {id(step.scope[name]): name for name in reversed(names(step, is_real))}
+    for a, b in itertools.product(reversed(once.values()), repeat=2):
         shapes = step.scope[a].shape, step.scope[b].shape
         for first, second in itertools.product((False, True), (False, True)):
             if multiplies(*shapes, first, second, step.value.shape):

@@ -1,11 +1,13 @@
 """What in forward keeps autograd from seeing all of it: detach, no_grad, a hook, a new leaf."""
 
 import contextlib
+import sys
 import threading
 import types
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.grad_mode import set_grad_enabled
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
@@ -103,7 +105,7 @@ def exits(subject):
 @contextlib.contextmanager
 def uncut(mode):
     """For a while, in this thread, the cuts are not made; other threads have their no_grad."""
-    here, enter, new = threading.get_ident(), torch.no_grad.__enter__, Parameter.__new__
+    here, disable, new = threading.get_ident(), set_grad_enabled.__init__, Parameter.__new__
     packs, ends = saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__
 
     def made(cls, data=None, *args, **kwargs):
@@ -112,15 +114,14 @@ def uncut(mode):
                 return data.view_as(data)
         return new(cls, data, *args, **kwargs)
 
-    def entered(self):
-        enter(self)
-        words = "what is computed under `no_grad` kept its gradient"
-        if (
-            threading.get_ident() == here
-            and self.prev
-            and mode.leaves_out(frame_of_a_step(), words)
-        ):
-            torch.set_grad_enabled(True)
+    def switched(self, on):
+        disable(self, on)
+        by = "no_grad" if sys._getframe(1).f_code.co_name == "__enter__" else "set_grad_enabled"
+        words = f"what is computed under `{by}` kept its gradient"
+        off = threading.get_ident() == here and self.prev and not on
+        if off and mode.leaves_out(frame_of_a_step(), words):
+            self.mode = True
+            torch._C._set_grad_enabled(True)
 
     def packed(self):
         words = "`saved_tensors_hooks` handed back what was saved"
@@ -136,14 +137,14 @@ def uncut(mode):
             return method(node, *grads)
 
     method = BackwardCFunction.apply
-    torch.no_grad.__enter__, Parameter.__new__ = entered, made
+    set_grad_enabled.__init__, Parameter.__new__ = switched, made
     saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packed, unpacked
     BackwardCFunction.apply = apply  # the engine knows no mode
     try:
         with mode:
             yield mode
     finally:
-        torch.no_grad.__enter__, Parameter.__new__ = enter, new
+        set_grad_enabled.__init__, Parameter.__new__ = disable, new
         saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packs, ends
         BackwardCFunction.apply = method
 

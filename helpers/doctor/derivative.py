@@ -232,6 +232,8 @@ def diagnosis(exam, cases, changes, forwards, edits):
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
+    if not sharp and "change" not in words and not WITHOUT_LINES:
+        words |= other_forward(whole, forwards, only_known=True) or {}
     if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
         words |= rewritten(corner or cases, edits, few=sharp) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES:

@@ -1,6 +1,8 @@
 """Short expressions of what backward has at hand: thousands of them computed at once, and tried."""
 
+import ast
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -12,26 +14,29 @@ from .changes import Change, added, times
 from .edits import bracketed, parsed
 from .report import exact
 
-NAMES, CHUNK, ELEMENTS = 18, 1_000_000, 12_000_000  # at most
+NAMES, CHUNK = 18, 1_000_000  # at most
 OF_A_SITE, TRIED = 8, 40
-UNARY = {
-    "1 - {}": lambda t: 1 - t, "1 + {}": lambda t: 1 + t, "1 / {}": torch.reciprocal,
-    "{}.square()": torch.square, "{}.sqrt()": torch.sqrt, "{}.exp()": torch.exp,
-    "{}.log()": torch.log, "{}.abs()": torch.abs, "{}.sign()": torch.sign,
+SHIFTS = {"1 - {}": lambda t: 1 - t, "1 + {}": lambda t: 1 + t, "{} - 1": lambda t: t - 1}
+UNARY = SHIFTS | {
+    "1 / {}": torch.reciprocal, "{}.square()": torch.square, "{}.sqrt()": torch.sqrt,
+    "{}.exp()": torch.exp, "{}.log()": torch.log, "{}.abs()": torch.abs, "{}.sign()": torch.sign,
     "{}.sigmoid()": torch.sigmoid, "{}.tanh()": torch.tanh, "{}.cos()": torch.cos,
     "{}.sin()": torch.sin, "{}.relu()": torch.relu,
 }  # fmt: skip
-ALONG = {
-    "{{}}.sum({d}, keepdim=True)": lambda t, d: t.sum(d, keepdim=True),
+SUM = {"{{}}.sum({d}, keepdim=True)": lambda t, d: t.sum(d, keepdim=True)}
+ALONG = SUM | {
     "{{}}.mean({d}, keepdim=True)": lambda t, d: t.mean(d, keepdim=True),
     "{{}}.flip({d})": lambda t, d: t.flip(d),
     "{{}}.cumsum({d})": lambda t, d: t.cumsum(d),
     "{{}}.flip({d}).cumsum({d}).flip({d})": lambda t, d: t.flip(d).cumsum(d).flip(d),
 }
-BINARY = {
-    "{} * {}": torch.mul, "{} + {}": torch.add, "{} - {}": torch.sub, "{} / {}": torch.div,
-}  # fmt: skip
-SHIFTS, COMMUTE = 2, 2  # the first of them
+TIMES, PLUS = {"{0} * {1}": torch.mul}, {"{0} + {1}": torch.add}
+MINUS, OVER = {"{0} - {1}": torch.sub}, {"{0} / {1}": torch.div}
+CENTRED = {  # as the derivative of a softmax
+    "{{0}} - ({{0}} * {{1}}).sum({d}, keepdim=True)": (
+        lambda a, b, d: a - (a * b).sum(d, keepdim=True)
+    )
+}
 
 
 class Expression(NamedTuple):
@@ -54,18 +59,22 @@ class Expression(NamedTuple):
         if (self.text,) == self.forwards:
             return f"forward's `{self.text}`"
         names = ", ".join(f"`{name}`" for name in self.forwards)
-        return f"`{self.text}`" + f" ({names} as in forward)" * bool(names)
+        return f"`{ast.unparse(parsed(self.text))}`" + f" ({names} as in forward)" * bool(names)
 
 
 class Some(NamedTuple):
-    """Expressions whose values have one shape, stacked; at: number -> expression."""
+    """Expressions whose values have one shape, stacked; at: number -> expression, or None.
+
+    numbers: are they numbers of Python, which have no methods?
+    """
 
     values: torch.Tensor
     at: Callable
+    numbers: bool = False
 
 
 def atoms(scopes, shape, numbers):
-    """{shape: Some} of what can be expanded to this shape, each value once; numbers: those, too?"""
+    """Some, for each shape that can be expanded to this, each value once; numbers: those, too?"""
     found, seen = {}, []
     for name in sorted(scopes[-1], key=rank):
         if not (numbers or isinstance(scopes[-1][name], torch.Tensor)):
@@ -80,11 +89,12 @@ def atoms(scopes, shape, numbers):
                 new = all(t.shape != own.shape or not torch.equal(t, own) for t in seen)
                 if new and own.isfinite().all() and own.any() and not (own == 1).all():
                     seen.append(own)
-                    found.setdefault(own.shape, []).append((atom, own))
-    return {
-        of: Some(torch.stack([v for _, v in some]), [a for a, _ in some].__getitem__)
-        for of, some in found.items()
-    }
+                    is_number = not isinstance(scopes[-1][name], torch.Tensor)
+                    found.setdefault((own.shape, is_number), []).append((atom, own))
+    return [
+        Some(torch.stack([v for _, v in some]), [a for a, _ in some].__getitem__, is_number)
+        for (_, is_number), some in found.items()
+    ]
 
 
 def rank(name):
@@ -119,54 +129,84 @@ def whole(value, shape, leading):
     return own.to(torch.float64) if fits else None
 
 
-def of_one(groups, dims, along=ALONG):
+def along(ways, dims):
+    """These ways, along each dimension."""
+    return {
+        how.format(d=d): functools.partial(f, d=d)
+        for (how, f), d in itertools.product(ways.items(), range(-dims, 0))
+    }
+
+
+def of_one(groups, ways):
     """What one function makes of all the expressions of each group."""
     for some in groups:
-        ways = list(UNARY.items() if along else itertools.islice(UNARY.items(), SHIFTS))
-        for (how, f), d in itertools.product(along.items(), range(-dims, 0)):
-            if some.values.shape[d] > 1:
-                ways.append((how.format(d=d), lambda t, f=f, d=d: f(t, d)))
-        for how, function in ways:
-            yield Some(
-                function(some.values),
-                lambda k, at=some.at, how=how, f=function: at(k).then(how, f),
-            )
+        for how, f in ways.items():
+            d = getattr(f, "keywords", {}).get("d")
+            if not (some.numbers and how not in SHIFTS or d and some.values.shape[d] == 1):
+                made = telling(f(some.values), some.values)
+                yield Some(made, functools.partial(at_one, some, how, f), some.numbers)
+
+
+def telling(made, of):
+    """No number where nothing is made, as by the absolute value, or the sign, of what is positive.
+
+    made, of: of many expressions, stacked
+    """
+    if made.shape != of.shape:
+        return made
+    rows = made.flatten(1)
+    nothing = (rows == of.flatten(1)).all(1) | (rows == rows[:, :1]).all(1) & (rows.shape[1] > 1)
+    return torch.where(nothing.reshape(-1, *[1] * (made.dim() - 1)), torch.nan, made)
+
+
+def at_one(some, how, f, k):
+    return some.at(k) and some.at(k).then(how, f)
 
 
 def of_two(left, right, ways):
     for a, b in itertools.product(left, right):
-        for how in ways:
-            values, f, n = BINARY[how](a.values[:, None], b.values), BINARY[how], len(b.values)
-            yield Some(
-                values.flatten(0, 1),
-                lambda k, a=a, b=b, how=how, f=f, n=n: a.at(k // n).with_another(
-                    b.at(k % n), how, f
-                ),
-            )
+        for how, f in ways.items():
+            at = functools.partial(at_pair, a, b, how, f)
+            values = f(a.values[:, None], b.values).flatten(0, 1)
+            yield Some(values, at, a.numbers and b.numbers)
 
 
-def expressions(scopes, shape, short):
-    """Some after the other: names and products of two, or what else is made of them."""
-    names = list(atoms(scopes, shape, numbers=not short).values())
-    dims, ways = len(shape), list(BINARY)
-    products = list(of_two(names, names, ways[:1]))
+def at_pair(left, right, how, f, k):
+    """None, if it says nothing, as a - a and a / a."""
+    i, j = divmod(k, len(right.values))
+    a, b = left.at(i), right.at(j)
+    nothing = not (a and b) or (a.text == b.text and how in MINUS | OVER)
+    return None if nothing else a.with_another(b, how, f)
+
+
+def groups(scopes, shape, short, constant):
+    """(is it only added?, Some after the other): names and products, or what else they make.
+
+    constant: of numbers of Python only
+    """
+    names, dims = atoms(scopes, shape, numbers=not short), len(shape)
+    names = [some for some in names if some.numbers] if constant else names
+    products = list(of_two(names, names, TIMES))
     if short:
-        return names + products
-    one, two = list(of_one(names, dims)), list(of_two(names, names, ways[1:]))
-    shifted = list(of_one(one, dims, along={}))
-    sums = [some for some in of_one(products, dims) if "sum(" in some.at(0).text]
-    return itertools.chain(
-        one, two, of_two(names, one, ways), of_two(one, names, ways[COMMUTE:]), shifted,
-        of_one(products + two, dims), of_two(names, sums, ways[:1]),
-        of_two(names, shifted, ways[::3]),
+        return (False, names), (True, products)
+    one = list(of_one(names, UNARY | along(ALONG, dims)))
+    two = products + list(of_two(names, names, PLUS | MINUS | OVER))
+    shifted, sums = list(of_one(one, SHIFTS)), list(of_one(products, along(SUM, dims)))
+    longer = (
+        one, two, of_two(names, one, TIMES | PLUS | MINUS | OVER), of_two(one, names, MINUS | OVER),
+        shifted, of_one(two, UNARY | along(ALONG, dims)), of_two(names, two, TIMES | OVER),
+        of_two(names, sums, TIMES | MINUS), of_two(names, shifted, TIMES | OVER),
+        of_two(names, list(of_two(names, names, along(CENTRED, dims))), TIMES),
     )  # fmt: skip
+    return ((False, itertools.chain(*longer)),)
 
 
-def matches(sites, slopes, target, limit, short):
+def matches(sites, slopes, target, limit, room, short=False, constant=False):
     """(site, Change, factor) of what may make a gradient right.
 
     sites: {site: steps}, all of one shape; slopes: {site: (probes, elements of all its steps)}
-    target: what is to change, in these probes
+    target: what is to change, in these probes; room: for so many elements
+    short, constant: see `groups`
     """
     many = list(sites.values())
     shape, scopes = many[0][0].value.shape, [step.scope for step in many[0]]
@@ -174,45 +214,57 @@ def matches(sites, slopes, target, limit, short):
     weights = torch.stack([slopes[site] for site in sites])
     scaled = weights * torch.stack(values)[:, None]
     targets = target + scaled.sum(-1)  # if it is replaced
-    for rows, at in stacked(expressions(scopes, shape, short), shape):
-        forms = (  # (sites, probes, expressions), and what they should be
-            (in_place, weights @ rows.T, targets), (multiplied, scaled @ rows.T, targets),
-            (divided, scaled @ finite(1 / rows).T, targets),
-            (joined, weights @ rows.T, target.expand_as(targets)),
-        )  # fmt: skip
-        for form, ways, wanted in forms:
-            factors = (ways * wanted[..., None]).sum(1) / ways.square().sum(1)
-            rest = (wanted[..., None] - factors[:, None] * ways).norm(dim=1)
-            near = (12 * factors - (12 * factors).round()).abs() < 1e-3
-            fits = (rest <= limit) & (near | short) & (factors.abs() > 1e-6)
-            for s, k in fits.nonzero().tolist():
-                factor = factors[s, k].item()
-                yield list(sites)[s], form(many[s][0], at(k)), round(12 * factor) / 12 or factor
+    for only_added, some in groups(scopes, shape, short, constant):
+        for rows, at in stacked(some, shape, room):
+            forms = [(joined, weights @ rows.T, target.expand_as(targets))]
+            if not only_added:
+                forms = [
+                    (in_place, weights @ rows.T, targets), (multiplied, scaled @ rows.T, targets),
+                    (divided, scaled @ finite(1 / rows).T, targets), *forms,
+                ]  # fmt: skip
+            for form, ways, wanted in forms:
+                for s, k, factor in fitting(ways, wanted, limit, short):
+                    if expression := at(k):
+                        yield list(sites)[s], form(many[s][0], expression), factor
 
 
-def stacked(groups, shape):
+def fitting(ways, wanted, limit, any_factor):
+    """(site, expression, factor) of those that are what is wanted.
+
+    ways: (sites, probes, expressions); wanted: (sites, probes)
+    """
+    factors = (ways * wanted[..., None]).sum(1) / ways.square().sum(1)
+    rest = (wanted[..., None] - factors[:, None] * ways).norm(dim=1)
+    near = (12 * factors - (12 * factors).round()).abs() < 1e-4
+    near &= factors.abs() > 0.05
+    fits = (rest <= limit) & (near | any_factor) & (factors.abs() > 1e-6)
+    for s, k in fits.nonzero().tolist():
+        factor = factors[s, k].item()
+        yield s, k, round(12 * factor) / 12 if near[s, k] else factor
+
+
+def stacked(some, shape, left):
     """(values, one a row; number -> expression), of many groups at once, until it is too much."""
-    left, held = ELEMENTS, []
-    for some in groups:
-        rows = some.values.expand(-1, -1, *shape).flatten(1)
-        left -= rows.numel()
+    room, held = CHUNK, []
+    for group in some:
+        rows = group.values.expand(-1, -1, *shape).flatten(1)
+        left, room = left - rows.numel(), room - rows.numel()
         if left < 0:
             break
-        held.append((some, rows))
-        if sum(rows.numel() for _, rows in held) > CHUNK:
+        held.append((group, rows))
+        if room < 0:
             yield finite(torch.cat([rows for _, rows in held])), at_row(held)
-            held = []
+            room, held = CHUNK, []
     if held:
         yield finite(torch.cat([rows for _, rows in held])), at_row(held)
 
 
 def at_row(held):
     ends = list(itertools.accumulate(len(rows) for _, rows in held))
-    groups = [some for some, _ in held]
 
     def at(k):
         n = bisect.bisect_right(ends, k)
-        return groups[n].at(k - (ends[n - 1] if n else 0))
+        return held[n][0].at(k - (ends[n - 1] if n else 0))
 
     return at
 

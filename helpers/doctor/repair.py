@@ -8,6 +8,7 @@ may are made, and backward runs again with them.
 import collections
 import contextlib
 import functools
+import itertools
 
 import torch
 
@@ -21,6 +22,8 @@ LARGEST = 20000  # elements of all inputs and outputs
 CHANGES, RUNS = 15000, 300  # at most
 PROBES = 5
 FEW = 20  # runs of a long backward
+MANY, MATCHES = 12, 1000  # elements that do not fit by chance; expressions, at most
+ELEMENTS, SHARE = 12_000_000, 6  # of all expressions that are computed; others' share of that
 
 
 class Known(list):
@@ -28,10 +31,10 @@ class Known(list):
 
     left, runs: how many more may be looked at, and how many tried, for all gradients together
     later: (number, what gives the words for a change by it), where nothing says where it comes from
-    last: the repair that was tried last
+    last: the repair that was tried last; first: the case that was the first
     """
 
-    left, runs, later, last = CHANGES, RUNS, (), None
+    left, runs, later, last, first = CHANGES, RUNS, (), None, None
 
 
 def repair(cases, known):
@@ -44,6 +47,7 @@ def repair(cases, known):
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
     with forgiving():
+        known.first = known.first or case
         known.last = Repair(cases, known)
         return known.last.found()
     return None
@@ -52,7 +56,7 @@ def repair(cases, known):
 def expressed(known):
     """The words for a longer expression that makes the gradient right that was tried last."""
     with forgiving():
-        return known.last.by_expression()
+        return known.last.by_expression(constant=known.last.cases.factor is not None)
     return None
 
 
@@ -170,25 +174,47 @@ class Repair:
                             return words
         return None
 
-    def by_expression(self, short=False):
+    def by_expression(self, **kinds):
         """The words for an expression that is missing, or stands in place of a step."""
         groups, tried = {}, collections.Counter()
         for site, steps in reversed(self.sites.items()):
-            of_one_shape = len({step.value.shape for step in steps}) == 1
-            if of_one_shape and self.slopes[site].any():
+            shapes = {step.value.shape for step in steps}
+            if len(shapes) == 1 and self.slopes[site].any():
                 code = site if len(steps) > 1 or site == "return" else site[0]
-                groups.setdefault((code, steps[0].value.shape), {})[site] = steps
-        found = [  # the last site of each comes first here: it has all at hand
-            match for sites in groups.values()
-            for match in matches(sites, self.slopes, self.target, self.limit, short)
-        ]  # fmt: skip
-        for site, change, _ in found if short else sorted(found, key=length):
+                groups.setdefault((code, *shapes), {})[site] = steps
+        room = ELEMENTS // max(1, len(groups)) // (1 if self.known.first is self.case else SHARE)
+        found = [match for sites in groups.values() for match in self.matches(sites, room, **kinds)]
+        for site, change, _ in sorted(
+            found, key=asks_for_a_number if kinds.get("short") else length
+        ):
             tried[site] += 1
             if tried.total() > TRIED:
                 return None
             if tried[site] <= OF_A_SITE and (words := self.tried(site, self.sites[site], change)):
                 return words
         return None
+
+    def matches(self, sites, room, **kinds):
+        """(site, change, factor); the last site comes first here: it has all at hand."""
+        few = min(self.case.x.numel(), next(iter(sites.values()))[0].value.numel()) < MANY
+        points = [self, *(self.elsewhere_in_steps if few else ())]
+        points = [p for p in points if all(
+            [s.value.shape for s in p.sites.get(site, ())] == [s.value.shape for s in steps]
+            for site, steps in sites.items())]  # fmt: skip
+        sites = {site: [s for p in points for s in p.sites[site]] for site in sites}
+        slopes = {site: torch.block_diag(*(p.slopes[site] for p in points)) for site in sites}
+        target, limit = torch.cat([p.target for p in points]), sum(p.limit for p in points)
+        found = matches(sites, slopes, target, limit, room, **kinds)
+        return itertools.islice(found, MATCHES)
+
+    @functools.cached_property
+    def elsewhere_in_steps(self):
+        """The same at other points, lest an expression of few elements should fit by chance."""
+        found = []
+        for case in (*self.cases[1:], *self.cases.others):
+            with forgiving():
+                found.append(Repair([case], self.known))
+        return found
 
     def tried(self, site, steps, change):
         """The words for this change, if it makes the gradient right."""
@@ -263,9 +289,14 @@ class Repair:
         return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
 
 
+def asks_for_a_number(match):
+    return not is_simple(match[2])
+
+
 def length(match):
+    """What asks for no number comes first, then what is said shortly."""
     _, change, factor = match
-    return len(change.words(factor))
+    return abs(factor) != 1, len(change.words(factor))
 
 
 def places_of(steps):
