@@ -23,7 +23,7 @@ SCOPE |= {"`batch`": BATCH, "`matrices`": MATRICES, "the output": COLUMN}
 def of(func, *args, **kwargs):
     step = object.__new__(Step)
     step.func, step.args, step.kwargs, step.scope, step.text = func, args, kwargs, SCOPE, "it all"
-    step.before, step.edge, step.written = None, None, " ".join(SCOPE)
+    step.before, step.edge, step.version, step.written = None, None, None, " ".join(SCOPE)
     step.made(func(*args, **kwargs))
     return step
 
@@ -171,7 +171,7 @@ def test_a_step_in_place_starts_from_what_was_there():
     before = A.clone()
     step = object.__new__(Step)
     step.func, step.args, step.kwargs, step.scope = torch.Tensor.mul_, (before, 3), {}, SCOPE
-    step.text, step.edge, step.before = "it all", None, before.clone()
+    step.text, step.edge, step.before, step.version = "it all", None, before.clone(), 0
     step.made(before.mul_(3))
     assert step.in_place
     assert first_that_makes(step, 2 * A) == "2 stood in place of 3 in it all"

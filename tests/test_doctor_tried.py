@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from helpers.doctor import examine, rewritten
-from helpers.doctor.edits import folded
+from helpers.doctor.rearranged import folded
 from helpers.doctor.slips import of_no_shape, omissions, slips
 from helpers.doctor.source import Source
 from tests.common import random

@@ -13,7 +13,16 @@ from .reached import functions
 from .report import error, warning
 from .rewritten import with_line
 from .slopes import Dice
-from .subject import CallError, Subject, graph, has_gradient, phase, tensors
+from .subject import (
+    CallError,
+    Subject,
+    graph,
+    has_gradient,
+    mapped,
+    of_a_signal,
+    phase,
+    tensors,
+)
 from .surroundings import reseed
 
 trial = Trials()
@@ -227,6 +236,37 @@ def changes_in_place_are_noticed(exam):
             made = [t for _, t in tensors(subject.call(given)) if has_gradient(t)]
         if not all(map(exam.same, made, subject.forward(near))):
             yield STALE()
+
+
+GRAPH_KEPT = error(
+    "graph-kept",
+    "After a backward pass, that of the next call fails: the module keeps a tensor with the graph "
+    "of the call before.",
+    look="what forward keeps on self for the next call: .detach() it",
+)
+
+
+@trial(unless=("error", *STATE))
+def calls_follow_each_other(exam):
+    """As a training step does, with the module's own parameters and buffers."""
+    subject = exam.subject
+    if not subject.is_module or subject.fn is not subject.scope.module or subject.is_slow:
+        return
+    try:
+        module = Subject(*exam.given[:3]).fn  # another copy, which has not been called
+        for _ in range(2 if module is not exam.given[0] else 0):
+            given = [mapped(v, "", lambda _, t: t.detach().clone())
+                     for v in subject.arguments.values()]  # fmt: skip
+            names = list(subject.arguments)[subject.split :]
+            made = module(*given[: subject.split],
+                          **dict(zip(names, given[subject.split :], strict=True)))  # fmt: skip
+            outputs = [t for _, t in tensors(made) if has_gradient(t) and t.requires_grad]
+            torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+    except Exception as raised:
+        if of_a_signal(raised):
+            raise
+        if "through the graph a second time" in str(raised):
+            yield GRAPH_KEPT()
 
 
 @trial()

@@ -10,13 +10,8 @@ import itertools
 import torch
 import torch.nn.functional as F
 
-from .changes import (
-    Change,
-    multiplied,
-    with_another_float,
-    with_another_number,
-    with_another_tensor,
-)  # fmt: skip
+from . import changes as of_steps
+from .changes import Change
 from .repair import forgiving, places_of, tidy
 from .scalings import scaled_by
 from .slopes import largest
@@ -25,7 +20,7 @@ from .through import Through, as_plain_code, is_plain
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 8000, 30  # at most: changes that are made; looked at; made in a loop
 PROBES = 5
-NUMBERS = with_another_number, with_another_float
+NUMBERS = of_steps.with_another_number, of_steps.with_another_float
 SIMPLE = {0, -1, 2, 0.5}
 ALIKE = (  # functions that are taken for each other
     (torch.softmax, torch.log_softmax),
@@ -170,8 +165,8 @@ class OtherForward:
     def otherwise(self):
         """The derivative of one call is another."""
         tangents, wanted = self.tangents(), self.project(self.off)
-        levels = of_its_own, with_another_function, *NUMBERS, with_another_tensor
-        for level in (*levels, of_another_round, multiplied):
+        levels = of_its_own, with_another_function, *NUMBERS, of_steps.with_another_tensor
+        for level in (*levels, of_another_round, of_steps.multiplied):
             for site, steps in reversed(self.sites.items()):
                 for change in level(steps[-1]) if steps[-1].value is not None else ():
                     self.looks -= len(steps)
@@ -264,7 +259,7 @@ class OtherForward:
                     yield {site: weighing(part, 0, chosen)}, words, step
             if step.value is None:
                 continue
-            levels = of_its_own, with_another_function, *NUMBERS, with_another_tensor
+            levels = of_its_own, with_another_function, *NUMBERS, of_steps.with_another_tensor
             changes = itertools.chain(*(level(step) for level in (of_another_round, *levels)))
             for change in itertools.islice(changes, TRIED):
                 if not change.keeps:

@@ -103,6 +103,8 @@ class Rewritten:
                 break
             if self.holds(*changed):
                 serves = sum(mends(changed, cases) for cases in self.cases.all)
+                if any(ruins(changed, cases) for cases in self.cases.all):
+                    continue
                 if isinstance(edit.node, ast.Constant) and serves < len(self.cases.all):
                     continue  # a number that fits one of them is a chance
                 if serves > most:
@@ -195,6 +197,15 @@ def is_right(cases):
 def mends(changed, cases):
     with forgiving(), in_place_of(*changed):
         return is_right(cases)
+    return False
+
+
+def ruins(changed, cases):
+    """Is another wrong gradient nothing but zeros with it, which it was not?"""
+    case = cases[0]
+    with forgiving(), in_place_of(*changed):
+        row = next(case.rows_of(case.subject.run(case.point.values)))
+        return bool(case.given[0].any() and case.expected[0].any() and not row.any())
     return False
 
 

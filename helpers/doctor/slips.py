@@ -11,20 +11,14 @@ from .edits import (
     MODULES,
     Edit,
     bracketed,
-    calls,
-    chains,
-    delayed,
-    folded,
-    gates,
-    indices,
     numbers,
-    operators,
     parsed,
-    reordered,
     with_other_sums,
 )
 from .harmless import NEVER
 from .lines import of_a_line, statements
+from .rearranged import chains, delayed, folded, gates, reordered
+from .several import exchanged_letters, exchanges, in_all_alike, is_alike, of_one_name
 from .slots import (
     at_indices,
     fits,
@@ -38,6 +32,7 @@ from .slots import (
     is_whole,
     kind_of,
     kinds_of,
+    of_more_arguments,
     of_one_argument,
     others,
     others_of,
@@ -64,6 +59,7 @@ WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} -
 THEN = (
     "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
     "{0} * (1 - {1})", "{0} * {1} ** 2", "{1}.gather(1, {0})", "{1}.gather(0, {0})",
+    "{0}.gather(1, {1})", "{0}.gather(1, {1}.argsort(1))", "{0}.gather(0, {1}.argsort(0))",
 )  # fmt: skip
 WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
 COUNT = r"^len\(\w+\)$|^\w+\.(numel\(\)|shape\[-?\w+\]|size\(-?\w+\))$"  # of all, and masked ones?
@@ -175,6 +171,9 @@ def omissions(source, values, terms=False):
                         new = parsed(template.format(bracketed(node), name))
                         yield Edit([(owner, key, new)], node)
         if some is ways:
+            for template in of_more_arguments(source, kinds):
+                for owner, key, node in (slot for slot in slots if is_whole(source, slot[2])):
+                    yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
             yield from of_one_name(source, slots, turned)
             yield from batch_first(source)
 
@@ -232,15 +231,6 @@ def as_elsewhere(source, values):
                             yield Edit([(line, "value", new)], old)
 
 
-def is_alike(name, other):
-    """Do they differ in one letter, or in one of several words?"""
-    words = name.split("_"), other.split("_")
-    return any(
-        len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
-        for a, b in ((name, other), words) if a is name or len(a) > 1
-    )  # fmt: skip
-
-
 def other_slices(source, slots, values, kinds):
     """A slice that stands elsewhere, in forward, too; that starts later, or moves with a loop."""
     found = {ast.unparse(node): node for *_, node in slots if isinstance(node, ast.Slice)}
@@ -270,7 +260,10 @@ def other_slices(source, slots, values, kinds):
 
 def in_place_of(source, node, values, kinds):
     """The names that may stand in the place of a name, a number or an argument."""
-    if is_name(node) and not isinstance(source.up[node][2], ast.Attribute):
+    lists = [name for name, value in values.items() if isinstance(value, list) and value]
+    if isinstance(node, (ast.Name, ast.Subscript)):
+        yield from (f"{name}[-1]" for name in lists if isinstance(values[name][-1], torch.Tensor))
+    if is_name(node):
         name = ast.unparse(node)
         yield from others(name, kinds)
         yield from scaled(name, kinds, whole_of(source))
@@ -299,67 +292,6 @@ def the_other_way(source):
             yield Edit([(node, "iter", turned)], node.iter)
 
 
-def in_all_alike(source, slots):
-    """The same edit in all calls of one function, or of one number, of a line."""
-    alike = {}
-    for owner, key, node in slots:
-        match node:
-            case ast.Call(func=func, args=args, keywords=keywords):
-                name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
-                like = calls, name, len(args), *[k.arg for k in keywords]
-            case ast.Constant(value=value):
-                like = numbers, type(value), value
-            case ast.BinOp(op=op):
-                like = operators, type(op)
-            case ast.Slice(lower=a, upper=b):
-                like = indices, a is None, b is None
-            case _:
-                continue
-        alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
-    for (line, kind, *_), some in alike.items():
-        if len(some) > 1:
-            for news in zip(*(kind(node) for *_, node in some), strict=False):
-                puts = [(owner, key, new) for (owner, key, _), new in zip(some, news, strict=True)]
-                with source.edited(puts):
-                    new = ast.unparse(line)
-                yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
-
-
-def of_one_name(source, slots, meant):
-    """A name that stands in a line more than once is another; meant(name): what it may be."""
-    lines = {}
-    for owner, key, node in slots:
-        for part in (source.statement(node), source.slice_of(node)) if is_name(node) else ():
-            lines.setdefault((part, ast.unparse(node)), []).append((owner, key))
-    for (line, name), some in lines.items():
-        if line is None:
-            continue
-        for other in meant(name) if len(some) > 1 else ():
-            puts, new = [(*slot, parsed(other)) for slot in some], ast.unparse(parsed(other))
-            said = f"`{new}` stood in place of each `{name}` in `{source.quoted(line)}`"
-            yield Edit(puts, line, said)
-
-
-def exchanged_letters(source, kinds):
-    """A line that was copied for another name: in all of its names, two letters change places."""
-    pairs = {
-        frozenset((x, y)) for a, b in itertools.combinations(kinds, 2)
-        if len(a) == len(b) and is_alike(a, b)
-        for x, y in zip(a, b, strict=True) if x != y
-    }  # fmt: skip
-    for line in source.body:
-        value = line.value if isinstance(line, (ast.Assign, ast.AugAssign)) else None
-        names = [n for n in ast.walk(value) if isinstance(n, ast.Name)] if value else []
-        for x, y in sorted(map(sorted, pairs)):
-            news = [(n, n.id.translate(str.maketrans(x + y, y + x))) for n in names]
-            puts = [
-                (*source.up[n][:2], parsed(new)) for n, new in news
-                if new != n.id and kinds.get(new) == kinds.get(n.id)
-            ]  # fmt: skip
-            if len(puts) > 1:
-                yield Edit(puts, value)
-
-
 def other_indices(source):
     """An index, or the place where something is put, that stands elsewhere."""
     places = [node for node in source.body if isinstance(node, ast.Subscript)]
@@ -368,27 +300,3 @@ def other_indices(source):
         for text, index in known.items():
             if text != ast.unparse(node.slice):
                 yield Edit([(node, "slice", index)], node)
-
-
-def exchanges(source, slots):
-    """Two that stand in one tuple; two names, in one line or everywhere."""
-    for node in source.body:
-        if isinstance(node, (ast.Tuple, ast.List)):
-            line = source.quoted(source.statement(node))
-            for i, j in itertools.combinations(range(len(node.elts)), 2):
-                puts = [(node.elts, i, node.elts[j]), (node.elts, j, node.elts[i])]
-                a, b = source.quoted(node.elts[i]), source.quoted(node.elts[j])
-                yield Edit(puts, node, f"`{a}` and `{b}` were exchanged in `{line}`")
-    names = {}
-    for owner, key, node in slots:
-        if is_name(node):
-            names.setdefault(ast.unparse(node), []).append((owner, key, source.statement(node)))
-    for a, b in itertools.combinations(names, 2):
-        lines = {line for *_, line in names[a]}, {line for *_, line in names[b]}
-        groups = [{line} for line in lines[0] & lines[1]]
-        for group in [*groups, lines[0] | lines[1]]:
-            puts = [(owner, key, parsed(new)) for old, new in ((a, b), (b, a))
-                    for owner, key, line in names[old] if line in group]  # fmt: skip
-            line = min(group, key=lambda line: line.lineno)
-            where = f"in `{source.quoted(line)}`" if len(group) == 1 else "wherever they stand"
-            yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")

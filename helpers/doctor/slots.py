@@ -7,7 +7,7 @@ import torch
 
 from .edits import MODULES
 
-PARTS = 8  # at most
+PARTS, LARGEST = 8, 24  # at most
 
 
 def slots_of(source):
@@ -167,6 +167,18 @@ def of_one_argument(source):
                 if len(of.args) == 1:
                     found[name] = None
     return list(found)
+
+
+def of_more_arguments(source, kinds):
+    """Calls that stand in the source, of functions of the user: another argument, and a gap."""
+    found = {}
+    for node in source.body:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
+            if node.func.id in source.fn.__globals__ and not node.keywords:
+                for name in (name for name in kinds if kinds[name] == "number"):
+                    found[f"{node.func.id}({name}, {{}})"] = None
+                    found[f"{node.func.id}({{}}, {name})"] = None
+    return list(found)[:LARGEST]
 
 
 def is_number(node):

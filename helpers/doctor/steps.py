@@ -86,10 +86,13 @@ class Step:
         self.text = which(frame) + self.written
         self.line, self.name = frame.f_lineno, frame.f_code.co_name
         self.before = args[0].detach().clone() if args and is_real(args[0]) else None
+        self.version = args[0]._version if args and torch.is_tensor(args[0]) else None
         self.edge = None
 
     def made(self, value, edge=False):
-        self.value, self.in_place = value.detach().clone(), value is next(iter(self.args), None)
+        changed = value._version != self.version  # `.to` may return what it is given
+        self.value = value.detach().clone()
+        self.in_place = changed and value is next(iter(self.args), None)
         if edge and value.requires_grad:
             self.edge = get_gradient_edge(value)
 

@@ -10,6 +10,7 @@ from . import (  # noqa: F401
     formulas,
     healthy,
     innocent,
+    kept,
     misleading,
     numbers,
     products,

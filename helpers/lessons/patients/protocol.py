@@ -1,7 +1,5 @@
 """Right once, but not under other circumstances: what is left behind, shared, asked again."""
 
-import functools
-
 import torch
 from torch.autograd import Function
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -369,38 +367,3 @@ class KeepsTheExponential(Function):
     def backward(ctx, grad_output):
         (y,) = ctx.saved_tensors
         return grad_output * y
-
-
-class Recurrent(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.state = None
-
-    def forward(self, x):
-        before, self.state = self.state, x.tanh()
-        return self.state if before is None else self.state + before / 2
-
-
-broken(
-    "forward-not-deterministic", "what the last call has left",
-    lambda: draw((4, 3), dtype=torch.float32),
-)(Recurrent())  # fmt: skip
-
-
-@functools.lru_cache
-def shares(layer):
-    return layer.weight.detach().softmax(0)
-
-
-class KeepsItsShares(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.arange(4, dtype=torch.float64))
-
-    def forward(self, x):
-        return x * shares(self)
-
-
-broken("parameter-cached", "a parameter that counts in the first call only", matrix)(
-    KeepsItsShares()
-)

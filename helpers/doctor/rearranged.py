@@ -1,0 +1,158 @@
+"""The edits that rearrange an expression: its operations, its factors, its two ends."""
+
+import ast
+import itertools
+import re
+
+from .edits import MatMult, Mult, Sub, at_end, bracketed, indices, parsed
+
+
+def reordered(node):
+    """Two operations, or two calls of methods, one inside the other, take turns."""
+    match node:
+        case ast.BinOp(left=ast.BinOp(left=a, op=inner, right=b), op=outer, right=c):
+            yield ast.BinOp(ast.BinOp(a, outer, c), inner, b)
+            yield ast.BinOp(a, inner, ast.BinOp(b, outer, c))
+    match node:
+        case ast.BinOp(left=c, op=outer, right=ast.BinOp(left=a, op=inner, right=b)):
+            yield ast.BinOp(a, inner, ast.BinOp(c, outer, b))
+            yield ast.BinOp(ast.BinOp(c, outer, a), inner, b)
+    match node:
+        case ast.BinOp(left=ast.Call(func=ast.Attribute() as method) as call, op=op, right=b):
+            yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
+    match node:
+        case ast.BinOp(left=ast.Call() as call, op=op, right=b) if root_of(call) is not call:
+            yield with_root(call, lambda root: ast.BinOp(root, op, b))
+    match node:
+        case ast.BinOp(left=a, op=op, right=ast.Call(func=ast.Attribute() as method) as call):
+            yield ast.Call(at_end(ast.BinOp(a, op, method.value), method), call.args, call.keywords)
+        case ast.Call(func=ast.Attribute(value=ast.BinOp(left=a, op=op, right=b)) as method):
+            yield ast.BinOp(ast.Call(at_end(a, method), node.args, node.keywords), op, b)
+            yield ast.BinOp(a, op, ast.Call(at_end(b, method), node.args, node.keywords))
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
+            outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
+            yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def root_of(node):
+    """What a chain of methods, two or more, is called of; otherwise the node."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute()) as inner)):
+            while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+                inner = inner.func.value
+            return inner
+    return node
+
+
+def with_root(node, made):
+    """The same chain of methods of made(its root)."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        root = with_root(node.func.value, made)
+        return ast.Call(at_end(root, node.func), node.args, node.keywords)
+    return made(node)
+
+
+def gates(node):
+    """The slope of a sigmoid for that of a tanh, by the output, or the other way round."""
+    match node:
+        case ast.BinOp(left=a, op=Mult(), right=ast.BinOp(ast.Constant(1), Sub(), b) as rest):
+            slope = parsed(f"1 - {ast.unparse(b)} * {ast.unparse(b)}")
+            if ast.unparse(a) == ast.unparse(b):
+                yield slope
+            elif isinstance(a, ast.BinOp) and ast.unparse(a.right) == ast.unparse(b):
+                yield ast.BinOp(a.left, a.op, slope)
+        case ast.BinOp(ast.Constant(1), Sub(), rest):
+            of = re.fullmatch(r"(\w+)( \* \1| \*\* 2|\.square\(\)|\.pow\(2\))", ast.unparse(rest))
+            if of:
+                yield parsed(f"{of[1]} * (1 - {of[1]})")
+
+
+def chains(node):
+    """A product of matrices, with others of them transposed, or with the sum of two such."""
+    terms, factor = product(node)
+    if len(terms) == 1 and factor == "2 * ":
+        yield parsed(f"{terms[0]} + {terms[0]}.mT")
+    if not 2 <= len(terms) <= 3:
+        return
+    whole, found = ast.unparse(node), {}
+    for order, turned in itertools.product(
+        (terms, terms[::-1]), itertools.product(("", ".mT"), repeat=len(terms))
+    ):
+        found[" @ ".join(a + t for a, t in zip(order, turned, strict=True))] = None
+    found = [text for text in found if text not in (whole, whole.replace(".T", ".mT"))]
+    yield from (parsed(f"{factor}{text}") for text in found)
+    if factor:
+        yield from (parsed(f"{a} + {b}") for a, b in itertools.combinations(found, 2))
+    yield from (parsed(f"{whole} + {text}") for text in found)
+
+
+def folded(node):
+    """A dimension in parts, some of which are summed: the parts in another order."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=of, args=sizes) as whole, attr="sum")):
+            if not isinstance(of, ast.Attribute) or not node.args:
+                return
+            inside = of.attr == "unflatten" and len(sizes) == 2
+            parts = sizes[1].elts if inside and isinstance(sizes[1], ast.Tuple) else sizes
+            try:
+                summed = ast.literal_eval(node.args[0])
+                first = ast.literal_eval(sizes[0]) if inside else 0
+            except ValueError:
+                return
+            summed = list(summed) if isinstance(summed, (tuple, list)) else [summed]
+            if not all(type(d) is int for d in (*summed, first)) or not summed:
+                return
+            if of.attr not in ("reshape", "view", "unflatten") or min(*summed, first) < 0:
+                return
+            pairs = [(k, k + 1) for k in range(len(parts) - 1)]
+            for some in [[pair] for pair in pairs] + ([pairs[::2]] if pairs[2:] else []):
+                order = list(range(len(parts)))
+                for a, b in some:
+                    order[a], order[b] = b, a
+                news = [parts[k] for k in order]
+                dims = [order[d - first] + first if 0 <= d - first < len(parts) else d
+                        for d in summed]  # fmt: skip
+                args = [sizes[0], ast.Tuple(news, ast.Load())] if inside else news
+                dims = parsed(str(tuple(sorted(dims)) if dims[1:] else dims[0]))
+                keywords = whole.keywords
+                yield ast.Call(
+                    at_end(ast.Call(of, args, keywords), node.func), [dims, *node.args[1:]],
+                    node.keywords,
+                )  # fmt: skip
+
+
+def delayed(node):
+    """What is padded at one end and cut at the other: the other way round."""
+    match node:
+        case ast.Subscript(value=ast.Call(args=[x, ast.Tuple(elts=pads)]) as call, slice=index):
+            for turned, other in turned_ends(call.func, pads, index):
+                call = ast.Call(call.func, [x, turned], call.keywords)
+                yield ast.Subscript(call, other, ast.Load())
+        case ast.Call(args=[ast.Subscript(value=x, slice=index), ast.Tuple(elts=pads)]):
+            for turned, other in turned_ends(node.func, pads, index):
+                cut = ast.Subscript(x, other, ast.Load())
+                yield ast.Call(node.func, [cut, turned], node.keywords)
+
+
+def turned_ends(func, pads, index):
+    """(pads, index) of the other end."""
+    ends = [k for k, pad in enumerate(pads) if ast.unparse(pad) != "0"]
+    if ast.unparse(func).endswith("pad") and len(ends) == 1 and len(pads) % 2 == 0:
+        news, items = pads.copy(), index.elts if isinstance(index, ast.Tuple) else [index]
+        news[ends[0]], news[ends[0] ^ 1] = pads[ends[0] ^ 1], pads[ends[0]]
+        for last in indices(items[-1]):
+            some = [*items[:-1], last]
+            yield ast.Tuple(news, ast.Load()), ast.Tuple(some, ast.Load()) if some[1:] else last
+
+
+def product(node):
+    """The factors of a product of matrices, as text, without transposes; and the number before."""
+    match node:
+        case ast.BinOp(left=left, op=MatMult(), right=right):
+            (*terms,), factor = product(left)
+            return [*terms, *product(right)[0]], factor
+        case ast.BinOp(left=ast.Constant(value=n), op=Mult(), right=right):
+            return product(right)[0], f"{n} * "
+        case ast.Attribute(value=value, attr="T" | "mT"):
+            return [bracketed(value)], ""
+    return [bracketed(node)], ""

@@ -1,0 +1,106 @@
+"""The edits of several places at once, each of which undoes one slip of the pen."""
+
+import ast
+import itertools
+
+from .edits import Edit, calls, indices, numbers, operators, parsed
+from .slots import is_name
+
+
+def in_all_alike(source, slots):
+    """The same edit in all calls of one function, or of one number, of a line."""
+    alike = {}
+    for owner, key, node in slots:
+        parent = source.up[node][2]
+        if isinstance(node, ast.Constant) and isinstance(parent, ast.Call) and owner is parent.args:
+            like = numbers, ast.unparse(parent.func), key, type(node.value)
+            places = alike.setdefault((source.statement(node), *like), [])
+            places.append((owner, key, node))
+        match node:
+            case ast.Call(func=func, args=args, keywords=keywords):
+                name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
+                like = calls, name, len(args), *[k.arg for k in keywords]
+            case ast.Constant(value=value):
+                like = numbers, type(value), value
+            case ast.BinOp(op=op):
+                like = operators, type(op)
+            case ast.Slice(lower=a, upper=b):
+                like = indices, a is None, b is None
+            case _:
+                continue
+        alike.setdefault((source.statement(node), *like), []).append((owner, key, node))
+    for (line, kind, *_), some in alike.items():
+        if len(some) > 1:
+            for news in zip(*(kind(node) for *_, node in some), strict=False):
+                puts = [(owner, key, new) for (owner, key, _), new in zip(some, news, strict=True)]
+                with source.edited(puts):
+                    new = ast.unparse(line)
+                yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
+
+
+def of_one_name(source, slots, meant):
+    """A name that stands in a line more than once is another; meant(name): what it may be."""
+    lines = {}
+    for owner, key, node in slots:
+        for part in (source.statement(node), source.slice_of(node)) if is_name(node) else ():
+            lines.setdefault((part, ast.unparse(node)), []).append((owner, key))
+    for (line, name), some in lines.items():
+        if line is None:
+            continue
+        for other in meant(name) if len(some) > 1 else ():
+            puts, new = [(*slot, parsed(other)) for slot in some], ast.unparse(parsed(other))
+            said = f"`{new}` stood in place of each `{name}` in `{source.quoted(line)}`"
+            yield Edit(puts, line, said)
+
+
+def exchanged_letters(source, kinds):
+    """A line that was copied for another name: in all of its names, two letters change places."""
+    pairs = {
+        frozenset((x, y)) for a, b in itertools.combinations(kinds, 2)
+        if len(a) == len(b) and is_alike(a, b)
+        for x, y in zip(a, b, strict=True) if x != y
+    }  # fmt: skip
+    for line in source.body:
+        value = line.value if isinstance(line, (ast.Assign, ast.AugAssign)) else None
+        names = [n for n in ast.walk(value) if isinstance(n, ast.Name)] if value else []
+        for x, y in sorted(map(sorted, pairs)):
+            news = [(n, n.id.translate(str.maketrans(x + y, y + x))) for n in names]
+            puts = [
+                (*source.up[n][:2], parsed(new)) for n, new in news
+                if new != n.id and kinds.get(new) == kinds.get(n.id)
+            ]  # fmt: skip
+            if len(puts) > 1:
+                yield Edit(puts, value)
+
+
+def exchanges(source, slots):
+    """Two that stand in one tuple; two names, in one line or everywhere."""
+    for node in source.body:
+        if isinstance(node, (ast.Tuple, ast.List)):
+            line = source.quoted(source.statement(node))
+            for i, j in itertools.combinations(range(len(node.elts)), 2):
+                puts = [(node.elts, i, node.elts[j]), (node.elts, j, node.elts[i])]
+                a, b = source.quoted(node.elts[i]), source.quoted(node.elts[j])
+                yield Edit(puts, node, f"`{a}` and `{b}` were exchanged in `{line}`")
+    names = {}
+    for owner, key, node in slots:
+        if is_name(node):
+            names.setdefault(ast.unparse(node), []).append((owner, key, source.statement(node)))
+    for a, b in itertools.combinations(names, 2):
+        lines = {line for *_, line in names[a]}, {line for *_, line in names[b]}
+        groups = [{line} for line in lines[0] & lines[1]]
+        for group in [*groups, lines[0] | lines[1]]:
+            puts = [(owner, key, parsed(new)) for old, new in ((a, b), (b, a))
+                    for owner, key, line in names[old] if line in group]  # fmt: skip
+            line = min(group, key=lambda line: line.lineno)
+            where = f"in `{source.quoted(line)}`" if len(group) == 1 else "wherever they stand"
+            yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")
+
+
+def is_alike(name, other):
+    """Do they differ in one letter, or in one of several words?"""
+    words = name.split("_"), other.split("_")
+    return any(
+        len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
+        for a, b in ((name, other), words) if a is name or len(a) > 1
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a module keeps from one call to the next."""
+
+import functools
+
+import torch
+
+from .patient import broken, draw, matrix
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = None
+
+    def forward(self, x):
+        before, self.state = self.state, x.tanh()
+        return self.state if before is None else self.state + before / 2
+
+
+broken(
+    "forward-not-deterministic", "what the last call has left",
+    lambda: draw((4, 3), dtype=torch.float32),
+)(Recurrent())  # fmt: skip
+
+
+@functools.lru_cache
+def shares(layer):
+    return layer.weight.detach().softmax(0)
+
+
+class KeepsItsShares(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(4, dtype=torch.float64))
+
+    def forward(self, x):
+        return x * shares(self)
+
+
+broken("parameter-cached", "a parameter that counts in the first call only", matrix)(
+    KeepsItsShares()
+)
+
+
+class RunningMean(torch.nn.Module):
+    """A buffer is made of the graph of the last call."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(4, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(4, dtype=torch.float64))
+
+    def forward(self, x):
+        y = x * self.weight
+        self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
+        return y - self.mean
+
+
+broken("graph-kept", "the second training step fails", matrix)(RunningMean())

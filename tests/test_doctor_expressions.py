@@ -1,0 +1,258 @@
+"""Expressions that are missing, or stand in the place of another; and state that is not on ctx."""
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from helpers.doctor import examine
+from helpers.lessons.patients import PATIENTS
+from tests.common import random
+from tests.test_doctor_edits import errors, made
+
+HEAD = """
+import torch
+from torch.autograd import Function
+
+def unit(t):
+    return t / t.norm(dim=-1, keepdim=True)
+
+def through_unit(t, g):
+    u = unit(t)
+    return (g - u * (g * u).sum(-1, keepdim=True)) / t.norm(dim=-1, keepdim=True)
+
+class Layer(Function):
+    @staticmethod
+    def forward(ctx, x, w, a):
+"""
+BACKWARD = "\n\n    @staticmethod\n    def backward(ctx, g):\n"
+MISSING = {  # what is wrong: (forward, backward, what is said)
+    "the slope of another function": (
+        """        y = x.neg().exp_().neg_().exp_()
+        ctx.save_for_backward(y, w)
+        return y * w""",
+        """        y, w = ctx.saved_tensors
+        return g * w * y * (1 - y), g * y, None""",
+        "-`y.log()` stood in place of `1 - y`",
+    ),
+    "all but the diagonal of a softmax": (
+        """        p = x.softmax(-1)
+        ctx.save_for_backward(p, w)
+        return p * w""",
+        """        p, w = ctx.saved_tensors
+        gp = g * w
+        return gp * p * (1 - p), g * p, None""",
+        "`p * (gp - (gp * p).sum(-1, keepdim=True))` stood in place of `gp * p * (1 - p)`",
+    ),
+    "a number": (
+        """        ctx.save_for_backward(x, w)
+        ctx.a = a
+        return (x * w) / (a - 1)""",
+        """        x, w = ctx.saved_tensors
+        a = ctx.a
+        parts = torch.stack([g * w, g * x / (a - 1)])
+        return parts[0], parts[1], None""",
+        "were divided by `ctx.a - 1`",
+    ),
+    "a factor in each round of a loop": (
+        """        ctx.save_for_backward(x, w)
+        ends = 0, 1, x.shape[1]
+        return sum(x[:, a:b].mean(1) for a, b in zip(ends, ends[1:])) + 0 * w[:, 0]""",
+        """        x, w = ctx.saved_tensors
+        gx, ends = torch.zeros_like(x), (0, 1, x.shape[1])
+        for a, b in zip(ends, ends[1:]):
+            gx[:, a:b] = (g / 2)[:, None]
+        return gx, torch.zeros_like(w), None""",
+        "`g / (b - a)` stood in place of `g / 2`",
+    ),
+    "a function of two": (
+        """        ctx.save_for_backward(x, w)
+        return unit(x + unit(w))""",
+        """        x, w = ctx.saved_tensors
+        gz = through_unit(x + unit(w), g)
+        return gz, gz.clone(), None""",
+        "`through_unit(w, gz.clone())` stood in place of `gz.clone()`",
+    ),
+    "what the last round has made": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([(x[:, t:] * w[:, t:]).sum(1) for t in range(4)], 1)""",
+        """        x, w = ctx.saved_tensors
+        sums = [g[:, 0]]
+        for t in range(1, 4):
+            sums.append(g[:, t] + g[:, t - 1])
+        total = torch.stack(sums, 1)
+        return total * w, total * x, None""",
+        "`sums[-1]` stood in place of `g[:, t - 1]`",
+    ),
+    "the order that a sort has changed": (
+        """        s, order = x.sort(dim=1)
+        ctx.save_for_backward(w, order, s)
+        return s * w""",
+        """        w, order, s = ctx.saved_tensors
+        gx = g * w
+        return gx, g * s, None""",
+        "`gx.gather(1, order.argsort(1)), g * s, None` stood in place of",
+    ),
+    "the other end, cut and padded": (
+        """        ctx.save_for_backward(x, w)
+        return torch.nn.functional.pad(x, (1, 0))[:, :-1] * w""",
+        """        x, w = ctx.saved_tensors
+        gx = torch.nn.functional.pad((g * w)[:, :-1], (1, 0))
+        return gx, g * torch.nn.functional.pad(x, (1, 0))[:, :-1], None""",
+        "`torch.nn.functional.pad((g * w)[:, 1:], (0, 1))` stood in place of",
+    ),
+    "the dimension, in both calls of a line": (
+        """        ctx.save_for_backward(x, w)
+        return (x.roll(1, 0) + x.roll(2, 0) - x.roll(1, 1)) * w""",
+        """        x, w = ctx.saved_tensors
+        u = v = g * w
+        gx = u.roll(-1, 1) + u.roll(-2, 1) - v.roll(-1, 1)
+        return gx, g * (x.roll(1, 0) + x.roll(2, 0) - x.roll(1, 1)), None""",
+        "`gx = u.roll(-1, 0) + u.roll(-2, 0) - v.roll(-1, 1)` stood in place of",
+    ),
+    "a name before a method": (
+        """        ctx.save_for_backward(x, w)
+        return x.sin() * w.exp()""",
+        """        x, w = ctx.saved_tensors
+        return g * x.cos() * w.exp(), g * x.sin() * x.exp(), None""",
+        "`w.exp()` stood in place of `x.exp()`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "backward", "said"), MISSING.values(), ids=MISSING)
+def test_what_is_missing_is_written_out(forward, backward, said):
+    layer = made(HEAD + forward + BACKWARD + backward + "\n")
+    found = errors(examine(layer, random(4, 4), random(4, 4, seed=1), 0.6))
+    assert said in found[0].change
+
+
+class Kernel(Function):
+    """The input is one number, which fits much by chance."""
+
+    @staticmethod
+    def forward(ctx, a, d):
+        ctx.save_for_backward(a, d)
+        return (1 + d / a) ** -a
+
+    @staticmethod
+    def backward(ctx, g):
+        a, d = ctx.saved_tensors
+        base = 1 + d / a
+        return (g * base**-a * -base.log()).sum(), -g * base ** (-a - 1)
+
+
+def test_one_number_fits_nothing_by_chance():
+    d = random(5, seed=1).abs().detach()
+    for seed in range(3):
+        a = random(seed=seed).abs().detach() + 1
+        (found,) = errors(examine(Kernel, a.requires_grad_(), d))
+        said = "`d / a` @ `-g * base ** (-a - 1)` were subtracted from what is returned for `a`"
+        assert found.change == f"right if: {said}"
+        a, base = a.detach(), 1 + d / a.detach()
+        right = torch.func.grad(lambda a: ((1 + d / a) ** -a).sum())(a)
+        given = (base**-a * -base.log()).sum()
+        torch.testing.assert_close(right, given - (d / a) @ -(base ** (-a - 1)))
+
+
+class Carries(Function):
+    """Without the mask, the gradient of the mask's tensor is wrong, too."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.maximum(a, b)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = ctx.saved_tensors
+        keep = (a > b).to(g.dtype)
+        carried = g * 1.0
+        return carried, carried * (1 - keep) + carried
+
+
+def test_a_mend_does_not_turn_another_wrong_gradient_into_zeros():
+    for finding in errors(examine(Carries, random(5), random(5, seed=1))):
+        assert "carried = g * (1 - " not in (finding.change or "")
+
+
+# --- what is kept elsewhere than on ctx -----------------------------------------------------------
+
+LAST, MEMO = None, {}
+
+
+class KeptOn(Function):
+    held, log = None, []
+
+    @staticmethod
+    def backward(ctx, g):
+        raise NotImplementedError
+
+
+def kept_on(write, read):
+    text = f"""
+import torch
+from torch.autograd import Function
+
+LAST, MEMO, LOG = None, {{}}, []
+
+class Layer(Function):
+    held, log, buffer = None, [], torch.zeros(4, dtype=torch.float64)
+
+    @staticmethod
+    def forward(ctx, x):
+        global LAST
+        {write}
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * {read}.cos()
+"""
+    return made(text)
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "said"),
+    [
+        ("Layer.held = x", "Layer.held", "Layer.held"),
+        ("LAST = x", "LAST", "LAST"),
+        ("MEMO[0] = x", "MEMO[0]", "MEMO"),
+        ("LOG.append(x)", "LOG[-1]", "LOG"),
+        ("Layer.log.append(x)", "Layer.log[-1]", "Layer.log"),
+        ("Layer.buffer.copy_(x)", "Layer.buffer", "Layer.buffer"),
+    ],
+)
+def test_what_forward_writes_outside_ctx_is_named(write, read, said):
+    (found,) = errors(examine(kept_on(write, read), random(4)))
+    assert found.code == "state-between-calls"
+    line = 13  # of the text above
+    assert found.remedy == (
+        f"what forward writes outside ctx, and backward reads: `{said}` (line {line})"
+    )
+
+
+class WithoutGrad(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = torch.nn.Parameter(random(4).detach())
+
+    def forward(self, x):
+        with torch.set_grad_enabled(False):
+            spectrum = torch.fft.rfft(self.kernel)
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(before)
+        return torch.fft.irfft(torch.fft.rfft(x) * spectrum, n=4)
+
+
+def test_what_is_computed_without_grad_is_found_however_that_is_written():
+    (found,) = errors(examine(WithoutGrad(), random(3, 4)))
+    assert found.change == "right if: what is computed under `set_grad_enabled` kept its gradient"
+    assert torch.is_grad_enabled()
+
+
+def test_what_a_class_holds_is_not_changed_by_what_is_tried():
+    """`bags.to(grad_output)` is `bags` itself, which is not to be written into."""
+    patient = PATIENTS["MeanOfBags"]
+    (found,) = errors(patient.examine())
+    assert "bags" in found.change
+    assert torch.equal(patient.fn.bags.unique(), torch.tensor([0.0, 1.0], dtype=torch.float64))

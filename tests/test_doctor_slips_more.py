@@ -1,0 +1,119 @@
+"""The rarer slips: of bounds, turns, sizes, slices and names."""
+
+import pytest
+
+from tests.test_doctor_slips import change_of
+
+SLIPS = {  # what is wrong: (forward, backward, what is said)
+    "a bound on one side only": (
+        """        ctx.save_for_backward(x, w)
+        return x.clamp(-0.9, 0.9) * w""",
+        """        x, w = ctx.saved_tensors
+        return g * w * (x <= 0.9), g * x.clamp(-0.9, 0.9), None""",
+        "`x.abs() <= 0.9` stood in place of `x <= 0.9`",
+    ),
+    "one after the other in place of turns": (
+        """        ctx.save_for_backward(x, w)
+        pairs = x.unflatten(-1, (-1, 2)) if len(x) % 2 == 0 else x[:4].unflatten(-1, (-1, 2))
+        return pairs[:, 0] * pairs[:, 1]""",
+        """        x, w = ctx.saved_tensors
+        a, b = x[:4:2], x[1:4:2]
+        gx = torch.zeros_like(x)
+        gx[:4] = torch.cat([g * b, g * a], -1)
+        return gx, None, None""",
+        "`torch.stack([g * b, g * a], -1).flatten(-2)` stood in place of",
+    ),
+    "a term at the indices": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(x, w, k)
+        return x.new_zeros(3).index_add_(0, k, x) + w[:3]""",
+        """        x, w, k = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gw[:3] = g
+        return gx, gw, None""",
+        "g[k]",
+    ),
+    "a slice of forward, by what ctx holds": (
+        """        ctx.save_for_backward(x, w)
+        first, every = 2, 3
+        ctx.first, ctx.every = first, every
+        return x[first::every].sin() * w[first::every]""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gx[:: ctx.every] = g * x.narrow(0, 2, 1).cos() * w.narrow(0, 2, 1)
+        gw.narrow(0, 2, 1).copy_(g * x.narrow(0, 2, 1).sin())
+        return gx, gw, None""",
+        "`gx[ctx.first::ctx.every]` stood in place of `gx[:: ctx.every]`",
+    ),
+    "slices that are one too late": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([(x[1:4] * w[:3]).sum(), (x[0:3] * w[:3]).sum()])""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gx[1:4] += g[0] * w[:3]
+        gx[0:3] += g[1] * w[:3]
+        gw[:3] = g[0] * x[2:5] + g[1] * x[1:4]
+        return gx, gw, None""",
+        "g[0] * x[2 - 1:5 - 1] + g[1] * x[1 - 1:4 - 1]",
+    ),
+    "a size in place of a count": (
+        """        ctx.save_for_backward(x, w)
+        n = (x > 0.1).sum()
+        return (x * w).sum() / n""",
+        """        x, w = ctx.saved_tensors
+        n = (x > 0.1).sum().to(x.dtype)
+        return g * w / len(x), g * x / n, None""",
+        "`n` stood in place of `len(x)`",
+    ),
+    "a length that forward doubles": (
+        """        ctx.save_for_backward(x, w)
+        n = len(x)
+        fx, fw = torch.fft.rfft(x, 2 * n), torch.fft.rfft(w, 2 * n)
+        return torch.fft.irfft(fx * fw, 2 * n)[:n]""",
+        """        x, w = ctx.saved_tensors
+        size = len(x)
+        n = size
+        fg = torch.fft.rfft(g, n)
+        gx = torch.fft.irfft(fg * torch.fft.rfft(w, n).conj(), n)[:size]
+        return gx, torch.fft.irfft(fg * torch.fft.rfft(x, n).conj(), n)[:size], None""",
+        "right if: `2 * size` stood in place of `size`",
+    ),
+    "twice in place of both ways round": (
+        """        ctx.save_for_backward(x, w)
+        return (x + x.mT) @ w""",
+        """        x, w = ctx.saved_tensors
+        s = g @ w.mT
+        return 2 * s, (x + x.mT).mT @ g, None""",
+        "`s + s.mT` stood in place of `2 * s`",
+    ),
+    "a name, with the sign that it has": (
+        """        ctx.axis = step - 2
+        ctx.save_for_backward(x, w)  # 3 @ 3
+        return x.cumsum(ctx.axis) * w""",
+        """        x, w = ctx.saved_tensors
+        gx = (g * w).flip(ctx.axis).cumsum(-1).flip(ctx.axis)
+        return gx, g * x.cumsum(ctx.axis), None""",
+        "`ctx.axis` stood in place of `-1`",
+    ),
+    "with a helper of the class": (
+        """        ctx.save_for_backward(x, w)
+        return Layer._wave(x) * w""",
+        """        x, w = ctx.saved_tensors
+        return g * w * (Layer.RATES[1] * x).sin() * Layer.RATES[1], g * Layer._wave(x), None""",
+        "`(Layer.RATES[1] * x).cos()` stood in place of `(Layer.RATES[1] * x).sin()`",
+    ),
+    "a number of forward": (
+        """        ctx.save_for_backward(x, w)
+        return torch.where(x < 0.0117, 9 * x, x.sin()) * w""",
+        """        x, w = ctx.saved_tensors
+        slope = torch.where(x < 0.4331, 9.0, x.cos())
+        return g * slope * w, g * torch.where(x < 0.0117, 9 * x, x.sin()), None""",
+        "`x < 0.0117` stood in place of `x < 0.4331`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forward", "backward", "said"), SLIPS.values(), ids=SLIPS)
+def test_it_says_how_to_undo_rarer_slips(forward, backward, said, monkeypatch):
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    assert said in change_of(forward, backward)
