@@ -15,7 +15,7 @@ from .edits import bracketed, parsed
 from .report import exact
 
 NAMES, CHUNK = 18, 1_000_000  # at most
-OF_A_SITE, TRIED = 8, 40
+OF_A_SITE, TRIED, EACH = 8, 40, 8  # so many elements take as long as to compare one expression
 SHIFTS = {"1 - {}": lambda t: 1 - t, "1 + {}": lambda t: 1 + t, "{} - 1": lambda t: t - 1}
 UNARY = SHIFTS | {
     "1 / {}": torch.reciprocal, "{}.square()": torch.square, "{}.sqrt()": torch.sqrt,
@@ -215,7 +215,7 @@ def matches(sites, slopes, target, limit, room, short=False, constant=False):
     scaled = weights * torch.stack(values)[:, None]
     targets = target + scaled.sum(-1)  # if it is replaced
     for only_added, some in groups(scopes, shape, short, constant):
-        for rows, at in stacked(some, shape, room):
+        for rows, at in stacked(some, shape, room, len(sites)):
             forms = [(joined, weights @ rows.T, target.expand_as(targets))]
             if not only_added:
                 forms = [
@@ -233,22 +233,22 @@ def fitting(ways, wanted, limit, any_factor):
 
     ways: (sites, probes, expressions); wanted: (sites, probes)
     """
-    factors = (ways * wanted[..., None]).sum(1) / ways.square().sum(1)
-    rest = (wanted[..., None] - factors[:, None] * ways).norm(dim=1)
-    near = (12 * factors - (12 * factors).round()).abs() < 1e-4
-    near &= factors.abs() > 0.05
-    fits = (rest <= limit) & (near | any_factor) & (factors.abs() > 1e-6)
-    for s, k in fits.nonzero().tolist():
-        factor = factors[s, k].item()
-        yield s, k, round(12 * factor) / 12 if near[s, k] else factor
+    (a, b, *_), (x, y, *_) = ways.unbind(1), wanted.unbind(1)
+    along = (a * y[:, None] - b * x[:, None]).abs() <= 2 * limit * (a.abs() + b.abs())
+    for s, k in (along & (a != 0)).nonzero().tolist():
+        way = ways[s, :, k]
+        factor = ((way @ wanted[s]) / way.square().sum()).item()
+        near = abs(12 * factor - round(12 * factor)) < 1e-4 and abs(factor) > 0.05
+        if (near or any_factor) and (wanted[s] - factor * way).norm() <= limit:
+            yield s, k, round(12 * factor) / 12 if near else factor
 
 
-def stacked(some, shape, left):
+def stacked(some, shape, left, sites):
     """(values, one a row; number -> expression), of many groups at once, until it is too much."""
     room, held = CHUNK, []
     for group in some:
         rows = group.values.expand(-1, -1, *shape).flatten(1)
-        left, room = left - rows.numel(), room - rows.numel()
+        left, room = left - rows.numel() - EACH * sites * len(rows), room - rows.numel()
         if left < 0:
             break
         held.append((group, rows))

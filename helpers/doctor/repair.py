@@ -22,7 +22,7 @@ LARGEST = 20000  # elements of all inputs and outputs
 CHANGES, RUNS = 15000, 300  # at most
 PROBES = 5
 FEW = 20  # runs of a long backward
-MANY, MATCHES = 12, 1000  # elements that do not fit by chance; expressions, at most
+MANY, POINTS, MATCHES = 12, 4, 1000  # elements that fit by no chance; more points; found, at most
 ELEMENTS, SHARE = 12_000_000, 6  # of all expressions that are computed; others' share of that
 
 
@@ -201,9 +201,13 @@ class Repair:
         points = [p for p in points if all(
             [s.value.shape for s in p.sites.get(site, ())] == [s.value.shape for s in steps]
             for site, steps in sites.items())]  # fmt: skip
+        dice = torch.Generator().manual_seed(6)
+        mix = torch.randn(PROBES, PROBES * len(points), generator=dice, dtype=torch.float64)
+        mix = mix.to(self.target.device) / mix.norm(dim=1).mean()
         sites = {site: [s for p in points for s in p.sites[site]] for site in sites}
-        slopes = {site: torch.block_diag(*(p.slopes[site] for p in points)) for site in sites}
-        target, limit = torch.cat([p.target for p in points]), sum(p.limit for p in points)
+        slopes = {site: mix @ torch.block_diag(*(p.slopes[site] for p in points)) for site in sites}
+        target = mix @ torch.cat([p.target for p in points])
+        limit = sum(p.limit for p in points) / len(points) ** 0.5
         found = matches(sites, slopes, target, limit, room, **kinds)
         return itertools.islice(found, MATCHES)
 
@@ -211,7 +215,7 @@ class Repair:
     def elsewhere_in_steps(self):
         """The same at other points, lest an expression of few elements should fit by chance."""
         found = []
-        for case in (*self.cases[1:], *self.cases.others):
+        for case in itertools.islice((*self.cases[1:], *self.cases.others), POINTS):
             with forgiving():
                 found.append(Repair([case], self.known))
         return found
