@@ -1,10 +1,16 @@
 """Expressions that are missing, or stand in the place of another; and state that is not on ctx."""
 
+import re
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.autograd import Function
 
 from helpers.doctor import examine
+from helpers.doctor.changes import Change
+from helpers.doctor.expressions import groups, stacked
+from helpers.doctor.repair import Known, expressed, length
 from helpers.lessons.patients import PATIENTS
 from tests.common import random
 from tests.test_doctor_edits import errors, made
@@ -142,20 +148,22 @@ class Kernel(Function):
 
 
 def test_one_number_fits_nothing_by_chance():
-    d = random(5, seed=1).abs().detach()
+    d = random(3, 4, seed=1).abs().detach()
     for seed in range(3):
         a = random(seed=seed).abs().detach() + 1
         (found,) = errors(examine(Kernel, a.requires_grad_(), d))
-        said = "`d / a` @ `-g * base ** (-a - 1)` were subtracted from what is returned for `a`"
-        assert found.change == f"right if: {said}"
-        a, base = a.detach(), 1 + d / a.detach()
-        right = torch.func.grad(lambda a: ((1 + d / a) ** -a).sum())(a)
-        given = (base**-a * -base.log()).sum()
-        torch.testing.assert_close(right, given - (d / a) @ -(base ** (-a - 1)))
+        assert found.change == "right if: `1 / base - 1` were added to `base.log()`"
+
+
+MENDS = (
+    "`acc * keep` stood in place of `acc`",
+    "`ga = acc * keep` stood in place of `ga = acc`",
+    "`ga * keep, gb` stood in place of `ga, gb`",
+)
 
 
 class Carries(Function):
-    """Without the mask, the gradient of the mask's tensor is wrong, too."""
+    """A mask that is missing further down; further up, it would leave nothing for the other."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -166,26 +174,79 @@ class Carries(Function):
     def backward(ctx, g):
         a, b = ctx.saved_tensors
         keep = (a > b).to(g.dtype)
-        carried = g * 1.0
-        return carried, carried * (1 - keep) + carried
+        acc = g
+        ga = acc
+        gb = 3 * acc * (1 - keep)
+        return ga, gb
 
 
-def test_a_mend_does_not_turn_another_wrong_gradient_into_zeros():
-    for finding in errors(examine(Carries, random(5), random(5, seed=1))):
-        assert "carried = g * (1 - " not in (finding.change or "")
+def test_a_mend_does_not_turn_another_wrong_gradient_into_zeros(monkeypatch):
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    a, b = errors(examine(Carries, random(5), random(5, seed=1)))
+    assert a.change.removeprefix("right if: ") in MENDS and "3" in b.change
+
+
+@pytest.mark.parametrize("factor", [3.0, None])
+def test_a_number_is_explained_by_numbers_only(factor):
+    known = Known()
+    of_constants = SimpleNamespace(factor=factor), lambda constant: constant
+    known.last = SimpleNamespace(**dict(zip(("cases", "by_expression"), of_constants, strict=True)))
+    assert expressed(known) is (factor is not None)
+
+
+def test_what_asks_for_no_number_comes_first():
+    plain, with_a_number = (Change("long, {}".format, None), 1.0), (Change("{}".format, None), 3.0)
+    assert sorted([(0, *with_a_number), (0, *plain)], key=length) == [
+        (0, *plain),
+        (0, *with_a_number),
+    ]
+
+
+SHAPE = torch.Size((3, 4))
+POSITIVE, OTHER = random(3, 4).detach().abs() + 1, random(3, 4, seed=1).detach()
+SCOPE = {"`p`": POSITIVE, "`b`": OTHER, "`n`": 7, "`eps`": 0.3}
+
+
+def written(**kinds):
+    """{text: value} of all expressions that are computed."""
+    found = {}
+    for _, some in groups([SCOPE], SHAPE, **{"short": False, "constant": False, **kinds}):
+        for rows, at in stacked(some, SHAPE, 10**7, 1):
+            texts = [(at(k), row) for k, row in enumerate(rows) if row.any()]
+            found |= {e.text: (e, row.reshape(SHAPE)) for e, row in texts if e}
+    return found
+
+
+def test_what_is_written_is_what_is_computed():
+    values = {name.strip("`"): value for name, value in SCOPE.items()}
+    found = written()
+    for text in random_of(found, 300):
+        expression, value = found[text]
+        torch.testing.assert_close(eval(text, {}, values).expand(SHAPE), value)
+        torch.testing.assert_close(expression.of(SCOPE, SHAPE).expand(SHAPE), value)
+    assert len(found) > 4000
+
+
+def random_of(texts, number):
+    dice = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(texts), generator=dice)[:number].tolist()
+    every = list(texts)
+    return [every[k] for k in order if re.search(r"\b[pb]\b", every[k])]
+
+
+def test_what_says_nothing_is_not_written():
+    texts = set(written())
+    assert "b.abs()" in texts and "b.sign()" in texts and "b / p" in texts
+    assert not texts & {"p.abs()", "p.sign()", "p.relu()", "p - p", "p / p", "b - b"}
+
+
+def test_numbers_have_no_methods():
+    texts = set(written(constant=True))
+    assert {"n - 1", "n * eps", "1 - eps"} <= texts
+    assert not [text for text in texts if ")." in text or re.search("[a-z]\\.", text)]
 
 
 # --- what is kept elsewhere than on ctx -----------------------------------------------------------
-
-LAST, MEMO = None, {}
-
-
-class KeptOn(Function):
-    held, log = None, []
-
-    @staticmethod
-    def backward(ctx, g):
-        raise NotImplementedError
 
 
 def kept_on(write, read):

@@ -26,7 +26,7 @@ from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
 from .slips import omissions
-from .slopes import as_vector, is_symmetric, largest, position
+from .slopes import Dice, as_vector, is_symmetric, largest, position
 from .source import unused
 from .subject import CallError
 
@@ -117,6 +117,9 @@ def derivative_of_forward(exam):
             if is_symmetric(case.x) and right_if_symmetric(point, case):
                 symmetric.add(i)
                 continue
+            if case.wrong.any() and not adds_up(point, case):
+                yield KINK(subject.inputs[i])
+                continue
             # If not all elements are examined, the wrong one may not be among them.
             if case.wrong.any() or (verdict == "wrong" and case.sparse):
                 wrong.setdefault((i, o), {})[p] = case
@@ -160,6 +163,17 @@ def derivative_of_forward(exam):
         elif finding.remedy and not finding.change:
             finding.remedy += idle(exam)
         yield finding
+
+
+def adds_up(point, case):
+    """Is the slope along all elements at once the sum of theirs, as of what is differentiable?"""
+    if not case.whole or case.x.is_complex():
+        return True
+    u = Dice().direction(case.x).reshape(-1)
+    slope, vs = point.slopes(case.i, u)[case.o], torch.stack([as_vector(v) for v in case.vs])
+    apart = (vs @ slope.value - case.expected @ as_vector(u)).abs()
+    limit = 100 * vs.abs() @ slope.error + 1e-3 * case.expected.abs() @ as_vector(u).abs()
+    return bool((apart <= limit).all() or not slope.trusted.all())
 
 
 def reads_one_triangle(exam, i):

@@ -120,13 +120,15 @@ def atom_of(name, value, shape, leading):
 
 def whole(value, shape, leading):
     """The tensor, or number, with as many dimensions, if it can be expanded to this shape."""
-    value = torch.as_tensor(value)
-    if value.dim() > len(shape) or value.is_complex():
+    if torch.is_tensor(value) and value.is_complex():
+        return None
+    value = torch.as_tensor(value, dtype=torch.float64)
+    if value.dim() > len(shape):
         return None
     ones = [1] * (len(shape) - value.dim())
     own = value.reshape([*value.shape, *ones] if leading else [*ones, *value.shape])
     fits = all(n in (1, m) for n, m in zip(own.shape, shape, strict=True))
-    return own.to(torch.float64) if fits else None
+    return own if fits else None
 
 
 def along(ways, dims):
@@ -166,6 +168,9 @@ def at_one(some, how, f, k):
 def of_two(left, right, ways):
     for a, b in itertools.product(left, right):
         for how, f in ways.items():
+            d = getattr(f, "keywords", {}).get("d")
+            if d and a.values.shape[d] == b.values.shape[d] == 1:
+                continue
             at = functools.partial(at_pair, a, b, how, f)
             values = f(a.values[:, None], b.values).flatten(0, 1)
             yield Some(values, at, a.numbers and b.numbers)

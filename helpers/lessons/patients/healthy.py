@@ -65,6 +65,12 @@ for name, fn, inputs, code in (
     ("abs_at_0", torch.abs, zeros_and_more, "kink"),
     ("max_with_ties", torch.max, lambda: TIES, "kink"),
     ("amax_with_ties", torch.amax, lambda: TIES, "kink"),
+    (
+        "amax_and_amin_of_equals",
+        lambda x: x.amax(1) + x.amin(1),
+        lambda: (torch.ones(3, 4),),
+        "kink",
+    ),  # where slopes along single elements do not add up
     ("clamp_at_its_edge", lambda x: x.clamp(-2, 1), zeros_and_more, "kink"),
     ("floor_is_flat", torch.floor, vector, None),
     ("softmax", lambda x: torch.softmax(x, 1), matrix, None),
