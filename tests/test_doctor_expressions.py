@@ -115,13 +115,6 @@ MISSING = {  # what is wrong: (forward, backward, what is said)
         return gx, g * (x.roll(1, 0) + x.roll(2, 0) - x.roll(1, 1)), None""",
         "`gx = u.roll(-1, 0) + u.roll(-2, 0) - v.roll(-1, 1)` stood in place of",
     ),
-    "a name before a method": (
-        """        ctx.save_for_backward(x, w)
-        return x.sin() * w.exp()""",
-        """        x, w = ctx.saved_tensors
-        return g * x.cos() * w.exp(), g * x.sin() * x.exp(), None""",
-        "`w.exp()` stood in place of `x.exp()`",
-    ),
 }
 
 
@@ -153,6 +146,52 @@ def test_one_number_fits_nothing_by_chance():
         a = random(seed=seed).abs().detach() + 1
         (found,) = errors(examine(Kernel, a.requires_grad_(), d))
         assert found.change == "right if: `1 / base - 1` were added to `base.log()`"
+
+
+class Reflects(Function):
+    """A name before a method is another."""
+
+    @staticmethod
+    def forward(ctx, z, reference):
+        ctx.save_for_backward(z, reference)
+        return (z - reference) / (z + reference)
+
+    @staticmethod
+    def backward(ctx, g):
+        z, reference = ctx.saved_tensors
+        square = ((z + reference) ** 2).conj()
+        return g * 2 * reference.conj() / square, -g * 2 * reference.conj() / square
+
+
+def test_a_name_before_a_method_is_another():
+    z, reference = (torch.complex(random(5, seed=s) + 3, random(5, seed=s + 2)) for s in (0, 1))
+    (found,) = errors(examine(Reflects, z, reference))
+    said = "`-g * 2 * z.conj()` stood in place of `-g * 2 * reference.conj()`"
+    assert found.change == f"right if: {said}"
+
+
+class TakesForConstant(Function):
+    """NumPy, so that nothing is edited."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b * (a * b).exp().sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        a, b = (t.numpy() for t in ctx.saved_tensors)
+        s = torch.from_numpy(a * b).exp().sum()
+        return g * s * torch.from_numpy(b), g * s * torch.from_numpy(a)
+
+
+def test_what_explains_one_gradient_is_tried_first_of_the_next(monkeypatch):
+    repaired = []
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *a: repaired.append(a))
+    monkeypatch.setattr("helpers.doctor.derivative.expressed", lambda known: None)
+    found = errors(examine(TakesForConstant, random(5), random(5, seed=1)))
+    assert len({f.change for f in found}) == 1 and "were a constant" in found[0].change
+    assert [f.input for f in found] == ["a", "b"] and len(repaired) == 1
 
 
 MENDS = (
@@ -290,6 +329,28 @@ def test_what_forward_writes_outside_ctx_is_named(write, read, said):
     assert found.remedy == (
         f"what forward writes outside ctx, and backward reads: `{said}` (line {line})"
     )
+
+
+class Asks(Function):
+    @staticmethod
+    def forward(ctx, x, owner):
+        ctx.owner = owner
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.owner.last.cos(), None
+
+
+class Remembers(torch.nn.Module):
+    def forward(self, x):
+        self.last = x.detach()
+        return Asks.apply(x, self)
+
+
+def test_what_a_module_writes_is_named():
+    (found,) = errors(examine(Remembers(), random(4)))
+    assert (found.code, "`self.last` (line" in found.remedy) == ("state-between-calls", True)
 
 
 class WithoutGrad(torch.nn.Module):

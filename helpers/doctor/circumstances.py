@@ -249,12 +249,11 @@ GRAPH_KEPT = error(
 @trial(unless=("error", *STATE))
 def calls_follow_each_other(exam):
     """As a training step does, with the module's own parameters and buffers."""
-    subject = exam.subject
-    if not subject.is_module or subject.fn is not subject.scope.module or subject.is_slow:
+    subject, module = exam.subject, exam.subject.fn
+    if not subject.is_module or module is not subject.scope.module or subject.is_slow:
         return
     try:
-        module = Subject(*exam.given[:3]).fn  # another copy, which has not been called
-        for _ in range(2 if module is not exam.given[0] else 0):
+        for _ in range(2 if module is not exam.given[0] else 0):  # a copy, unless there is none
             given = [mapped(v, "", lambda _, t: t.detach().clone())
                      for v in subject.arguments.values()]  # fmt: skip
             names = list(subject.arguments)[subject.split :]
