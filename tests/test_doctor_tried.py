@@ -357,3 +357,28 @@ def test_what_is_no_tensor_is_asked_for_nothing_that_a_tensor_has():
 @pytest.mark.parametrize("text", ["t.reshape(2, 3).sum(None)", "t.view(2, 3).sum('N')"])
 def test_a_sum_over_what_is_no_number_has_no_parts(text):
     assert not [*folded(ast.parse(text, mode="eval").body)]
+
+
+class SoftOverlap(Function):
+    """In the few columns that count, much is a multiple of what is missing."""
+
+    @staticmethod
+    def forward(ctx, z, y):
+        ctx.save_for_backward(z, y)
+        p = z.sigmoid()
+        return (1 - 2 * (p * y).sum(0) / (p.sum(0) + y.sum(0))).mean()
+
+    @staticmethod
+    def backward(ctx, g):
+        z, y = ctx.saved_tensors
+        p = z.sigmoid()
+        total = p.sum(0) + y.sum(0)
+        overlap = 2 * (p * y).sum(0) / total
+        slope = -(2 * y) / total / z.size(1)
+        return g * slope * p * (1 - p), g * (overlap - 2 * p) / total / z.size(1)
+
+
+def test_what_asks_for_no_number_is_tried_first():
+    y = (torch.arange(18).reshape(6, 3) % 3 == 0).double()
+    (found,) = errors(examine(SoftOverlap, random(6, 3), y))
+    assert found.change == "right if: `overlap` were added to `-(2 * y)`"
