@@ -10,7 +10,7 @@ from torch.autograd import Function
 from helpers.doctor import examine
 from helpers.doctor.changes import Change
 from helpers.doctor.expressions import groups, stacked
-from helpers.doctor.repair import Known, expressed, length
+from helpers.doctor.repair import Known, Repair, expressed, length
 from helpers.lessons.patients import PATIENTS
 from tests.common import random
 from tests.test_doctor_edits import errors, made
@@ -188,7 +188,7 @@ class TakesForConstant(Function):
 def test_what_explains_one_gradient_is_tried_first_of_the_next(monkeypatch):
     repaired = []
     monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *a: repaired.append(a))
-    monkeypatch.setattr("helpers.doctor.derivative.expressed", lambda known: None)
+    monkeypatch.setattr("helpers.doctor.derivative.expressed", lambda *_, **__: None)
     found = errors(examine(TakesForConstant, random(5), random(5, seed=1)))
     assert len({f.change for f in found}) == 1 and "were a constant" in found[0].change
     assert [f.input for f in found] == ["a", "b"] and len(repaired) == 1
@@ -225,12 +225,31 @@ def test_a_mend_does_not_turn_another_wrong_gradient_into_zeros(monkeypatch):
     assert a.change.removeprefix("right if: ") in MENDS and "3" in b.change
 
 
+def made_by(words):
+    """A Repair of whose matches those are known, with whether it asked for numbers only."""
+    repair = object.__new__(Repair)
+    repair.sites, repair.asked = {0: [SimpleNamespace(text="`output * 2`")]}, []
+    repair.expressions = lambda constant: [
+        repair.asked.append(constant) or (0, Change(lambda f, w=w: w, None), 1.0) for w in words
+    ]
+    repair.first_of = lambda found: [change.words(1.0) for _, change, _ in found]
+    return repair
+
+
 @pytest.mark.parametrize("factor", [3.0, None])
 def test_a_number_is_explained_by_numbers_only(factor):
-    known = Known()
-    of_constants = SimpleNamespace(factor=factor), lambda constant: constant
-    known.last = SimpleNamespace(**dict(zip(("cases", "by_expression"), of_constants, strict=True)))
-    assert expressed(known) is (factor is not None)
+    repair = made_by(["any"])
+    repair.cases = SimpleNamespace(factor=factor)
+    assert repair.longer and repair.asked == [factor is not None]
+
+
+def test_what_has_a_name_in_backward_comes_first():
+    own, forwards = "`a / grad_output` in place of `output * 2`", "`y` (`y` as in forward) in place"
+    known, others = Known(), [forwards, "`a / output` in place", own]
+    known.last = made_by(others)
+    known.last.cases = SimpleNamespace(factor=None)
+    assert expressed(known, of_backward=True) == [own]
+    assert expressed(known, of_backward=False) == sorted(others[:2], key=len)
 
 
 def test_what_asks_for_no_number_comes_first():
@@ -243,7 +262,7 @@ def test_what_asks_for_no_number_comes_first():
 
 SHAPE = torch.Size((3, 4))
 POSITIVE, OTHER = random(3, 4).detach().abs() + 1, random(3, 4, seed=1).detach()
-SCOPE = {"`p`": POSITIVE, "`b`": OTHER, "`n`": 7, "`eps`": 0.3}
+SCOPE = {"`p`": POSITIVE, "`b`": OTHER, "`n`": 7, "`eps`": 0.3, "`m`": OTHER > 0.2}
 
 
 def written(**kinds):
@@ -261,7 +280,7 @@ def test_what_is_written_is_what_is_computed():
     found = written()
     for text in random_of(found, 300):
         expression, value = found[text]
-        torch.testing.assert_close(eval(text, {}, values).expand(SHAPE), value)
+        torch.testing.assert_close(eval(text, {}, values).double().expand(SHAPE), value)
         torch.testing.assert_close(expression.of(SCOPE, SHAPE).expand(SHAPE), value)
     assert len(found) > 4000
 
@@ -270,12 +289,12 @@ def random_of(texts, number):
     dice = torch.Generator().manual_seed(0)
     order = torch.randperm(len(texts), generator=dice)[:number].tolist()
     every = list(texts)
-    return [every[k] for k in order if re.search(r"\b[pb]\b", every[k])]
+    return [every[k] for k in order if re.search(r"\b[pbm]\b", every[k])]
 
 
 def test_what_says_nothing_is_not_written():
     texts = set(written())
-    assert "b.abs()" in texts and "b.sign()" in texts and "b / p" in texts
+    assert {"b.abs()", "b.sign()", "b / p", "b > 0", "p * m", "p * (~m)", "p * (b < 0)"} <= texts
     assert not texts & {"p.abs()", "p.sign()", "p.relu()", "p - p", "p / p", "b - b"}
 
 

@@ -254,9 +254,10 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
             or rewritten(corner or cases, edits, terms_first(case))
-            or expressed(changes)
+            or expressed(changes, of_backward=True)
             or at_last(changes, is_constant)
             or other_forward(whole, forwards, text.code == "gradient-zero")
+            or expressed(changes, of_backward=False)
             or at_last(changes)
             or {}
         )

@@ -23,6 +23,8 @@ UNARY = SHIFTS | {
     "{}.sigmoid()": torch.sigmoid, "{}.tanh()": torch.tanh, "{}.cos()": torch.cos,
     "{}.sin()": torch.sin, "{}.relu()": torch.relu,
 }  # fmt: skip
+MASKS = {"{} > 0": lambda t: (t > 0).to(t.dtype), "{} < 0": lambda t: (t < 0).to(t.dtype)}
+NOT = {"~{}": lambda t: 1 - t}
 SUM = {"{{}}.sum({d}, keepdim=True)": lambda t, d: t.sum(d, keepdim=True)}
 ALONG = SUM | {
     "{{}}.mean({d}, keepdim=True)": lambda t, d: t.mean(d, keepdim=True),
@@ -65,12 +67,12 @@ class Expression(NamedTuple):
 class Some(NamedTuple):
     """Expressions whose values have one shape, stacked; at: number -> expression, or None.
 
-    numbers: are they numbers of Python, which have no methods?
+    kind: of numbers of Python, which have no methods; of masks, from which nothing is subtracted
     """
 
     values: torch.Tensor
     at: Callable
-    numbers: bool = False
+    kind: str = "tensor"
 
 
 def atoms(scopes, shape, numbers):
@@ -89,12 +91,18 @@ def atoms(scopes, shape, numbers):
                 new = all(t.shape != own.shape or not torch.equal(t, own) for t in seen)
                 if new and own.isfinite().all() and own.any() and not (own == 1).all():
                     seen.append(own)
-                    is_number = not isinstance(scopes[-1][name], torch.Tensor)
-                    found.setdefault((own.shape, is_number), []).append((atom, own))
+                    kind = kind_of(scopes[-1][name])
+                    found.setdefault((own.shape, kind), []).append((atom, own))
     return [
-        Some(torch.stack([v for _, v in some]), [a for a, _ in some].__getitem__, is_number)
-        for (_, is_number), some in found.items()
+        Some(torch.stack([v for _, v in some]), [a for a, _ in some].__getitem__, kind)
+        for (_, kind), some in found.items()
     ]
+
+
+def kind_of(value):
+    if isinstance(value, torch.Tensor):
+        return "mask" if value.dtype is torch.bool else "tensor"
+    return "number"
 
 
 def rank(name):
@@ -144,9 +152,9 @@ def of_one(groups, ways):
     for some in groups:
         for how, f in ways.items():
             d = getattr(f, "keywords", {}).get("d")
-            if not (some.numbers and how not in SHIFTS or d and some.values.shape[d] == 1):
+            if not (some.kind == "number" and how not in SHIFTS or d and some.values.shape[d] == 1):
                 made = telling(f(some.values), some.values)
-                yield Some(made, functools.partial(at_one, some, how, f), some.numbers)
+                yield Some(made, functools.partial(at_one, some, how, f), some.kind)
 
 
 def telling(made, of):
@@ -173,7 +181,7 @@ def of_two(left, right, ways):
                 continue
             at = functools.partial(at_pair, a, b, how, f)
             values = f(a.values[:, None], b.values).flatten(0, 1)
-            yield Some(values, at, a.numbers and b.numbers)
+            yield Some(values, at, "number" if a.kind == b.kind == "number" else "tensor")
 
 
 def at_pair(left, right, how, f, k):
@@ -189,16 +197,21 @@ def groups(scopes, shape, short, constant):
 
     constant: of numbers of Python only
     """
-    names, dims = atoms(scopes, shape, numbers=not short), len(shape)
-    names = [some for some in names if some.numbers] if constant else names
-    products = list(of_two(names, names, TIMES))
+    found, dims = atoms(scopes, shape, numbers=not short), len(shape)
+    found = [some for some in found if some.kind == "number"] if constant else found
+    names = [some for some in found if some.kind != "mask"]
+    masks = [some for some in found if some.kind == "mask"]
+    products = list(of_two(names, names + masks, TIMES))
     if short:
-        return (False, names), (True, products)
+        return (False, names + masks), (True, products)
+    tensors = [some for some in names if some.kind == "tensor"]
+    masks = [*of_one(masks, NOT), *of_one(tensors, MASKS)]
     one = list(of_one(names, UNARY | along(ALONG, dims)))
     two = products + list(of_two(names, names, PLUS | MINUS | OVER))
     shifted, sums = list(of_one(one, SHIFTS)), list(of_one(products, along(SUM, dims)))
     longer = (
-        one, two, of_two(names, one, TIMES | PLUS | MINUS | OVER), of_two(one, names, MINUS | OVER),
+        masks, of_two(names, masks, TIMES), one, two,
+        of_two(names, one, TIMES | PLUS | MINUS | OVER), of_two(one, names, MINUS | OVER),
         shifted, of_one(two, UNARY | along(ALONG, dims)), of_two(names, two, TIMES | OVER),
         of_two(names, sums, TIMES | MINUS), of_two(names, shifted, TIMES | OVER),
         of_two(names, list(of_two(names, names, along(CENTRED, dims))), TIMES),

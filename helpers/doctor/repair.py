@@ -9,6 +9,7 @@ import collections
 import contextlib
 import functools
 import itertools
+import re
 
 import torch
 
@@ -53,10 +54,14 @@ def repair(cases, known):
     return None
 
 
-def expressed(known):
-    """The words for a longer expression that makes the gradient right that was tried last."""
+def expressed(known, of_backward):
+    """The words for a longer expression that makes the gradient right that was tried last.
+
+    of_backward: by what has a name in backward, or by other things, too?
+    """
     with forgiving():
-        return known.last.by_expression(constant=known.last.cases.factor is not None)
+        last = known.last
+        return last.first_of([m for m in last.longer if last.is_of_backward(m) == of_backward])
     return None
 
 
@@ -161,7 +166,7 @@ class Repair:
         for changes, words, dims in self.known:
             if self.dims(changes) == dims and self.holds(changes):
                 return words
-        return self.by_level(FIRST) or self.by_expression(short=True) or self.by_level(THEN)
+        return self.by_level(FIRST) or self.first_of(self.short) or self.by_level(THEN)
 
     def by_level(self, levels):
         for level in levels:
@@ -174,25 +179,43 @@ class Repair:
                             return words
         return None
 
-    def by_expression(self, **kinds):
-        """The words for an expression that is missing, or stands in place of a step."""
-        groups, tried = {}, collections.Counter()
+    @functools.cached_property
+    def short(self):
+        """What may be mended by a name, or a product of two: (site, change, factor)."""
+        return sorted(self.expressions(short=True), key=asks_for_a_number)
+
+    @functools.cached_property
+    def longer(self):
+        """What may be mended by another expression."""
+        constant = self.cases.factor is not None
+        return sorted(self.expressions(constant=constant), key=length)
+
+    def expressions(self, **kinds):
+        groups = {}
         for site, steps in reversed(self.sites.items()):
             shapes = {step.value.shape for step in steps}
             if len(shapes) == 1 and self.slopes[site].any():
                 code = site if len(steps) > 1 or site == "return" else site[0]
                 groups.setdefault((code, *shapes), {})[site] = steps
         room = ELEMENTS // max(1, len(groups)) // (1 if self.known.first is self.case else SHARE)
-        found = [match for sites in groups.values() for match in self.matches(sites, room, **kinds)]
-        for site, change, _ in sorted(
-            found, key=asks_for_a_number if kinds.get("short") else length
-        ):
+        return [match for sites in groups.values() for match in self.matches(sites, room, **kinds)]
+
+    def first_of(self, found):
+        """The words for the first of these that makes the gradient right."""
+        tried = collections.Counter()
+        for site, change, _ in found:
             tried[site] += 1
             if tried.total() > TRIED:
                 return None
             if tried[site] <= OF_A_SITE and (words := self.tried(site, self.sites[site], change)):
                 return words
         return None
+
+    def is_of_backward(self, match):
+        """Is it written by what has a name in backward?"""
+        site, change, factor = match
+        words = change.words(factor).replace(self.sites[site][0].text, "")
+        return not re.search(r"\b(forward|output)\b", words)
 
     def matches(self, sites, room, **kinds):
         """(site, change, factor); the last site comes first here: it has all at hand."""
