@@ -134,7 +134,7 @@ EXERCISE_2 = Exercise(
         ("return None, None", "return 0, None", "returns then: None for each argument"),
         ("grads(False)", "grads = False", "is a method; call it."),
         ("* ctx.scale", "* abs(ctx.scale)", "with scale = -2.0: the gradient"),
-        ("ctx.scale", "ScaleGradient.scale", "what forward writes outside ctx, and backward reads: `ScaleGradient.scale`"),
+        ("ctx.scale", "ScaleGradient.scale", "backward reads: `ScaleGradient.scale` (line"),
         ("x.clone()", "x.data", "changing the output in place changes `x`"),
         ("x.clone()", "x.detach()", "changing the output in place changes `x`"),
         ("return None, None", "return", "where grad_output is None, too"),
