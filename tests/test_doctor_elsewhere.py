@@ -7,6 +7,7 @@ import torch
 from torch.autograd import Function
 
 from helpers.doctor import examine
+from helpers.lessons.patients import PATIENTS
 from tests.common import random
 from tests.test_doctor_edits import errors
 
@@ -282,3 +283,36 @@ def test_hooks_that_pack_rightly_do_not_leave_autograd():
 
     for found in errors(examine(Halved(), random(4))):
         assert "saved_tensors_hooks" not in found.remedy + found.change
+
+
+class Rounds(Function):
+    """How often is a whole number; what is kept for it is kept for all."""
+
+    made = {}
+
+    @staticmethod
+    def forward(ctx, x, times):
+        ctx.times = times
+        return x * 2.0**times
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        n = len(grad_output)
+        if n not in Rounds.made:
+            Rounds.made[n] = 2.0**ctx.times
+        return grad_output * Rounds.made[n], None
+
+
+def test_caches_are_given_other_whole_numbers_and_are_then_what_they_were():
+    (found,) = errors(examine(Rounds, random(4), 3))
+    assert found.code == "arguments-ignored"
+    assert "where `times` is 4" in found.message
+    assert set(Rounds.made.values()) == {8.0}
+
+
+def test_what_a_cache_of_a_key_holds_is_as_it_was():
+    spaced = PATIENTS["Spaced"]
+    spaced.fn.made.clear()
+    (found,) = errors(spaced.examine())
+    assert found.code == "cache-key" and "Where `spacing` is 0.4" in found.message
+    assert len(spaced.fn.made) == 1

@@ -90,19 +90,18 @@ def with_other_arguments(subject, whole=False):
     """The subject with another value of what is not differentiated; `what` says of which.
 
     Of each float, among its own arguments and its Functions', and of masks; whole: of whole
-    numbers, too, if they are given to code that does nothing but compute.
+    numbers, too, which only code that does nothing else than compute may be given?
     """
     kinds = (float, int) if whole else (float,)
     own = {name: value for name, value in subject.arguments.items() if type(value) in kinds}
     for name, value in own.items():
-        if type(value) is float or subject.only_computes:
-            other = copy.copy(subject)
-            other.arguments = subject.arguments | {name: another(value)}
-            other.what = f"`{name}` is {another(value):.3g}"
-            other.numbers = subject.numbers | {f"`{name}`": another(value)}
-            yield other
+        other = copy.copy(subject)
+        other.arguments = subject.arguments | {name: another(value)}
+        other.what = f"`{name}` is {another(value):.3g}"
+        other.numbers = subject.numbers | {f"`{name}`": another(value)}
+        yield other
     for (cls, k), value in numbers_of(lambda: subject.run(subject.values), kinds).items():
-        if value not in own.values() and (type(value) is float or subject.only_computes):
+        if value not in own.values():
             other = copy.copy(subject)
             other.fn = functools.partial(with_another_number, subject.fn, cls, k)
             other.what = f"`{cls.__name__}` is given {another(value):.3g}, not {value:.3g}"

@@ -8,14 +8,22 @@ from .cases import Cases
 from .effort import WITHOUT_LINES
 from .examination import Trials
 from .gradient import Case, Point
+from .kept import caches_of
 from .repair import forgiving
 from .report import error
 from .rewritten import rewritten
 from .screen import is_large, screen
 from .slopes import Dice
+from .source import only_compute
 from .subject import CallError
 
 trial = Trials()
+CACHE_KEY = error(
+    "cache-key",
+    "Where {what}, forward gives something else after a call with the given arguments than "
+    "without one.",
+    look="a cache whose key leaves that out",
+)
 
 OTHERS = 6  # at most
 WRONG_ELSEWHERE = error(
@@ -25,26 +33,58 @@ WRONG_ELSEWHERE = error(
 )
 
 
+@contextlib.contextmanager
+def caches_kept(subject):
+    """Yields the dicts of its Functions, which are what they were afterwards."""
+    before = [(d, dict(d)) for cls in subject.applied for d in caches_of(cls)]
+    try:
+        yield [d for d, _ in before]
+    finally:
+        for d, content in before:
+            d.clear()
+            d.update(content)
+
+
 @trial(unless=("error", "backward-not-deterministic", "too-coarse", "input-not-finite"))
 def with_other_numbers(exam):
     """One after the other, until one is found."""
-    subject, values = exam.subject, exam.subject.values
-    if not exam.faithful or exam.of_a_program or is_large(values) or subject.is_slow:
+    subject = exam.subject
+    if exam.of_a_program or is_large(subject.values) or subject.is_slow:
         return
-    for other in itertools.islice(with_other_arguments(subject, whole=True), OTHERS):
-        with contextlib.suppress(CallError, RuntimeError):
-            point = Point(other, values, Dice())
-            verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), subject.eps,
-                                  exam.tolerance, point.y0, 1)  # fmt: skip
-            wrong = {io for io, verdict in verdicts.items() if verdict == "wrong"}
-            for i, o in sorted(wrong):
-                case = Case(point, i, o, exam.tolerance)
-                if case.wrong.any():
-                    words = {"seen": case.evidence, "what": other.what}
-                    with forgiving():  # the given arguments may make other outputs
-                        words |= {} if WITHOUT_LINES else mended(exam, case, wrong)
-                    yield WRONG_ELSEWHERE(subject.inputs[i], **words)
+    with caches_kept(subject) as caches:
+        whole = only_compute(subject.applied, caches=True)
+        for other in itertools.islice(with_other_arguments(subject, whole), OTHERS):
+            with contextlib.suppress(CallError, RuntimeError):
+                found = list(of_another(exam, other, caches))
+                yield from found
+                if found:
                     return
+
+
+def of_another(exam, other, caches):
+    subject, values = exam.subject, exam.subject.values
+    after = other.forward(values)
+    if any(caches):
+        with contextlib.suppress(CallError), caches_kept(subject):
+            for cache in caches:
+                cache.clear()
+            if not all(map(exam.same, after, other.forward(values))):
+                yield CACHE_KEY(what=other.what)
+                return
+    if not exam.faithful:
+        return
+    point = Point(other, values, Dice())
+    verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), subject.eps,
+                          exam.tolerance, point.y0, 1)  # fmt: skip
+    wrong = {io for io, verdict in verdicts.items() if verdict == "wrong"}
+    for i, o in sorted(wrong):
+        case = Case(point, i, o, exam.tolerance)
+        if case.wrong.any():
+            words = {"seen": case.evidence, "what": other.what}
+            with forgiving():  # the given arguments may make other outputs
+                words |= {} if WITHOUT_LINES else mended(exam, case, wrong)
+            yield WRONG_ELSEWHERE(subject.inputs[i], **words)
+            return
 
 
 def mended(exam, case, wrong):

@@ -11,9 +11,9 @@ from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from .forward import nodes
 from .gradient import Point
+from .kept import left_outside
 from .report import brief, error, note, warning
 from .slopes import largest, position
-from .source import left_outside
 from .steps import InPlace, watching
 from .subject import CallError, differentiable
 

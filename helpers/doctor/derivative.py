@@ -19,6 +19,7 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
+from .kept import unused
 from .paths import other_forward
 from .repair import LARGEST, Known, at_last, expressed, repair, size_of
 from .report import MEANT, TEXTS, brief, is_constant, note
@@ -27,7 +28,6 @@ from .saved import saving
 from .screen import agrees, is_large, screen
 from .slips import omissions
 from .slopes import Dice, as_vector, is_symmetric, largest, position
-from .source import unused
 from .subject import CallError
 
 trial = Trials()

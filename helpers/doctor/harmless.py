@@ -37,8 +37,11 @@ DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch
         torch.Generator, type(None), range, slice, type(...))  # fmt: skip
 
 
-def harmless(fn, lines, cls=None, depth=2):
-    """Do these lines of a function nothing but compute? cls: the Function that it is part of."""
+def harmless(fn, lines, cls=None, depth=2, caches=False):
+    """Do these lines of a function nothing but compute? cls: the Function that it is part of.
+
+    caches: may they keep something in a dict, too?
+    """
     nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     code, held = fn.__code__, inspect.getclosurevars(fn).nonlocals
@@ -61,8 +64,8 @@ def harmless(fn, lines, cls=None, depth=2):
     called = known.keys() | within | BUILTINS
     if depth == 2:  # in what is edited, each loop is made to end
         nodes = [node for node in nodes if not isinstance(node, ast.While)]
-    return all(is_fine(node, known, called, cls) for node in nodes) and all(
-        computes(value, depth, cls) for value in inner
+    return all(is_fine(node, known, called, cls, caches) for node in nodes) and all(
+        computes(value, depth, cls, caches) for value in inner
     )
 
 
@@ -94,7 +97,7 @@ def is_function(value):
     return name.split(".")[0] in ("torch", "math")
 
 
-def is_fine(node, known, called, cls):
+def is_fine(node, known, called, cls, caches=False):
     match node:
         case ast.With(items=items):
             return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
@@ -107,6 +110,8 @@ def is_fine(node, known, called, cls):
             return False
         case ast.Call(func=ast.Attribute(attr=attr) as func) if attr.endswith("_"):
             return root(func) not in known
+        case ast.Subscript(ctx=ast.Store()) if caches:
+            return True
         case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
             return root(node) not in known and root(node) != getattr(cls, "__name__", None)
         case ast.While():
@@ -140,7 +145,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None
 
 
-def computes(value, depth, cls=None):
+def computes(value, depth, cls=None, caches=False):
     """Is it a number, a tensor, or a function that does nothing but compute?"""
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
@@ -152,17 +157,18 @@ def computes(value, depth, cls=None):
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         if value.__module__ in OF_THESE:
             return value.__name__ not in NEVER
-        return inspect.isfunction(value) and depth > 0 and computes_itself(value, depth, cls)
-    return is_data(value) and not isinstance(value, (list, dict))
+        itself = inspect.isfunction(value) and depth > 0
+        return itself and computes_itself(value, depth, cls, caches)
+    return is_data(value) and not isinstance(value, list if caches else (list, dict))
 
 
-def computes_itself(fn, depth, cls):
+def computes_itself(fn, depth, cls, caches):
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(fn))).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return False
     lines = definition.body if isinstance(definition, ast.FunctionDef) else []
-    return bool(lines) and harmless(fn, lines, cls, depth - 1)
+    return bool(lines) and harmless(fn, lines, cls, depth - 1, caches)
 
 
 def is_data(value, fn=None):

@@ -279,8 +279,13 @@ class Subject:
     @functools.cached_property
     def only_computes(self):
         """Do the Functions that it applies nothing but compute?"""
+        return only_compute(self.applied)
+
+    @functools.cached_property
+    def applied(self):
+        """The Functions in Python that it applies."""
         nodes = graph(self.run(self.values).outputs)
-        return only_compute({n._forward_cls for n in nodes if isinstance(n, BackwardCFunction)})
+        return {n._forward_cls for n in nodes if isinstance(n, BackwardCFunction)}
 
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""

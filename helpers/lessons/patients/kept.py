@@ -3,6 +3,7 @@
 import functools
 
 import torch
+from torch.autograd import Function
 
 from .patient import broken, draw, matrix
 
@@ -57,3 +58,27 @@ class RunningMean(torch.nn.Module):
 
 
 broken("graph-kept", "the second training step fails", matrix)(RunningMean())
+
+
+class Spaced(Function):
+    """A matrix that is made once for each size, whatever the spacing."""
+
+    made = {}
+
+    @staticmethod
+    def matrix(n, spacing):
+        if n not in Spaced.made:
+            Spaced.made[n] = (torch.ones(n, n).double().tril() - 0.5) * spacing
+        return Spaced.made[n]
+
+    @staticmethod
+    def forward(ctx, x, spacing):
+        ctx.spacing = spacing
+        return x @ Spaced.matrix(x.shape[-1], spacing)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output @ Spaced.matrix(grad_output.shape[-1], ctx.spacing).t(), None
+
+
+broken("cache-key", "a key that leaves the spacing out", lambda: (*matrix(), 0.5))(Spaced)
