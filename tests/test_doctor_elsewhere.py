@@ -316,3 +316,31 @@ def test_what_a_cache_of_a_key_holds_is_as_it_was():
     (found,) = errors(spaced.examine())
     assert found.code == "cache-key" and "Where `spacing` is 0.4" in found.message
     assert len(spaced.fn.made) == 1
+
+
+DECAYS = {}
+
+
+def decay(n, rate):
+    if n not in DECAYS:
+        DECAYS[n] = rate ** torch.arange(n).double()
+    return DECAYS[n]
+
+
+class Decays(Function):
+    """A table of the module, which a function beside keeps."""
+
+    @staticmethod
+    def forward(ctx, x, rate):
+        ctx.rate = rate
+        return x * decay(len(x), rate)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * decay(len(grad_output), ctx.rate), None
+
+
+def test_caches_beside_a_function_are_found():
+    (found,) = errors(examine(Decays, random(4), 0.5))
+    assert found.code == "cache-key" and "Where `rate` is 0.4" in found.message
+    assert list(DECAYS) == [4] and DECAYS[4][1] == 0.5
