@@ -42,7 +42,10 @@ CENTRED = {  # as the derivative of a softmax
 
 
 class Expression(NamedTuple):
-    """What is written; of: (scope, shape) -> its value, with all dimensions; names of forward."""
+    """What is written; of: (scope, like) -> its value, with all dimensions; names of forward.
+
+    like: a tensor with the dimensions, and of the device
+    """
 
     text: str
     of: Callable
@@ -75,16 +78,16 @@ class Some(NamedTuple):
     kind: str = "tensor"
 
 
-def atoms(scopes, shape, numbers):
-    """Some, for each shape that can be expanded to this, each value once; numbers: those, too?"""
+def atoms(scopes, like, numbers):
+    """Some, for each shape that can be expanded to it, each value once; numbers: those, too?"""
     found, seen = {}, []
     for name in sorted(scopes[-1], key=rank):
         if not (numbers or isinstance(scopes[-1][name], torch.Tensor)):
             continue
         for leading in (False, True):
-            atom = atom_of(name, scopes[-1][name], shape, leading)
+            atom = atom_of(name, scopes[-1][name], like.dim(), leading)
             if atom and len(seen) < NAMES and all(name in scope for scope in scopes):
-                values = [atom.of(scope, shape) for scope in scopes]
+                values = [atom.of(scope, like) for scope in scopes]
                 if any(v is None or v.shape != values[0].shape for v in values):
                     continue
                 own = torch.stack(values)
@@ -110,33 +113,32 @@ def rank(name):
     return not re.fullmatch(r"(forward's )?`[\w.]+(\[\d+\])?`", name), name.startswith("forward's")
 
 
-def atom_of(name, value, shape, leading):
+def atom_of(name, value, dims, leading):
     """The name as an expression; leading: it stands for the first dimensions. Or None."""
     text = "output" if name == "the output" else name.removeprefix("forward's ").strip("`")
-    more = len(shape) - value.dim() if isinstance(value, torch.Tensor) else len(shape)
+    more = dims - value.dim() if isinstance(value, torch.Tensor) else dims
     try:
         node = parsed(text)
     except SyntaxError:
         return None
     if leading:
-        if not 0 < more < len(shape):
+        if not 0 < more < dims:
             return None
         text = f"{bracketed(node)}[...{', None' * more}]"
     forwards = (text,) * name.startswith("forward's ")
-    return Expression(text, lambda scope, shape: whole(scope[name], shape, leading), forwards)
+    return Expression(text, lambda scope, like: whole(scope[name], like, leading), forwards)
 
 
-def whole(value, shape, leading):
-    """The tensor, or number, with as many dimensions, if it can be expanded to this shape."""
+def whole(value, like, leading):
+    """The tensor, or number, with as many dimensions, if it can be expanded to the same shape."""
     if torch.is_tensor(value) and value.is_complex():
         return None
-    value = torch.as_tensor(value, dtype=torch.float64)
-    if value.dim() > len(shape):
+    value = torch.as_tensor(value, dtype=torch.float64, device=like.device)
+    if value.dim() > like.dim():
         return None
-    ones = [1] * (len(shape) - value.dim())
+    ones = [1] * (like.dim() - value.dim())
     own = value.reshape([*value.shape, *ones] if leading else [*ones, *value.shape])
-    fits = all(n in (1, m) for n, m in zip(own.shape, shape, strict=True))
-    return own if fits else None
+    return own if all(n in (1, m) for n, m in zip(own.shape, like.shape, strict=True)) else None
 
 
 def along(ways, dims):
@@ -152,9 +154,10 @@ def of_one(groups, ways):
     for some in groups:
         for how, f in ways.items():
             d = getattr(f, "keywords", {}).get("d")
-            if not (some.kind == "number" and how not in SHIFTS or d and some.values.shape[d] == 1):
-                made = telling(f(some.values), some.values)
-                yield Some(made, functools.partial(at_one, some, how, f), some.kind)
+            if some.kind == "number" and how not in SHIFTS or d and some.values.shape[d] == 1:
+                continue
+            made = telling(f(some.values), some.values)
+            yield Some(made, functools.partial(at_one, some, how, f), some.kind)
 
 
 def telling(made, of):
@@ -192,12 +195,12 @@ def at_pair(left, right, how, f, k):
     return None if nothing else a.with_another(b, how, f)
 
 
-def groups(scopes, shape, short, constant):
+def groups(scopes, like, short, constant):
     """(is it only added?, Some after the other): names and products, or what else they make.
 
     constant: of numbers of Python only
     """
-    found, dims = atoms(scopes, shape, numbers=not short), len(shape)
+    found, dims = atoms(scopes, like, numbers=not short), like.dim()
     found = [some for some in found if some.kind == "number"] if constant else found
     names = [some for some in found if some.kind != "mask"]
     masks = [some for some in found if some.kind == "mask"]
@@ -227,13 +230,13 @@ def matches(sites, slopes, target, limit, room, short=False, constant=False):
     short, constant: see `groups`
     """
     many = list(sites.values())
-    shape, scopes = many[0][0].value.shape, [step.scope for step in many[0]]
+    like, scopes = many[0][0].value, [step.scope for step in many[0]]
     values = [torch.cat([s.value.double().reshape(-1) for s in steps]) for steps in many]
     weights = torch.stack([slopes[site] for site in sites])
     scaled = weights * torch.stack(values)[:, None]
     targets = target + scaled.sum(-1)  # if it is replaced
-    for only_added, some in groups(scopes, shape, short, constant):
-        for rows, at in stacked(some, shape, room, len(sites)):
+    for only_added, some in groups(scopes, like, short, constant):
+        for rows, at in stacked(some, like.shape, room, len(sites)):
             forms = [(joined, weights @ rows.T, target.expand_as(targets))]
             if not only_added:
                 forms = [
@@ -252,8 +255,8 @@ def fitting(ways, wanted, limit, any_factor):
     ways: (sites, probes, expressions); wanted: (sites, probes)
     """
     (a, b, *_), (x, y, *_) = ways.unbind(1), wanted.unbind(1)
-    along = (a * y[:, None] - b * x[:, None]).abs() <= 2 * limit * (a.abs() + b.abs())
-    for s, k in (along & (a != 0)).nonzero().tolist():
+    parallel = (a * y[:, None] - b * x[:, None]).abs() <= 2 * limit * (a.abs() + b.abs())
+    for s, k in (parallel & (a != 0)).nonzero().tolist():
         way = ways[s, :, k]
         factor = ((way @ wanted[s]) / way.square().sum()).item()
         near = abs(12 * factor - round(12 * factor)) < 1e-4 and abs(factor) > 0.05
@@ -293,8 +296,7 @@ def finite(rows):
 
 
 def direction(expression, step):
-    shape = step.value.shape
-    return expression.of(step.scope, shape).expand(shape).to(step.value.dtype)
+    return expression.of(step.scope, step.value).expand_as(step.value).to(step.value.dtype)
 
 
 def in_place(step, e):
