@@ -125,7 +125,7 @@ def atom_of(name, value, dims, leading):
         if not 0 < more < dims:
             return None
         text = f"{bracketed(node)}[...{', None' * more}]"
-    forwards = (text,) * name.startswith("forward's ")
+    forwards = (text,) * name.startswith(("forward's ", "the output"))
     return Expression(text, lambda scope, like: whole(scope[name], like, leading), forwards)
 
 

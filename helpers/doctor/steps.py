@@ -38,6 +38,10 @@ def source(frame):
     return source_at(frame.f_code, frame.f_lasti, frame.f_lineno)
 
 
+def names_in(text):
+    return {f"`{name}`" for name in re.findall(r"[A-Za-z_]\w*", text)}
+
+
 @functools.lru_cache(STEPS)
 def source_at(code, instruction, line):
     """The expression that is computed there; before Python 3.11, that of the whole line."""
@@ -129,9 +133,12 @@ class Return(Step):
     """What backward returns for one input, as if it were made in a last step."""
 
     def __init__(self, last, watch, input, grad):
-        texts, rebound = watch.made_in(last.site[0]), watch.rebound
-        scope = {name: t for name, t in last.scope.items() if name not in rebound}
-        self.func, self.args, self.kwargs, self.scope = None, (), {}, scope | texts
+        scope = last.scope | watch.made_in(last.site[0])
+        scope = {
+            name: t for name, t in scope.items()
+            if name.startswith("forward's ") or not names_in(name) & watch.rebound
+        }  # fmt: skip
+        self.func, self.args, self.kwargs, self.scope = None, (), {}, scope
         self.site, self.text = "return", f"what is returned for `{input}`"
         code = last.site[0]
         ends = {line for a, b, line in code.co_lines() if RETURN in code.co_code[a:b:2]}
