@@ -344,3 +344,25 @@ def test_caches_beside_a_function_are_found():
     (found,) = errors(examine(Decays, random(4), 0.5))
     assert found.code == "cache-key" and "Where `rate` is 0.4" in found.message
     assert DECAYS[4][1] == 0.5
+
+
+HANDLES, SEEN = {"kernel": 1}, []
+
+
+class Registered(Function):
+    """It does more than compute, so what it keeps is not to be taken from it."""
+
+    @staticmethod
+    def forward(ctx, x, rate):
+        SEEN.append(len(HANDLES))
+        ctx.rate = rate
+        return torch.from_numpy(x.numpy() * rate)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.rate, None
+
+
+def test_what_does_more_than_compute_keeps_its_dicts():
+    assert not errors(examine(Registered, random(4), 0.5))
+    assert set(SEEN) == {1}

@@ -90,7 +90,7 @@ def with_other_arguments(subject, whole=False):
     """The subject with another value of what is not differentiated; `what` says of which.
 
     Of each float, among its own arguments and its Functions', and of masks; whole: of whole
-    numbers, too, which only code that does nothing else than compute may be given?
+    numbers, too? Only code that does nothing but compute may be given others.
     """
     kinds = (float, int) if whole else (float,)
     own = {name: value for name, value in subject.arguments.items() if type(value) in kinds}

@@ -53,6 +53,7 @@ def with_other_numbers(exam):
         return
     with caches_kept(subject) as caches:
         whole = only_compute(subject.applied, caches=True)
+        caches = [d for d in caches if d and whole]  # what else does more may need its own
         for other in itertools.islice(with_other_arguments(subject, whole), OTHERS):
             with contextlib.suppress(CallError, RuntimeError):
                 found = list(of_another(exam, other, caches))
@@ -63,8 +64,8 @@ def with_other_numbers(exam):
 
 def of_another(exam, other, caches):
     subject, values = exam.subject, exam.subject.values
-    after = other.forward(values)
-    if any(caches):
+    if caches:
+        after = other.forward(values)
         with contextlib.suppress(CallError), caches_kept(subject):
             for cache in caches:
                 cache.clear()

@@ -252,8 +252,10 @@ def calls_follow_each_other(exam):
     subject, module = exam.subject, exam.subject.fn
     if not subject.is_module or module is not subject.scope.module or subject.is_slow:
         return
+    if module is exam.given[0]:  # it could not be copied
+        return
     try:
-        for _ in range(2 if module is not exam.given[0] else 0):  # a copy, unless there is none
+        for _ in range(2):
             given = [mapped(v, "", lambda _, t: t.detach().clone())
                      for v in subject.arguments.values()]  # fmt: skip
             names = list(subject.arguments)[subject.split :]

@@ -237,10 +237,11 @@ def matches(sites, slopes, target, limit, room, short=False, constant=False):
     targets = target + scaled.sum(-1)  # if it is replaced
     for only_added, some in groups(scopes, like, short, constant):
         for rows, at in stacked(some, like.shape, room, len(sites)):
-            forms = [(joined, weights @ rows.T, target.expand_as(targets))]
+            plain = weights @ rows.T
+            forms = [(joined, plain, target.expand_as(targets))]
             if not only_added:
                 forms = [
-                    (in_place, weights @ rows.T, targets), (multiplied, scaled @ rows.T, targets),
+                    (replacing, plain, targets), (multiplied, scaled @ rows.T, targets),
                     (divided, scaled @ finite(1 / rows).T, targets), *forms,
                 ]  # fmt: skip
             for form, ways, wanted in forms:
@@ -299,7 +300,7 @@ def direction(expression, step):
     return expression.of(step.scope, step.value).expand_as(step.value).to(step.value.dtype)
 
 
-def in_place(step, e):
+def replacing(step, e):
     return Change(
         lambda f: f"{times(f, str(e))} stood in place of {step.text}", lambda s: direction(e, s)
     )

@@ -214,6 +214,11 @@ class Repair:
             return [Backward(other)] if other.trusted.any() else []
         return []
 
+    def holds_wider(self):
+        with forgiving():
+            return all(b.is_right(self.held) for b in self.wider)
+        return False
+
     def first_of(self, found, wider=False):
         """The words for the first of these that makes the gradient right."""
         tried = collections.Counter()
@@ -222,7 +227,7 @@ class Repair:
             if tried.total() > TRIED:
                 return None
             if tried[site] <= OF_A_SITE and (words := self.tried(site, self.sites[site], change)):
-                if not wider or all(b.is_right(self.held) for b in self.wider):
+                if not wider or self.holds_wider():
                     return words
                 self.known.pop()
         return None

@@ -7,7 +7,7 @@ import torch
 
 from .edits import MODULES
 
-PARTS, LARGEST = 8, 24  # at most
+PARTS, CALLS = 8, 24  # at most
 
 
 def slots_of(source):
@@ -178,7 +178,7 @@ def of_more_arguments(source, kinds):
                 for name in (name for name in kinds if kinds[name] == "number"):
                     found[f"{node.func.id}({name}, {{}})"] = None
                     found[f"{node.func.id}({{}}, {name})"] = None
-    return list(found)[:LARGEST]
+    return list(found)[:CALLS]
 
 
 def is_number(node):
