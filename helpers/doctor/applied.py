@@ -62,13 +62,13 @@ def with_another_number(fn, cls, k, *args, **kwargs):
         return fn(*args, **kwargs)
 
 
-def numbers_of(do, kinds):
-    """{(Function, k): number} of arguments of these types, of the Functions that do() applies."""
+def numbers_of(do, may):
+    """{(Function, k): number} of such arguments of the Functions that do() applies."""
     found = {}
 
     def way(apply, cls, *args, **kwargs):
         values = enumerate(with_defaults(cls, args))
-        found.update({(cls, k): value for k, value in values if type(value) in kinds})
+        found.update({(cls, k): value for k, value in values if may(value)})
         return apply(cls, *args, **kwargs)
 
     with applied(way):
@@ -86,21 +86,24 @@ def with_defaults(cls, args):
     return args
 
 
-def with_other_arguments(subject, whole=False):
+def with_other_arguments(subject, whole=bool):
     """The subject with another value of what is not differentiated; `what` says of which.
 
-    Of each float, among its own arguments and its Functions', and of masks; whole: of whole
+    Of each float, among its own arguments and its Functions', and of masks; whole(): of whole
     numbers, too? Only code that does nothing but compute may be given others.
     """
-    kinds = (float, int) if whole else (float,)
-    own = {name: value for name, value in subject.arguments.items() if type(value) in kinds}
+
+    def may(value):
+        return type(value) is float or type(value) is int and whole()
+
+    own = {name: value for name, value in subject.arguments.items() if may(value)}
     for name, value in own.items():
         other = copy.copy(subject)
         other.arguments = subject.arguments | {name: another(value)}
         other.what = f"`{name}` is {another(value):.3g}"
         other.numbers = subject.numbers | {f"`{name}`": another(value)}
         yield other
-    for (cls, k), value in numbers_of(lambda: subject.run(subject.values), kinds).items():
+    for (cls, k), value in numbers_of(lambda: subject.run(subject.values), may).items():
         if value not in own.values():
             other = copy.copy(subject)
             other.fn = functools.partial(with_another_number, subject.fn, cls, k)

@@ -1,6 +1,7 @@
 """The trial with other numbers as arguments: is the gradient right there, too?"""
 
 import contextlib
+import functools
 import itertools
 
 from .applied import with_other_arguments
@@ -52,8 +53,8 @@ def with_other_numbers(exam):
     if exam.of_a_program or is_large(subject.values) or subject.is_slow:
         return
     with caches_kept(subject) as caches:
-        whole = only_compute(subject.applied, caches=True)
-        caches = [d for d in caches if d and whole]  # what else does more may need its own
+        whole = functools.cache(lambda: only_compute(subject.applied, caches=True))
+        caches = [d for d in caches if d and whole()]  # what else does more may need its own
         for other in itertools.islice(with_other_arguments(subject, whole), OTHERS):
             with contextlib.suppress(CallError, RuntimeError):
                 found = list(of_another(exam, other, caches))

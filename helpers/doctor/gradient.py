@@ -319,7 +319,7 @@ class Case:
 
     def varied(self):
         """The same with another value of each argument that is a number, and of masks."""
-        for subject in with_other_arguments(self.subject, self.subject.only_computes):
+        for subject in with_other_arguments(self.subject, lambda: self.subject.only_computes):
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dis
+import functools
 import inspect
 import textwrap
 import threading
@@ -49,8 +50,7 @@ class Source:
         lines = [line for of in others for line in nodes_of(of)]
         self.elsewhere = [pair for line in lines for pair in assigned(line)]
         try:
-            lines, first = inspect.getsourcelines(fn)
-            self.text = textwrap.dedent("".join(lines))
+            self.text, first = text_of(fn)
             self.definition = ast.parse(self.text).body[0]
         except (OSError, TypeError, SyntaxError, IndentationError):
             raise UnsuitableError from None
@@ -174,13 +174,29 @@ class Source:
         return node.lineno + self.lines_before
 
 
+def text_of(fn):
+    """The source of a function, without its indent, and the number of its first line."""
+    return read(fn.__code__, fn.__code__.co_filename)
+
+
+@functools.lru_cache(256)
+def read(code, file):  # equal codes may be of two files
+    lines, first = inspect.getsourcelines(code)
+    return textwrap.dedent("".join(lines)), first
+
+
 def nodes_of(fn):
-    """All nodes of its source, with the lines of its file, or none."""
-    with contextlib.suppress(OSError, TypeError, SyntaxError):
-        lines, first = inspect.getsourcelines(inspect.unwrap(fn))
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        return list(ast.walk(ast.increment_lineno(tree, first - 1)))
+    """All nodes of its source, with the lines of its file, or none; not to be changed."""
+    fn = inspect.unwrap(fn)
+    with contextlib.suppress(OSError, TypeError, SyntaxError, AttributeError):
+        return parsed(fn.__code__, fn.__code__.co_filename)
     return []
+
+
+@functools.lru_cache(256)
+def parsed(code, file):
+    text, first = read(code, file)
+    return list(ast.walk(ast.increment_lineno(ast.parse(text), first - 1)))
 
 
 def written_in(fn):

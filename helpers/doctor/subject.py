@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import signal
 import traceback
 
 import torch
@@ -15,7 +14,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 from .effort import calls_a_second, tell
 from .slopes import as_vector
 from .source import only_compute
-from .surroundings import reseed
+from .surroundings import HANDLERS, reseed
 
 
 class CallError(Exception):
@@ -36,16 +35,13 @@ def phase(name):
 
 
 SLOW = 50  # calls a second, or fewer
-SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
 def of_a_signal(error):
     """Was it raised by a signal handler, such as that of a caller's time limit?"""
     if isinstance(error, CallError):  # one of a signal has not become one
         return False
-    handlers = map(signal.getsignal, SIGNALS)
-    codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in HANDLERS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextlib.contextmanager

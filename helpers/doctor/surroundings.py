@@ -3,6 +3,7 @@
 import contextlib
 import io
 import random
+import signal
 import sys
 import warnings
 
@@ -10,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 PYTHONS = random.seed.__self__
+HANDLERS = set()  # the code of the caller's signal handlers
 
 
 def generators():
@@ -48,6 +50,9 @@ class OwnGenerators(TorchFunctionMode):
 @contextlib.contextmanager
 def undisturbed():
     """Whatever happens to the random state and to global settings is undone."""
+    handlers = map(signal.getsignal, map(int, signal.valid_signals()))
+    codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
+    HANDLERS.update(codes - {None})
     numpy = sys.modules.get("numpy")
     states = [(generator.set_state, generator.get_state()) for generator in generators()]
     states += [(random.setstate, random.getstate())]
