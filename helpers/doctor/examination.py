@@ -153,19 +153,22 @@ class Examination:
         with self.watched() as (handed, returned):
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
-        self.subject.recalls = self.subject.is_module and self.recalls(grads)
+        self.subject.recalls = self.subject.is_module and self.recalls()
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
         self.subject.protects = changed
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )
 
-    def recalls(self, grads):
+    def recalls(self):
         """Does the same backward give other gradients once the module has its own state again?"""
-        self.subject.recalls = False
+        subject, found = self.subject, []
         with contextlib.suppress(CallError):
-            again = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
-            return not all(map(self.same, again, grads, self.floors))
+            run = subject.run([Dice().nearby(v) for v in subject.values])  # not its own state
+            for subject.recalls in (True, False):
+                grads = subject.backward(run, [v.clone() for v in self.vs], retain=True)
+                found.append([None if grad is None else grad.clone() for grad in grads])
+            return not all(map(self.same, *found, self.floors))
         return True
 
     @functools.cached_property

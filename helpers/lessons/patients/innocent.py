@@ -75,6 +75,15 @@ for kind in (RecomputesByHand, Checkpointed):
     healthy("a module that computes twice", lambda inputs=inputs: inputs, "double-copy")(module)
 
 
+class CheckpointedInFloat64(Checkpointed):
+    """Where its own parameters are those that are examined first."""
+
+
+healthy("a module that computes twice", lambda: draw((3, 4)))(
+    CheckpointedInFloat64(torch.nn.Linear(4, 2), torch.nn.Tanh()).double()
+)
+
+
 # --- what forward asks of autograd ----------------------------------------------------------------
 
 
