@@ -62,13 +62,13 @@ def with_another_number(fn, cls, k, *args, **kwargs):
         return fn(*args, **kwargs)
 
 
-def numbers_of(do, may):
-    """{(Function, k): number} of such arguments of the Functions that do() applies."""
+def numbers_of(do):
+    """{(Function, k): number} of arguments of the Functions that do() applies."""
     found = {}
 
     def way(apply, cls, *args, **kwargs):
         values = enumerate(with_defaults(cls, args))
-        found.update({(cls, k): value for k, value in values if may(value)})
+        found.update({(cls, k): value for k, value in values if type(value) in (float, int)})
         return apply(cls, *args, **kwargs)
 
     with applied(way):
@@ -103,8 +103,8 @@ def with_other_arguments(subject, whole=bool):
         other.what = f"`{name}` is {another(value):.3g}"
         other.numbers = subject.numbers | {f"`{name}`": another(value)}
         yield other
-    for (cls, k), value in numbers_of(lambda: subject.run(subject.values), may).items():
-        if value not in own.values():
+    for (cls, k), value in numbers_of(lambda: subject.run(subject.values)).items():
+        if may(value) and value not in own.values():
             other = copy.copy(subject)
             other.fn = functools.partial(with_another_number, subject.fn, cls, k)
             other.what = f"`{cls.__name__}` is given {another(value):.3g}, not {value:.3g}"
@@ -120,6 +120,18 @@ def with_other_arguments(subject, whole=bool):
         ]
         other.what = f"`{subject.names[masks[0]]}` has one element less"
         yield other
+
+
+def with_other_buffers(subject):
+    """The subject with other numbers in the buffers of its module that are all zeros, or ones."""
+    first = len(subject.tensors) - len(subject.state)
+    other, found = copy.copy(subject), subject.tensors.copy()
+    for k, t in enumerate(subject.tensors):
+        if k >= first and k not in subject.examined and t.is_floating_point() and t.numel():
+            if ((t == 0) | (t == 1)).all() and (t == t.flatten()[0]).all():
+                found[k] = 0.8 * t + 0.1
+                other.tensors = found
+    return [other] if other.tensors is found else []
 
 
 def of_fewer(subject, size=None):

@@ -1,7 +1,6 @@
 """Trials of backward: what it returns, and whether it returns the same once more."""
 
 import contextlib
-import inspect
 
 import torch
 
@@ -11,7 +10,7 @@ from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from .forward import nodes
 from .gradient import Point
-from .kept import left_outside
+from .kept import kept_outside
 from .report import brief, error, note, warning
 from .slopes import largest, position
 from .steps import InPlace, watching
@@ -207,13 +206,3 @@ def backward_twice(exam):
                 finding.remedy = "what forward writes outside ctx, and backward reads: "
                 finding.remedy += ", ".join(places)
             yield finding
-
-
-def kept_outside(exam):
-    """In words, what forward writes elsewhere than on ctx, and backward reads."""
-    module = type(exam.subject.scope.module) if exam.subject.is_module else None
-    others = [fn] if inspect.isfunction(fn := getattr(module, "forward", None)) else []
-    found = {}
-    for cls in dict.fromkeys(node._forward_cls for node in nodes(exam)):
-        found |= left_outside(cls, *others)
-    return [f"`{text}` (line {line})" for text, line in found.items()]

@@ -211,10 +211,10 @@ STALE = error(
     "output is another for copies of them.",
     look="caches whose key is id() or data_ptr(), or what is made in the first call and kept",
 )
-CACHED = warning(
+CACHED = error(  # a warning where the module does not train, as what is merged for inference
     "parameter-cached",
     "{x} gets no gradient, and only in a fresh copy of the module does the output follow it.",
-    look="caches: what forward makes of {x} once, and keeps",
+    look="caches: what forward makes of {x} once, and keeps{where}",
 )
 
 
@@ -278,6 +278,20 @@ def parameters_without_a_gradient(exam):
             fresh, values = Subject(*exam.given[:3]), list(subject.values)
             fresh.use(torch.float64 if exam.low else None)
             values[i] = Dice().nearby(values[i])
+            severity = None if subject.scope.module.training else "warning"
             with contextlib.suppress(CallError):
+                before = held_by(fresh.scope.module)
                 if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
-                    yield CACHED(x)
+                    new = held_by(fresh.scope.module).items() - before.items()
+                    where = " and ".join(sorted(f"`{name}`" for name, _ in new))
+                    yield CACHED(x, severity=severity, where=where and f": {where}")
+
+
+def held_by(module):
+    """{name: (id, length of a dict)} of all attributes of a module and of those within it."""
+    found = {}
+    for path, part in module.named_modules():
+        for name, value in (vars(part) | part._buffers).items():
+            size = len(value) if isinstance(value, dict) else None
+            found[".".join(filter(None, ("self", path, name)))] = id(value), size
+    return found

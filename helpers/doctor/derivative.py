@@ -19,10 +19,10 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
-from .kept import unused
+from .kept import kept_outside, replaced, unused
 from .paths import other_forward
 from .repair import LARGEST, Known, at_last, expressed, repair, size_of
-from .report import MEANT, TEXTS, brief, is_constant, note
+from .report import MEANT, TEXTS, brief, error, is_constant, note
 from .rewritten import rewritten
 from .saved import saving
 from .screen import agrees, is_large, screen
@@ -51,6 +51,12 @@ NOISY = (
 STORED_COARSELY = note(
     "stored-coarsely",
     "Forward saves in {dtype}, so the gradient of {x} is right to its digits only.",
+)
+REPLACED = error(
+    "state-replaced",
+    "The gradient of {x} is right with the {names} that forward found, but backward reads what "
+    "forward has put there.",
+    look="{places}save what forward used: ctx.save_for_backward",
 )
 SYMMETRIC_ONLY = note(
     "symmetric-only",
@@ -230,6 +236,11 @@ def diagnosis(exam, cases, changes, forwards, edits):
     if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
+    if exam.subject.recalls and (names := replaced(case)):
+        places = "".join(f"{place}; " for place in kept_outside(exam))
+        names = [n for n in names if f".{n.split('.')[-1]}`" in places] or names
+        names = " and ".join(f"`{name}`" for name in names)
+        return REPLACED, case.input, case.evidence, {"names": names, "places": places}
     text, words = named(cases)
     coarse = case.sparse and text.code in VAGUE
     coarse &= not exam.subject.is_slow or size_of(case) > BIG

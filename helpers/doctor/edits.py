@@ -9,7 +9,8 @@ OPERATORS = {
     Add: (Sub, Mult), Sub: (Add,), Mult: (Div, MatMult, Add), Div: (Mult,), MatMult: (Mult,),
     ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,), ast.And: (ast.Or,), ast.Or: (ast.And,),
 }  # fmt: skip
-COMPARISONS = ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq
+ORDERS, EQUAL = (ast.Lt, ast.LtE, ast.Gt, ast.GtE), (ast.Eq, ast.NotEq)
+COMPARISONS = ORDERS + EQUAL
 REDUCTIONS = {"sum", "mean", "amax", "amin", "logsumexp", "prod", "var", "std", "norm"}
 ALIKE = [  # what is taken for each other
     set(names.split())
@@ -63,7 +64,8 @@ def operators(node):
             yield from (ast.BoolOp(other(), values) for other in OPERATORS[type(op)])
             yield from values
         case ast.Compare(left=a, ops=[op], comparators=b) if isinstance(op, COMPARISONS):
-            for other in COMPARISONS:
+            exact = isinstance(op, EQUAL) or type(getattr(b[0], "value", None)) is int
+            for other in COMPARISONS if exact else ORDERS:  # no real number equals another
                 if not isinstance(op, other):
                     yield ast.Compare(a, [other()], b)
             yield ast.Compare(parsed(f"{bracketed(a)}.abs()"), [op], b)
@@ -92,7 +94,7 @@ def numbers(node):
             news = [old + 1, old - 1, -old, 0, 1, 2, 3, 0.5, old + 2]
         case ast.Constant(value=float(old)):
             inverse = 1 / old if old else 1.0
-            news = [-old, old / 2, 2 * old, 1 - old, inverse, 0.0, 1.0, old + 1, old - 1]
+            news = [-old, old / 2, 2 * old, 1 - old, inverse, 1.0, old + 1, old - 1]
         case ast.Constant(value=str(old)) if "->" in old:
             news = equations(old)
         case _:
@@ -140,6 +142,11 @@ def calls(node):
             yield parsed(f"{bracketed(func.value)}.{name}({dim}{keep})")
     if method and name in REDUCTIONS and len(args) == 1:
         yield from (ast.Call(func, [dims], keywords) for dims in other_dimensions(args[0]))
+    for k, keyword in enumerate(keywords):
+        if name in REDUCTIONS and keyword.arg == "dim":
+            for dims in other_dimensions(keyword.value):
+                news = [*keywords[:k], ast.keyword("dim", dims), *keywords[k + 1 :]]
+                yield ast.Call(func, args, news)
     if name == "repeat":
         interleave = ast.Attribute(func.value, "repeat_interleave", ast.Load())
         for d, arg in enumerate(args):
@@ -155,6 +162,13 @@ def calls(node):
     if name == "irfft":  # which counts what it has not been given twice
         whole = ast.Call(ast.Attribute(func.value, "ifft", ast.Load()), args, keywords)
         yield ast.Attribute(whole, "real", ast.Load())
+    if name == "lu_solve" and len(args) == 3:
+        yield ast.Call(func, args, [*keywords, ast.keyword("adjoint", ast.Constant(True))])
+    if name in ("scatter", "scatter_") and len(args) == 3:
+        match args[2]:
+            case ast.BinOp(left=more, op=Add(), right=ast.Call(func=ast.Attribute(attr="gather"))):
+                added = ast.Attribute(func.value, name.replace("er", "er_add"), ast.Load())
+                yield ast.Call(added, [*args[:2], more], keywords)
     if name in ("index_put", "index_put_"):
         accumulate = [*keywords, ast.keyword("accumulate", ast.Constant(True))]
         yield ast.Call(func, args, accumulate)
@@ -175,6 +189,10 @@ def other_dimensions(node):
     elif isinstance(old, (tuple, list)):
         yield from map(parsed, map(str, old))
         yield from (parsed(str((*old[:k], *old[k + 1 :]))) for k in range(len(old)))
+        if old and all(type(d) is int for d in old):
+            for dims in ((old[0] - 1, *old), (*old, old[-1] + 1), (0, *old)):
+                if len(set(dims)) == len(dims) and (dims[0] < 0) == (dims[-1] < 0):
+                    yield parsed(str(dims))
 
 
 def indices(node):
@@ -246,8 +264,14 @@ def assignments(line):
         tensor, index = ast.unparse(target.value), target.slice
         items = index.elts if isinstance(index, ast.Tuple) else [index]
         if not any(isinstance(item, (ast.Slice, ast.Constant)) for item in items):
-            items = ", ".join(map(ast.unparse, items))
-            text = f"{tensor}.index_put_(({items},), {ast.unparse(value)}, accumulate=True)"
+            index = ", ".join(map(ast.unparse, items))
+            text = f"{tensor}.index_put_(({index},), {ast.unparse(value)}, accumulate=True)"
+            yield ast.parse(text).body[0]
+        texts = [ast.unparse(item) for item in items]
+        some = [k for k, text in enumerate(texts) if text not in (":", "...")]
+        if len(some) == 1 < len(items) and isinstance(items[some[0]], (ast.Name, ast.Attribute)):
+            dim = some[0] - len(items) if "..." in texts[: some[0]] else some[0]
+            text = f"{tensor}.index_add_({dim}, {texts[some[0]]}, {ast.unparse(value)})"
             yield ast.parse(text).body[0]
 
 

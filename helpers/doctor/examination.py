@@ -153,7 +153,7 @@ class Examination:
         with self.watched() as (handed, returned):
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
-        self.subject.recalls = self.subject.is_module and self.recalls()
+        self.subject.recalls = bool(self.subject.state) and self.recalls()
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
         self.subject.protects = changed
         return FirstBackward(

@@ -6,6 +6,7 @@ import torch
 
 from .cases import Cases, Causes
 from .gradient import same
+from .grain import Grain
 from .report import MEANT, brief
 from .slopes import largest
 from .where import value_of
@@ -175,23 +176,29 @@ def scaled(cases):
 
 @cause(
     "few-digits",
-    "The gradient of {x} is right to {digits} digits only.",
+    "The gradient of {x} is right to {digits} only.",
     look="casts to a lower precision in backward, and constants written with few digits",
     before=("not-linear",),  # rounding is not linear
 )
 def few_digits(cases):
     worst, noisy = 0.0, not_linear(cases)
+    coarse = noisy and is_coarse(cases[0])
     for c in cases:
         off = (c.sampled - c.expected).abs()[:, c.trusted]
         limit = c.limit[:, c.trusted]
         # What is wrong of small elements may be a formula, but not if it changes with the size.
-        floor = 5e-3 * largest(c.expected) if noisy else 0.0
+        floor = (0.1 if coarse else 5e-3) * largest(c.expected) if noisy else 0.0
         if (off > 1e-2 * c.expected.abs()[:, c.trusted] + limit + floor).any():
             return False
         worst = max(worst, ((off - limit) / largest(c.expected)).max().item())
     if cases[0].vjp(torch.zeros_like(cases[0].y)).any():
         return False  # something is added; rounding leaves 0
-    return worst > 0 and {"digits": max(2, math.floor(-math.log10(worst)))}
+    digits = max(1 if coarse else 2, math.floor(-math.log10(worst))) if worst > 0 else 0
+    return digits and {"digits": digits_in_words(digits)}
+
+
+def digits_in_words(n):
+    return f"{n} digit{'s' * (n != 1)}"
 
 
 @cause(
@@ -238,3 +245,10 @@ def not_linear(cases):
     if max(largest(total - c.given[0] - c.given[1]), largest(large + c.given[0])) <= limit:
         return False
     return {"how": ", as a clip, a sign or a power makes it." + MEANT}
+
+
+def is_coarse(case):
+    """Does backward compute in half precision?"""
+    with Grain([*case.point.values, *case.vs]) as watch:
+        grad = case.point.vjp({case.o: case.vs[0]})[case.i]
+    return grad is not None and any(eps and eps > 1e-4 for eps in watch.of([grad]))

@@ -3,15 +3,17 @@
 import contextlib
 import copy
 import functools
+import itertools
 import math
 
 import torch
 
-from .applied import of_fewer, with_other_arguments
+from .applied import of_fewer, with_other_arguments, with_other_buffers
 from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
 from .subject import CallError
 from .where import relation
 
+INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 FEW = 24  # elements, of many, that tell whether it is right for another grad_output
 
 
@@ -318,15 +320,19 @@ class Case:
         return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
     def varied(self):
-        """The same with another value of each argument that is a number, and of masks."""
-        for subject in with_other_arguments(self.subject, lambda: self.subject.only_computes):
+        """The same with another value of each argument that is a number, of masks and buffers."""
+        others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
+        for subject in itertools.chain(with_other_buffers(self.subject), others):
             with contextlib.suppress(CallError, RuntimeError):
                 point = Point(subject, self.point.values, Dice())
                 yield Case(point, self.i, self.o, self.tolerance)
 
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
-        for size in sorted(n for n in set(self.shape) if n > 2 and not self.sparse):
+        whole = [t for t in self.subject.tensors if not t.is_floating_point() and t.numel()]
+        last = max((int(t.max()) for t in whole if t.dtype in INTEGERS), default=0)
+        sizes = {n for n in self.shape if n > max(2, last + 1)}  # what it points at stays there
+        for size in sorted(sizes if not self.sparse else ()):
             for subject in of_fewer(self.subject, size):
                 with contextlib.suppress(CallError, RuntimeError):
                     yield Case(

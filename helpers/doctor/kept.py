@@ -3,6 +3,9 @@
 import ast
 import inspect
 
+import torch
+
+from .forward import nodes
 from .source import is_of_ctx, nodes_of
 
 
@@ -77,3 +80,29 @@ def caches_of(cls):
         called += [of for of in values if inspect.isfunction(of) and of not in called]
         found += [value for value in values if isinstance(value, dict)]
     return list({id(value): value for value in found}.values())
+
+
+def kept_outside(exam):
+    """In words, what forward writes elsewhere than on ctx, and backward reads."""
+    module = type(exam.subject.scope.module) if exam.subject.is_module else None
+    others = [fn] if inspect.isfunction(fn := getattr(module, "forward", None)) else []
+    found = {}
+    for cls in dict.fromkeys(node._forward_cls for node in nodes(exam)):
+        found |= left_outside(cls, *others)
+    return [f"`{text}` (line {line})" for text, line in found.items()]
+
+
+def replaced(case):
+    """The names in the module that forward puts others in the place of, if that makes it wrong.
+
+    That is, if the gradient is right where backward finds there what forward has found.
+    """
+    subject, run = case.subject, case.subject.run(case.point.values)
+    before = dict(enumerate(subject.tensors)) | dict(
+        zip(subject.examined, case.point.values, strict=True)
+    )
+    before = list(before.values())[len(before) - len(subject.state) :]
+    pairs = zip(subject.state, before, run.state, strict=True)
+    names = [name for name, a, b in pairs if not torch.equal(a, b)]
+    run.state = [t.clone() for t in before]
+    return names if names and case.fits_rows(case.rows_of(run)) else []

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from .cuts import place_of
 from .examination import Trials
 from .exceptions import told
+from .factors import digits_in_words
 from .forward import FORWARD_NOT_FINITE
 from .grain import Grain, dtype_of
 from .reached import functions
@@ -41,7 +42,8 @@ def digits_of_backward(exam):
         off = largest(other / 1.1 - grad) / (largest(grad) or 1.0)  # rounding is not linear
         if off > limit:
             seen = {"backward computes in": dtype_of(eps)}
-            yield TEXTS["few-digits"](x, seen=seen, digits=math.floor(-math.log10(off)))
+            digits = digits_in_words(math.floor(-math.log10(off)))
+            yield TEXTS["few-digits"](x, seen=seen, digits=digits)
 
 
 COARSE_BACKWARD = warning(

@@ -121,6 +121,37 @@ def folded(node):
                 )  # fmt: skip
 
 
+def relabelled(node):
+    """A view of memory whose sizes stand in another order, and the dimensions back in theirs."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="transpose"), args=[ast.Constant(), ast.Constant()]):
+            whole, pair = node.func.value, [arg.value for arg in node.args]
+        case ast.Call(func=ast.Attribute(attr="reshape" | "view")):
+            whole, pair = node, None
+        case _:
+            return
+    of = whole.func if isinstance(whole, ast.Call) else None
+    if not isinstance(of, ast.Attribute) or of.attr not in ("reshape", "view"):
+        return
+    sizes = whole.args
+    for i, j in [pair] if pair else itertools.combinations(range(len(sizes)), 2):
+        if type(i) is type(j) is int and i != j and max(i, j) < len(sizes):
+            news = list(sizes)
+            news[i], news[j] = sizes[j], sizes[i]
+            anew = ast.Call(ast.Attribute(of.value, "reshape", ast.Load()), news, whole.keywords)
+            back = f"{ast.unparse(anew)}.transpose({i}, {j})"
+            yield anew if pair else parsed(back)
+
+
+def forwards(node):
+    """What is turned before and turned back runs from the first on."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(args=[first, *rest]) as call, attr="flip")):
+            match first:
+                case ast.Call(func=ast.Attribute(value=x, attr="flip")):
+                    yield ast.Call(call.func, [x, *rest], call.keywords)
+
+
 def delayed(node):
     """What is padded at one end and cut at the other: the other way round."""
     match node:

@@ -97,7 +97,6 @@ class Rewritten:
             fits = False
             with forgiving():
                 fits = self.fits_first(function)
-                self.runs -= 0 if fits else 0.5
             if not fits:
                 return False
         with forgiving(), in_place_of(cls, name, function):

@@ -5,6 +5,7 @@ import itertools
 
 from .edits import Edit, calls, indices, numbers, operators, parsed
 from .slots import is_name
+from .source import at
 
 
 def in_all_alike(source, slots):
@@ -36,6 +37,25 @@ def in_all_alike(source, slots):
                 with source.edited(puts):
                     new = ast.unparse(line)
                 yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
+
+
+def in_full(source):
+    """All that is made in half precision is made in the precision of grad_output."""
+    args, puts = source.definition.args.args, []
+    for node in source.body if len(args) > 1 and args[0].arg == "ctx" else ():
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr="half" | "bfloat16"), args=[]):
+                puts.append((*source.up[node][:2], value))
+            case ast.Attribute(attr="half" | "float16" | "bfloat16") if not is_called(source, node):
+                puts.append((*source.up[node][:2], parsed(f"{args[1].arg}.dtype")))
+    if len(puts) > 1:
+        line = min((source.statement(at(*put[:2])) for put in puts), key=lambda line: line.lineno)
+        yield Edit(puts, line, "nothing were made in half precision")
+
+
+def is_called(source, node):
+    parent = source.up[node][2]
+    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def of_one_name(source, slots, meant):

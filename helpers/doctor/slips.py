@@ -17,8 +17,15 @@ from .edits import (
 )
 from .harmless import NEVER
 from .lines import of_a_line, statements
-from .rearranged import chains, delayed, folded, gates, reordered
-from .several import exchanged_letters, exchanges, in_all_alike, is_alike, of_one_name
+from .rearranged import chains, delayed, folded, forwards, gates, relabelled, reordered
+from .several import (
+    exchanged_letters,
+    exchanges,
+    in_all_alike,
+    in_full,
+    is_alike,
+    of_one_name,
+)
 from .slots import (
     at_indices,
     fits,
@@ -76,6 +83,10 @@ def slips(source, values):
         parent = source.up[node][2]
         if isinstance(parent, ast.Subscript) and "needs_input_grad" in ast.unparse(parent.value):
             yield from (Edit([(owner, key, new)], node) for new in numbers(node))
+    for owner, key, node in slots if source.saves else ():  # what is changed in place
+        if is_value(source, node) and suits("{}.clone()", node, kinds):
+            yield Edit([(owner, key, parsed(f"{bracketed(node)}.clone()"))], node)
+    yield from in_full(source)
     yield from copied(source, slots, kinds, lambda name: len(name) > 1)
     yield from as_elsewhere(source, values)
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
@@ -91,7 +102,9 @@ def slips(source, values):
     yield from the_other_way(source)
     yield from in_all_alike(source, slots)
     yield from statements(source)
-    yield from of_kinds(source, slots, (reordered, gates, chains, folded, delayed))
+    yield from of_kinds(
+        source, slots, (reordered, gates, chains, folded, relabelled, forwards, delayed)
+    )
     yield from exchanges(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
@@ -134,8 +147,19 @@ def whole_of(source):
 def of_kinds(source, slots, kinds):
     for kind, (owner, key, node) in itertools.product(kinds, slots):
         for new in kind(node):
-            if not is_sign(new) or not is_sign(source.up[node][2]):
+            parent = source.up[node][2]
+            if not (is_sign(new) and is_sign(parent)) and not is_idle(parent, node, new):
                 yield Edit([(owner, key, new)], node)
+
+
+def is_idle(parent, old, new):
+    """Would it exchange a dimension with itself, or ask whether a magnitude is below zero?"""
+    match parent:
+        case ast.Call(func=ast.Attribute(attr="transpose"), args=[a, b]):
+            return ast.unparse(new) == ast.unparse(b if old is a else a)
+        case ast.Compare(left=ast.Call(func=ast.Attribute(attr="abs")), comparators=[_]):
+            return isinstance(new, ast.UnaryOp)
+    return False
 
 
 def omissions(source, values, terms=False):
@@ -146,7 +170,6 @@ def omissions(source, values, terms=False):
     ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
     batched = range(len(values.get("in_dims", ())))
     ways += [(f"{{}}.movedim(in_dims[{k}], 0)", "") for k in batched]
-    ways = [("{}.clone()", "")] * source.saves + ways  # what is changed in place
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
@@ -186,6 +209,7 @@ def of_no_shape(source, values):
             parent = source.up[node][2]
             if isinstance(parent, ast.Subscript) and ast.unparse(parent.value).endswith(".shape"):
                 yield from (Edit([(owner, key, new)], node) for new in numbers(node))
+    yield from in_full(source)
     yield from the_other_way(source)
     numbers_only = {name for name, value in values.items() if kind_of(value) and not dims(value)}
     for line in source.body:

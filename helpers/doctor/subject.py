@@ -119,6 +119,7 @@ class Run:
     stale: bool  # was something saved changed before forward returned?
     marked: list
     others: list  # outputs that have no gradient
+    state: list  # of the module, as forward has left it
     freed: bool = False  # has backward freed the memory of what was saved?
 
 
@@ -206,7 +207,7 @@ class Subject:
                 module = copy.deepcopy(module)
             fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
             self.scope = Scope(module)
-        self.fn, self.split, self.state, self.calls = fn, len(args), [], 0
+        self.fn, self.split, self.state, self.left, self.calls = fn, len(args), [], [], 0
         self.records = False  # does it compute something else where nothing is recorded?
         self.recalls = True  # does backward ask for the state of a module?
         self.protects = False  # does backward change what it is handed?
@@ -306,15 +307,14 @@ class Subject:
         """do(), with these tensors as the state of the module, which backward may ask for, too."""
         if not self.is_module:
             return do()
-        state = dict(zip(self.state, state, strict=True))
-        state = {f"module.{name}": tensor for name, tensor in state.items()}
-        return torch.func.functional_call(self.scope, state, (do,))
+        state = {f"module.{name}": t for name, t in zip(self.state, state, strict=True)}
+        result = torch.func.functional_call(self.scope, state, (do,))
+        self.left = list(state.values())  # functional_call puts here what the module put there
+        return result
 
     def again(self, run, do):
         """do(), with the state of that run."""
-        if not self.recalls:
-            return do()
-        return self.within(run.passed[len(run.passed) - len(self.state) :], do)
+        return self.within(run.state, do) if self.recalls else do()
 
     def run(self, values, needs=True, seed=0):
         """One forward pass. needs: whether each examined input requires a gradient."""
@@ -348,7 +348,9 @@ class Subject:
         names = ["the output" if name == "output" else f"`{name}`" for name, _ in found]
         stale = any(t._version != version for t, version in saved)
         saved = [t for t, _ in saved]
-        return Run(names, [t for _, t in found], leaves, passed, saved, stale, marked, others)
+        return Run(
+            names, [t for _, t in found], leaves, passed, saved, stale, marked, others, self.left
+        )
 
     def forward(self, values):
         """The outputs as vectors of float64; nothing is noted, for this is what runs most often."""

@@ -60,6 +60,32 @@ class RunningMean(torch.nn.Module):
 broken("graph-kept", "the second training step fails", matrix)(RunningMean())
 
 
+class ByWhatIsThere(Function):
+    """Divided by a running size, which forward replaces."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.module, y = module, x / module.size
+        module.size = 0.9 * module.size + 0.1 * x.detach().square().mean().sqrt()
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output / ctx.module.size, None
+
+
+class RunningSize(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("size", torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return ByWhatIsThere.apply(x, self)
+
+
+broken("state-replaced", "backward reads the size of the next call", matrix)(RunningSize())
+
+
 class Spaced(Function):
     """A matrix that is made once for each size, whatever the spacing."""
 
