@@ -110,6 +110,84 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         return g * slope * w, g * torch.where(x < 0.0117, 9 * x, x.sin()), None""",
         "`x < 0.0117` stood in place of `x < 0.4331`",
     ),
+    "a sum over one dimension too few": (
+        """        ctx.save_for_backward(w, cube := x.reshape(1, -1) * w[:3, None, None])  # (3, 1, 5)
+        return cube - cube.mean((1, 2), keepdim=True)""",
+        """        w, cube = ctx.saved_tensors
+        inner = g - g.mean((1,), keepdim=True)
+        return (inner * w[:3, None, None]).sum((0, 1)), None, None""",
+        "g.mean((1, 2), keepdim=True)",
+    ),
+    "the transposed system": (
+        """        a = torch.diag(w) + torch.diag(w[1:], 1)
+        ctx.save_for_backward(*torch.linalg.lu_factor(a))
+        return torch.linalg.lu_solve(*ctx.to_save, x[:, None])""",
+        """        lu, pivots = ctx.saved_tensors
+        return torch.linalg.lu_solve(lu, pivots, g)[:, 0], None, None""",
+        "torch.linalg.lu_solve(lu, pivots, g, adjoint=True)",
+    ),
+    "added along one dimension": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(w, k)
+        return x.expand(2, -1)[..., k] * w""",
+        """        w, k = ctx.saved_tensors
+        gx = g.new_zeros(2, 5)
+        gx[..., k] += g * w
+        return gx.sum(0), None, None""",
+        "`gx.index_add_(-1, k, g * w)` stood in place of `gx[..., k] += g * w`",
+    ),
+    "scattered onto what was gathered": (
+        """        k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(w, k)
+        return x[k] * w - x""",
+        """        w, k = ctx.saved_tensors
+        gx = -g
+        return gx.scatter(0, k, g * w + gx.gather(0, k)), None, None""",
+        "`gx.scatter_add(0, k, g * w)` stood in place of",
+    ),
+    "sizes of a view in another order": (
+        """        ctx.save_for_backward(x, w)
+        return (x[:3, None] * w[:2]).transpose(0, 1).reshape(-1)""",
+        """        x, w = ctx.saved_tensors
+        gx = torch.zeros_like(x)
+        gx[:3] = (g.reshape(3, 2) * w[:2]).sum(1)
+        return gx, None, None""",
+        "g.reshape(2, 3).transpose(0, 1)",
+    ),
+    "turned before and after": (
+        """        ctx.save_for_backward(x, w)
+        return torch.cat([x.cumsum(0), x.flip(0).cumsum(0).flip(0)])""",
+        """        a, b = g.chunk(2)
+        a, b = torch.cumsum(a.flip(0), 0).flip(0), torch.cumsum(b.flip(0), 0).flip(0)
+        return a + b, None, None""",
+        "torch.cumsum(b, 0)",
+    ),
+    "half precision in two places": (
+        """        ctx.save_for_backward(x, w)
+        return (x * w).cumsum(0)""",
+        """        x, w = ctx.saved_tensors
+        total = torch.zeros(5, dtype=torch.float16)
+        total += g.flip(0).cumsum(0).flip(0).half()
+        return total.to(g.dtype) * w, None, None""",
+        "nothing were made in half precision",
+    ),
+    "saved, and then changed under the hood": (
+        """        y = x.tanh()
+        ctx.save_for_backward(y, w)
+        y.data.mul_(2.5)
+        return 1.0 * y""",
+        """        y, w = ctx.saved_tensors
+        return g * 2.5 * (1 - y * y), None, None""",
+        "`ctx.save_for_backward(y.clone(), w)` stood in place of `ctx.save_for_backward(y, w)`",
+    ),
+    "a formula, not the branch that it stands in": (
+        """        ctx.save_for_backward(x, w)
+        return torch.where(x.abs() < 0.7, 1 - x**2 / 6 + x**4 / 120, x.sin() / x)""",
+        """        x, w = ctx.saved_tensors
+        far = (x * x.cos() - x.sin()) / x**2
+        return g * torch.where(x.abs() < 0.7, -x / 6 + x**3 / 30, far), None, None""",
+        "`-x / 3` stood in place of `-x / 6`",
+    ),
 }
 
 
