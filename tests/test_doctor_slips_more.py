@@ -111,7 +111,7 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         "`x < 0.0117` stood in place of `x < 0.4331`",
     ),
     "a sum over one dimension too few": (
-        """        ctx.save_for_backward(w, cube := x.reshape(1, -1) * w[:3, None, None])  # (3, 1, 5)
+        """        ctx.save_for_backward(w, cube := x.reshape(1, -1) * w[:3, None, None])
         return cube - cube.mean((1, 2), keepdim=True)""",
         """        w, cube = ctx.saved_tensors
         inner = g - g.mean((1,), keepdim=True)

@@ -9,6 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .effort import Mode, Work
 from .examination import Trials
 from .exceptions import told
+from .kept import held_by, new_in
 from .reached import functions
 from .report import error, warning
 from .rewritten import with_line
@@ -282,16 +283,4 @@ def parameters_without_a_gradient(exam):
             with contextlib.suppress(CallError):
                 before = held_by(fresh.scope.module)
                 if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
-                    new = held_by(fresh.scope.module).items() - before.items()
-                    where = " and ".join(sorted(f"`{name}`" for name, _ in new))
-                    yield CACHED(x, severity=severity, where=where and f": {where}")
-
-
-def held_by(module):
-    """{name: (id, length of a dict)} of all attributes of a module and of those within it."""
-    found = {}
-    for path, part in module.named_modules():
-        for name, value in (vars(part) | part._buffers).items():
-            size = len(value) if isinstance(value, dict) else None
-            found[".".join(filter(None, ("self", path, name)))] = id(value), size
-    return found
+                    yield CACHED(x, severity=severity, where=new_in(fresh, before))

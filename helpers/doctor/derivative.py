@@ -19,9 +19,9 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
-from .kept import kept_outside, replaced, unused
+from .kept import kept_outside, of_the_first_call, replaced, unused
 from .paths import other_forward
-from .repair import LARGEST, Known, at_last, expressed, repair, size_of
+from .repair import LARGEST, Known, at_last, expressed, forgiving, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
 from .rewritten import rewritten
 from .saved import saving
@@ -57,6 +57,11 @@ REPLACED = error(
     "The gradient of {x} is right with the {names} that forward found, but backward reads what "
     "forward has put there.",
     look="{places}save what forward used: ctx.save_for_backward",
+)
+FIRST_CALL_KEPT = error(
+    "first-call-kept",
+    "The gradient of {x} is right in the first call only: it follows what that call has left.",
+    look="what is made once, and kept{where}",
 )
 SYMMETRIC_ONLY = note(
     "symmetric-only",
@@ -242,6 +247,10 @@ def diagnosis(exam, cases, changes, forwards, edits):
         names = " and ".join(f"`{name}`" for name in names)
         return REPLACED, case.input, case.evidence, {"names": names, "places": places}
     text, words = named(cases)
+    if text.code == "right-here-only" and exam.subject.is_module:
+        with forgiving():
+            if kept := of_the_first_call(exam, case):
+                return FIRST_CALL_KEPT, case.input, case.evidence, kept
     coarse = case.sparse and text.code in VAGUE
     coarse &= not exam.subject.is_slow or size_of(case) > BIG
     corner, seen, whole = in_a_corner(exam, case) if coarse else None, {}, cases

@@ -40,7 +40,8 @@ def whose(cases):
     "right-here-only",
     "The gradient of {x} is right at the given point but wrong at others.",
     look="constants that belong to one input, and branches",
-    before=("factor-missing",),  # a number written into backward is a wrong factor elsewhere
+    before=("factor-missing", "partly-right"),  # elsewhere a number written into backward is a
+    # wrong factor, and a mask that is kept a wrong mask
 )
 def right_here_only(cases):
     return cases.elsewhere and not is_flat(cases)

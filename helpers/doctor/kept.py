@@ -6,7 +6,10 @@ import inspect
 import torch
 
 from .forward import nodes
+from .gradient import Case, Point
+from .slopes import Dice
 from .source import is_of_ctx, nodes_of
+from .subject import Subject
 
 
 def unused(cls):
@@ -106,3 +109,30 @@ def replaced(case):
     names = [name for name, a, b in pairs if not torch.equal(a, b)]
     run.state = [t.clone() for t in before]
     return names if names and case.fits_rows(case.rows_of(run)) else []
+
+
+def held_by(module):
+    """{name: (id, length of a dict)} of all attributes of a module and of those within it."""
+    found = {}
+    for path, part in module.named_modules():
+        for name, value in (vars(part) | part._buffers).items():
+            size = len(value) if isinstance(value, dict) else None
+            found[".".join(filter(None, ("self", path, name)))] = id(value), size
+    return found
+
+
+def new_in(subject, before):
+    """In words, what its module holds that it did not hold before; or nothing."""
+    new = held_by(subject.scope.module).items() - before.items()
+    where = " and ".join(sorted(f"`{name}`" for name, _ in new))
+    return where and f": {where}"
+
+
+def of_the_first_call(exam, case):
+    """Words for what a module keeps of its first call, if a fresh copy has the right gradient."""
+    fresh = Subject(*exam.given[:3])
+    fresh.use(torch.float64 if exam.low else None)
+    before = held_by(fresh.scope.module)
+    anew = Case(Point(fresh, case.point.values, Dice()), case.i, case.o, case.tolerance)
+    where = new_in(fresh, before)
+    return {"where": where} if where and anew.trusted.any() and not anew.wrong.any() else None

@@ -86,6 +86,32 @@ class RunningSize(torch.nn.Module):
 broken("state-replaced", "backward reads the size of the next call", matrix)(RunningSize())
 
 
+class Outliers(Function):
+    """Zeros where a value is far from the others of the first batch of this shape."""
+
+    @staticmethod
+    def forward(ctx, x, masks):
+        mask = x.abs() < 1.2 * x.std()
+        ctx.mask = masks.setdefault(x.shape, mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.mask, None
+
+
+class WithoutOutliers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.masks = {}
+
+    def forward(self, x):
+        return Outliers.apply(x, self.masks)
+
+
+broken("first-call-kept", "the mask of the first batch", lambda: draw((6, 5)))(WithoutOutliers())
+
+
 class Spaced(Function):
     """A matrix that is made once for each size, whatever the spacing."""
 
