@@ -214,7 +214,7 @@ STALE = error(
 )
 CACHED = error(  # a warning where the module does not train, as what is merged for inference
     "parameter-cached",
-    "{x} gets no gradient, and only in a fresh copy of the module does the output follow it.",
+    "{x} gets no gradient, but the output of a fresh copy of the module follows it.",
     look="caches: what forward makes of {x} once, and keeps{where}",
 )
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 
 import torch
+from torch import nn
 
 from .gradient import Case, Point
 from .repair import forgiving
@@ -48,7 +49,11 @@ def cut_down(tensors, few):
 def runs_with(subject, whole, few, exam):
     """Does forward take what is cut down so? The subject has that from then on."""
     with forgiving():
-        subject.original = cut_down(whole, few)
+        modules = subject.scope.module.modules() if subject.is_module else ()
+        # PyTorch's do not look at the sizes of their parameters, and read what is beyond.
+        fixed = any(isinstance(module, nn.RNNBase) for module in modules)
+        own = len(whole) - len(subject.state) * fixed
+        subject.original = cut_down(whole[:own], few) + whole[own:]
         subject.use(torch.float64 if exam.low else None)
         return all(y.numel() and y.isfinite().all() for y in subject.forward(subject.values))
     return False

@@ -19,7 +19,7 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
-from .kept import kept_outside, of_the_first_call, replaced, unused
+from .kept import idle, kept_outside, of_the_first_call, replaced
 from .paths import other_forward
 from .repair import LARGEST, Known, at_last, expressed, forgiving, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
@@ -270,7 +270,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= other_forward(whole, forwards, only_known=True) or {}
     if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
         words |= rewritten(corner or cases, edits, few=sharp) or {}
-    if not sharp and "change" not in words and not WITHOUT_LINES:
+    if not sharp and "change" not in words and not WITHOUT_LINES and changes.vain < ENOUGH:
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
             or rewritten(corner or cases, edits, terms_first(case))
@@ -281,6 +281,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
             or at_last(changes)
             or {}
         )
+        changes.vain += "change" not in words
     if text.code == "straight-through":
         words |= other_forward(whole, forwards) or {}
     if "change" in words:
@@ -300,17 +301,8 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-def idle(exam):
-    """In words, what a backward has at hand and never uses."""
-    some = {node._forward_cls: vars(node) for node in nodes(exam)}
-    pairs = [(name, held) for cls, held in some.items() for name in unused(cls)]
-    names = [f"`{name}`" for name, held in pairs
-             if "." not in name or isinstance(held.get(name[4:]), torch.Tensor)]  # fmt: skip
-    which = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else "".join(names)
-    return f"; and why backward never uses {which}" if names else ""
-
-
 LINES = 3
+ENOUGH = 2  # gradients for which all that may be wrong was tried in vain
 BIG = 1e5  # elements, which may be what takes so long
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known

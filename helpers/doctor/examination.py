@@ -155,7 +155,9 @@ class Examination:
         grads = [None if grad is None else grad.clone() for grad in grads]
         self.subject.recalls = bool(self.subject.state) and self.recalls()
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
-        self.subject.protects = changed
+        if changed:  # what follows from that is no finding of its own
+            self.subject.protects = True
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )

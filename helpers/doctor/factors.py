@@ -245,6 +245,8 @@ def not_linear(cases):
     total, large = c.vjp(c.vs[0] + c.vs[1]), c.vjp(-1000 * c.vs[0]) / 1000
     if max(largest(total - c.given[0] - c.given[1]), largest(large + c.given[0])) <= limit:
         return False
+    if is_coarse(c):
+        return {"how": ": backward computes in half precision."}
     return {"how": ", as a clip, a sign or a power makes it." + MEANT}
 
 

@@ -29,6 +29,16 @@ def unused(cls):
     return [text for text in dict.fromkeys(texts) if text not in used and text[0] != "_"]
 
 
+def idle(exam):
+    """In words, what a backward has at hand and never uses."""
+    some = {node._forward_cls: vars(node) for node in nodes(exam)}
+    pairs = [(name, held) for cls, held in some.items() for name in unused(cls)]
+    names = [f"`{name}`" for name, held in pairs
+             if "." not in name or isinstance(held.get(name[4:]), torch.Tensor)]  # fmt: skip
+    which = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else "".join(names)
+    return f"; and why backward never uses {which}" if names else ""
+
+
 def filled(nodes):
     """The names of what is not read, only filled."""
     return [n.value for n in nodes

@@ -18,6 +18,11 @@ def reordered(node):
             yield ast.BinOp(a, inner, ast.BinOp(c, outer, b))
             yield ast.BinOp(ast.BinOp(c, outer, a), inner, b)
     match node:
+        case ast.BinOp(left=a, op=op, right=ast.Call(func=ast.Name() as f, args=[x], keywords=[])):
+            yield ast.Call(f, [ast.BinOp(a, op, x)], [])
+        case ast.Call(func=ast.Name() as f, args=[ast.BinOp(a, op, b)], keywords=[]):
+            yield ast.BinOp(a, op, ast.Call(f, [b], []))
+    match node:
         case ast.BinOp(left=ast.Call(func=ast.Attribute() as method) as call, op=op, right=b):
             yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
     match node:
@@ -86,6 +91,16 @@ def chains(node):
     yield from (parsed(f"{whole} + {text}") for text in found)
 
 
+def halves(node):
+    """A product of two matrices for the mean of it and of that with the transpose of one."""
+    terms, factor = product(node)
+    if len(terms) == 2 and not factor:
+        whole, (a, b) = ast.unparse(node), terms
+        for other in (f"{a} @ {b}", f"{a} @ {b}.mT", f"{a}.mT @ {b}"):
+            if other not in (whole, whole.replace(".T", ".mT")):
+                yield parsed(f"({whole} + {other}) / 2")
+
+
 def folded(node):
     """A dimension in parts, some of which are summed: the parts in another order."""
     match node:
@@ -141,6 +156,17 @@ def relabelled(node):
             anew = ast.Call(ast.Attribute(of.value, "reshape", ast.Load()), news, whole.keywords)
             back = f"{ast.unparse(anew)}.transpose({i}, {j})"
             yield anew if pair else parsed(back)
+
+
+def permuted(node, values):
+    """What is viewed in another shape, its dimensions in another order before."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=x), attr="reshape" | "view"), args=args):
+            dims = getattr(values.get(x), "ndim", 0)
+            for order in itertools.permutations(range(dims)) if dims in (3, 4) else ():
+                if order != tuple(range(dims)):
+                    func = parsed(f"{x}.permute{order}.reshape")
+                    yield ast.Call(func, args, node.keywords)
 
 
 def forwards(node):

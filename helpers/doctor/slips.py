@@ -1,6 +1,7 @@
 """The edits of a function's source that `rewritten` tries: each undoes one slip of the pen."""
 
 import ast
+import functools
 import itertools
 import re
 
@@ -17,7 +18,17 @@ from .edits import (
 )
 from .harmless import NEVER
 from .lines import of_a_line, statements
-from .rearranged import chains, delayed, folded, forwards, gates, relabelled, reordered
+from .rearranged import (
+    chains,
+    delayed,
+    folded,
+    forwards,
+    gates,
+    halves,
+    permuted,
+    relabelled,
+    reordered,
+)
 from .several import (
     exchanged_letters,
     exchanges,
@@ -103,12 +114,13 @@ def slips(source, values):
     yield from in_all_alike(source, slots)
     yield from statements(source)
     yield from of_kinds(
-        source, slots, (reordered, gates, chains, folded, relabelled, forwards, delayed)
+        source, slots, (reordered, gates, chains, halves, folded, relabelled, forwards, delayed)
     )
     yield from exchanges(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
+    yield from of_kinds(source, slots, [functools.partial(permuted, values=values)])
     whole = whole_of(source)
     yield from of_one_name(
         source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds, whole)]
@@ -153,12 +165,12 @@ def of_kinds(source, slots, kinds):
 
 
 def is_idle(parent, old, new):
-    """Would it exchange a dimension with itself, or ask whether a magnitude is below zero?"""
+    """Would it exchange a dimension with itself, or switch a branch off by a bound below zero?"""
     match parent:
         case ast.Call(func=ast.Attribute(attr="transpose"), args=[a, b]):
             return ast.unparse(new) == ast.unparse(b if old is a else a)
-        case ast.Compare(left=ast.Call(func=ast.Attribute(attr="abs")), comparators=[_]):
-            return isinstance(new, ast.UnaryOp)
+        case ast.Compare(comparators=[_]):
+            return isinstance(new, ast.UnaryOp) and isinstance(old, ast.Constant)
     return False
 
 

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .effort import calls_a_second, tell
 from .slopes import as_vector
-from .source import only_compute
+from .source import only_compute, own_grads
 from .surroundings import HANDLERS, reseed
 
 
@@ -375,10 +375,9 @@ class Subject:
             raise CallError("backward", RuntimeError("backward has freed what forward saved"))
         outputs, vs = zip(*pairs, strict=True)
         held = [t for t in run.saved if has_memory(t)]
-        vs = [v.clone() for v in vs] if self.protects else vs
         kept = [o.detach().clone() for o in outputs] if self.restores else outputs
         reseed(seed)
-        with phase("backward"):
+        with phase("backward"), own_grads() if self.protects else contextlib.nullcontext():
             do = functools.partial(grads_of, outputs, leaves, vs, retain or create, create)
             grads = self.again(run, do)
         for o, copy_of_o in zip(outputs, kept, strict=True):
