@@ -262,3 +262,101 @@ def test_hooks_that_pack_what_is_saved_are_named():
     (grad,) = torch.autograd.grad(layer(x).sum(), x)  # they are there again
     exact = x.cos() * x + x.sin()
     assert not torch.allclose(grad, exact) and torch.allclose(grad, exact, atol=0.2)
+
+
+class Suffixes(Function):
+    """The product of what comes before; `kind` is a number that it is not to be."""
+
+    @staticmethod
+    def forward(ctx, x, kind):
+        y = x.cumprod(kind)
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, y = ctx.saved_tensors
+        total = (grad_output * y).sum(1, keepdim=True)
+        rest = total - (grad_output * y).cumsum(1)
+        return rest / x, None
+
+
+def test_a_mend_is_found_where_a_wrapped_function_is_given_a_whole_number():
+    (found,) = errors(examine(lambda x: Suffixes.apply(1 + x.square(), 1), random(4, 5)))
+    assert found.change.startswith("right if: ")
+
+
+class Crops(Function):
+    """The maximum over some columns, which a smaller image may not have."""
+
+    @staticmethod
+    def forward(ctx, x, crops):
+        values, places = [], []
+        for a, b in crops.tolist():
+            value, k = x[:, a:b].reshape(-1).max(0)
+            values.append(value)
+            places.append(k // (b - a) * x.shape[1] + a + k % (b - a))
+        ctx.save_for_backward(torch.stack(places))
+        ctx.shape = x.shape
+        return torch.stack(values)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (at,) = ctx.saved_tensors
+        return grad_output.new_zeros(ctx.shape).view(-1).scatter_(0, at, grad_output).view(
+            ctx.shape
+        ), None
+
+
+def test_what_numbers_point_at_stays_there_in_other_sizes():
+    (found,) = errors(examine(Crops, random(3, 7), torch.tensor([[0, 6], [2, 7], [1, 7]])))
+    assert "scatter_add_(0, at, grad_output)" in found.change
+
+
+class Biased(Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x + bias
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        total = torch.zeros(grad_output.shape[1], dtype=torch.bfloat16)
+        for row in grad_output:
+            total += row.to(torch.bfloat16)
+        return grad_output, total.to(grad_output.dtype)
+
+
+def test_rounding_that_adds_up_is_no_clip():
+    (found,) = errors(examine(Biased, random(220, 3), random(3)))
+    assert (found.code, found.change) == (
+        "few-digits", "right if: nothing were made in half precision",
+    )  # fmt: skip
+
+
+class InChunks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.GRU(12, 16, batch_first=True)
+
+    def forward(self, x):
+        state, ys = None, []
+        for part in x.split(5, dim=1):
+            y, state = self.rnn(part, state)
+            state = state.detach()
+            ys.append(y)
+        return torch.cat(ys, 1)
+
+
+def test_the_parameters_of_recurrent_layers_are_not_cut_down(monkeypatch):
+    """PyTorch does not look at their sizes, and reads what lies beyond."""
+    sizes, forward = set(), torch.nn.GRU.forward
+
+    def noted(self, *args):
+        sizes.add(self.weight_hh_l0.shape)
+        assert self.weight_hh_l0.shape == (48, 16)
+        return forward(self, *args)
+
+    monkeypatch.setattr(torch.nn.GRU, "forward", noted)
+    found = errors(examine(InChunks().double(), random(40, 15, 12)))
+    assert {f.change for f in found} == {"right if: `state.detach()` kept its gradient"}
+    assert sizes == {(48, 16)}

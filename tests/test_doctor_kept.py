@@ -100,3 +100,61 @@ def test_what_a_class_holds_is_not_changed_by_what_is_tried():
     (found,) = errors(patient.examine())
     assert "bags" in found.change
     assert torch.equal(patient.fn.bags.unique(), torch.tensor([0.0, 1.0], dtype=torch.float64))
+
+
+def test_what_is_merged_for_inference_may_be_kept():
+    module, (x,) = PATIENTS["KeepsItsShares"].fn, PATIENTS["KeepsItsShares"].inputs()
+    (training,) = examine(module, x).findings
+    module.eval()
+    (merged,) = examine(module, x).findings
+    module.train()
+    assert (training.severity, merged.severity) == ("error", "warning")
+
+
+class ByScale(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x.sin() / scale
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, scale = ctx.saved_tensors
+        return grad_output * x.cos() * scale + grad_output, None
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return ByScale.apply(x, self.scale)
+
+
+def test_what_fits_a_buffer_of_ones_only_is_not_said():
+    """Without its last term the gradient would be right, as long as the scale is 1."""
+    (found,) = errors(examine(Scaled(), random(4)))
+    assert "`grad_output * x.cos() * scale` stood" not in found.change
+
+
+class InPlace(Function):
+    @staticmethod
+    def forward(ctx, x, gain):
+        ctx.save_for_backward(x, gain)
+        return gain * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, gain = ctx.saved_tensors
+        dgain = (grad_output * x).sum(0)
+        return grad_output.mul_(gain), dgain
+
+
+def test_what_follows_from_a_changed_grad_output_is_not_said_as_well():
+    def skipped(x, gain):
+        h = x.tanh()
+        return InPlace.apply(h, gain) + h
+
+    found = errors(examine(skipped, random(4, 3), random(3, seed=1)))
+    assert [f.code for f in found] == ["grad-output-modified"]

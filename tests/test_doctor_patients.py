@@ -68,7 +68,10 @@ def test_the_healthy_are_not_accused(k):
         ("ReluOfSum", "set to zero wherever the output is not above 0 before."),
         ("MeanAndLargest", "rolled by half along dimension 0 before."),
         ("SineAndExp", "gradient of `x` through `output[0]` is that through `output[1]`."),
-        ("KeepsItsShares", "`weight` gets no gradient, and only in a fresh copy of the module"),
+        (
+            "KeepsItsShares",
+            "`weight` gets no gradient, but the output of a fresh copy of the module",
+        ),
         ("AveragesGradOutput", "right where grad_output is all ones"),
     ],
 )

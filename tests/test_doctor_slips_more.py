@@ -154,6 +154,36 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         return gx, None, None""",
         "g.reshape(2, 3).transpose(0, 1)",
     ),
+    "dimensions that are not put back": (
+        """        ctx.save_for_backward(x, w)
+        return (x[:4].reshape(2, 2, 1) * w[:3]).permute(1, 2, 0).exp()""",
+        """        x, w = ctx.saved_tensors
+        g = g * (x[:4].reshape(2, 2, 1) * w[:3]).permute(1, 2, 0).exp()
+        gx = torch.zeros_like(x)
+        gx[:4] = (g.reshape(4, 3) * w[:3]).sum(1)
+        return gx, None, None""",
+        "`g.permute(2, 0, 1).reshape(4, 3)` stood in place of `g.reshape(4, 3)`",
+    ),
+    "right for what is symmetric": (
+        """        ctx.save_for_backward(x, w)  # i, i
+        return (x @ w * x).sum(1)""",
+        """        x, w = ctx.saved_tensors
+        return 2 * g[:, None] * (x @ w.T), None, None""",
+        "`(x @ w.T + x @ w) / 2` stood in place of `x @ w.T`",
+    ),
+    "before a function, not after": (
+        """        def lagged(t):
+            return torch.nn.functional.pad(t, (1, 0))[:-1] + t
+
+        ctx.save_for_backward(x, w)
+        return lagged(x.sin()) * w""",
+        """        def led(t):
+            return torch.nn.functional.pad(t, (0, 1))[1:] + t
+
+        x, w = ctx.saved_tensors
+        return w * led(g) * x.cos(), None, None""",
+        "`led(w * g)` stood in place of `w * led(g)`",
+    ),
     "turned before and after": (
         """        ctx.save_for_backward(x, w)
         return torch.cat([x.cumsum(0), x.flip(0).cumsum(0).flip(0)])""",
