@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import examine
 from helpers.lessons.patients import PATIENTS
@@ -136,6 +137,80 @@ def test_what_fits_a_buffer_of_ones_only_is_not_said():
     """Without its last term the gradient would be right, as long as the scale is 1."""
     (found,) = errors(examine(Scaled(), random(4)))
     assert "`grad_output * x.cos() * scale` stood" not in found.change
+
+
+class Masked(Function):
+    """By a mask that the module had before, or that forward makes."""
+
+    @staticmethod
+    def forward(ctx, x, module, mask):
+        if mask is not None:
+            module.mask = mask
+        ctx.module = module
+        return x * module.mask
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * ctx.module.mask, None, None
+
+
+class Twice(torch.nn.Module):
+    """The second call has another mask than the first, before backward reads any."""
+
+    def __init__(self, within):
+        super().__init__()
+        self.within = within
+
+    def masked(self, x, k):
+        mask = torch.arange(x.shape[1], dtype=x.dtype) + k
+        self.mask = torch.zeros(()) if self.within else mask
+        return Masked.apply(x, self, mask if self.within else None)
+
+    def forward(self, a, b):
+        return self.masked(a, 1) * self.masked(b, 2)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_backward_that_reads_what_the_next_call_has_put_there(within):
+    found = errors(examine(Twice(within), random(4, 3), random(4, 3, seed=1)))
+    assert {f.code for f in found} == {"state-replaced"}, str(found)
+    assert "right with the `mask` of the time of forward" in found[0].message
+
+
+def test_no_input_of_a_reentrant_checkpoint_requires_a_gradient():
+    layer = torch.nn.Linear(3, 2).double()
+
+    class Frozen(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, gain, x):
+            return gain * checkpoint(self.layer, x, use_reentrant=True)
+
+    gain = random(4, 2).requires_grad_()
+    found = errors(examine(Frozen(), gain, random(4, 3, seed=1).detach()))
+    assert {f.input for f in found} == {"layer.weight", "layer.bias"}
+    assert all("`checkpoint(self.layer, x, use_reentrant=True)`" in f.remedy for f in found)
+
+
+class WrittenThroughData(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(random(2).detach())
+
+    def forward(self, x):
+        cache, out = torch.zeros_like(x), torch.zeros_like(x)
+        for k in range(len(x)):
+            cache.data[k] = self.scale * x[k]
+            out[k] = cache[: k + 1].prod(0) * x[k]
+        return out
+
+
+def test_what_is_written_through_data_is_pointed_at():
+    found = errors(examine(WrittenThroughData(), random(3, 2)))
+    assert {f.input for f in found} == {"x", "scale"}
+    assert all("what leaves autograd: `cache.data`" in f.remedy for f in found), str(found)
 
 
 class InPlace(Function):

@@ -83,7 +83,7 @@ NONE_NOT_HANDLED = error(
 def has_own_nodes(exam):
     """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
     names = [node.name() for node in graph(exam.run.outputs)]
-    return not all(re.search(r"Backward\d+$|AccumulateGrad$", name) for name in names)
+    return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
 
 
 class Nothing(torch.autograd.Function):

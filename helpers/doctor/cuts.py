@@ -11,9 +11,12 @@ from torch.autograd.grad_mode import set_grad_enabled
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 
+from .applied import applied
 from .repair import forgiving
-from .steps import frame_of_a_step, source
+from .steps import HERE, TORCH, frame_of_a_step, source
+from .subject import tensors
 
 DATA = torch.Tensor.data.__get__
 CUTS = (torch.Tensor.detach, torch.detach, DATA)
@@ -95,7 +98,16 @@ def exits(subject):
     """Where tensors that have a gradient leave autograd, if they do, as a remedy; or None."""
     with forgiving():
         mode = Uncut(left=None)
-        with uncut(mode), mode.without_hooks(subject):
+
+        def way(apply, cls, *args, **kwargs):
+            if cls is CheckpointFunction and not any(t.requires_grad for _, t in tensors(args)):
+                frame = sys._getframe()
+                while frame.f_code.co_filename.startswith((TORCH, HERE)):
+                    frame = frame.f_back
+                mode.exits[source(frame)] = place_of(frame)  # it records nothing then
+            return apply(cls, *args, **kwargs)
+
+        with uncut(mode), mode.without_hooks(subject), applied(way):
             subject.run(subject.values)
         if found := [f"{text} ({place})" for text, place in mode.exits.items()]:
             return f"what leaves autograd: {', '.join(found[:3])}"

@@ -54,8 +54,8 @@ STORED_COARSELY = note(
 )
 REPLACED = error(
     "state-replaced",
-    "The gradient of {x} is right with the {names} that forward found, but backward reads what "
-    "forward has put there.",
+    "The gradient of {x} is right with the {names} of the time of forward, but backward reads "
+    "what has been put there since.",
     look="{places}save what forward used: ctx.save_for_backward",
 )
 FIRST_CALL_KEPT = error(
@@ -241,9 +241,9 @@ def diagnosis(exam, cases, changes, forwards, edits):
     if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         return SAVED_MODIFIED, None, case.evidence, {"which": which}
-    if exam.subject.recalls and (names := replaced(case)):
+    if has_own_nodes(exam) and (names := replaced(case)):
         places = "".join(f"{place}; " for place in kept_outside(exam))
-        names = [n for n in names if f".{n.split('.')[-1]}`" in places] or names
+        names = [name for name in names if f".{name}`" in places] or names
         names = " and ".join(f"`{name}`" for name in names)
         return REPLACED, case.input, case.evidence, {"names": names, "places": places}
     text, words = named(cases)

@@ -1,15 +1,19 @@
 """What forward keeps, on ctx and elsewhere, and what backward uses of it."""
 
 import ast
+import contextlib
 import inspect
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
+from .applied import applied
 from .forward import nodes
 from .gradient import Case, Point
+from .repair import forgiving
 from .slopes import Dice
 from .source import is_of_ctx, nodes_of
-from .subject import Subject
+from .subject import Subject, tensors
 
 
 def unused(cls):
@@ -106,19 +110,70 @@ def kept_outside(exam):
 
 
 def replaced(case):
-    """The names in the module that forward puts others in the place of, if that makes it wrong.
+    """The names of what is put elsewhere than on ctx, and replaced before backward reads it.
 
-    That is, if the gradient is right where backward finds there what forward has found.
+    That is, if the gradient is right where backward finds there what was there before forward, or
+    right after it.
     """
-    subject, run = case.subject, case.subject.run(case.point.values)
-    before = dict(enumerate(subject.tensors)) | dict(
-        zip(subject.examined, case.point.values, strict=True)
-    )
-    before = list(before.values())[len(before) - len(subject.state) :]
-    pairs = zip(subject.state, before, run.state, strict=True)
-    names = [name for name, a, b in pairs if not torch.equal(a, b)]
-    run.state = [t.clone() for t in before]
-    return names if names and case.fits_rows(case.rows_of(run)) else []
+    for late in (False, True):
+        held, names = {}, {}
+
+        def way(apply, cls, *args, held=held, late=late, **kwargs):
+            found = held_outside(cls, args)
+            result = apply(cls, *args, **kwargs)
+            for node in {t.grad_fn for _, t in tensors(result)} - {None}:
+                held[node] = held_outside(cls, (*args, *vars(node).values())) if late else found
+            return result
+
+        with forgiving(), applied(way):
+            run = case.subject.run(case.point.values)
+            with read_as(held, names) if any(held.values()) else contextlib.nullcontext():
+                if case.fits_rows(case.rows_of(run)) and names:
+                    return list(names)
+    return []
+
+
+def held_outside(cls, values):
+    """(owner, name, value) of the tensors and numbers that a class and some objects hold."""
+    owners = [cls, *(v for v in values if hasattr(v, "__dict__") and not torch.is_tensor(v))]
+    found = [(o, name, value) for o in owners for name, value in attributes(o).items()]
+    return [(o, name, v.detach().clone() if torch.is_tensor(v) else v) for o, name, v in found]
+
+
+def attributes(owner):
+    """Those that are tensors and numbers, buffers included."""
+    own = {**vars(owner), **getattr(owner, "_buffers", {})}
+    return {name: v for name, v in own.items() if isinstance(v, (torch.Tensor, int, float))}
+
+
+def is_same(a, b):
+    if torch.is_tensor(a) and torch.is_tensor(b):
+        return a.shape == b.shape and torch.equal(a, b)
+    return a is b or type(a) is type(b) and a == b
+
+
+@contextlib.contextmanager
+def read_as(held, names):
+    """For a while, backward finds what is held for its node; names: of what is another."""
+    method = BackwardCFunction.apply
+
+    def apply(node, *grads):
+        now = [(o, name, getattr(o, name), v) for o, name, v in held.get(node, ())]
+        now = [(o, name, here, v) for o, name, here, v in now if not is_same(here, v)]
+        names.update({name: None for _, name, *_ in now})
+        try:
+            for o, name, _, v in now:
+                setattr(o, name, v)
+            return method(node, *grads)
+        finally:
+            for o, name, here, _ in now:
+                setattr(o, name, here)
+
+    BackwardCFunction.apply = apply
+    try:
+        yield
+    finally:
+        BackwardCFunction.apply = method
 
 
 def held_by(module):
