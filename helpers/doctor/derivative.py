@@ -270,7 +270,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= other_forward(whole, forwards, only_known=True) or {}
     if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
         words |= rewritten(corner or cases, edits, few=sharp) or {}
-    if not sharp and "change" not in words and not WITHOUT_LINES and changes.vain < ENOUGH:
+    if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
             or rewritten(corner or cases, edits, terms_first(case))
@@ -281,7 +281,7 @@ def diagnosis(exam, cases, changes, forwards, edits):
             or at_last(changes)
             or {}
         )
-        changes.vain += "change" not in words
+        changes.vain = "change" not in words  # what all is wrong by is found by the first
     if text.code == "straight-through":
         words |= other_forward(whole, forwards) or {}
     if "change" in words:
@@ -302,7 +302,6 @@ def is_long(exam):
 
 
 LINES = 3
-ENOUGH = 2  # gradients for which all that may be wrong was tried in vain
 BIG = 1e5  # elements, which may be what takes so long
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known

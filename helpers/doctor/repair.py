@@ -35,10 +35,10 @@ class Known(list):
     left, runs: how many more may be looked at, and how many tried, for all gradients together
     later: (number, what gives the words for a change by it), where nothing says where it comes from
     last: the repair that was tried last; first: the case that was the first
-    vain: for how many gradients nothing at all was found
+    vain: was all of it, and more, tried for another gradient in vain?
     """
 
-    left, runs, later, last, first, vain = CHANGES, RUNS, (), None, None, 0
+    left, runs, later, last, first, vain = CHANGES, RUNS, (), None, None, False
 
 
 def repair(cases, known):
