@@ -1,4 +1,4 @@
-"""What forward keeps, on ctx and elsewhere, and what backward uses of it."""
+"""What forward keeps, on ctx and elsewhere, what backward uses of it, and what it finds instead."""
 
 import ast
 import contextlib

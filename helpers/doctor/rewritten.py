@@ -183,11 +183,12 @@ class Rewritten:
 
 def alone(run, case):
     """(node, k): of the only Function, which returns this gradient as number k; or None."""
-    found, outputs = graph(run.outputs), run.outputs
-    own = [node for node in found if isinstance(node, BackwardCFunction)]
-    if len(own) != 1 or run.others or getattr(own[0]._forward_cls, "boxed_grads_call", False):
+    own = [node for node in graph(run.outputs) if isinstance(node, BackwardCFunction)]
+    if len(own) != 1 or run.others or case.subject.recalls or case.subject.protects:
         return None
-    if any(o.grad_fn is not own[0] or o.output_nr != k for k, o in enumerate(outputs)):
+    if getattr(own[0]._forward_cls, "boxed_grads_call", False):
+        return None
+    if any(o.grad_fn is not own[0] or o.output_nr != k for k, o in enumerate(run.outputs)):
         return None
     edges = [node for node, _ in own[0].next_functions if node]
     needed = [k for k, needs in enumerate(own[0].needs_input_grad) if needs]

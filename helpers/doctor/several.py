@@ -5,7 +5,7 @@ import itertools
 
 from .edits import Edit, calls, indices, numbers, operators, parsed
 from .slots import is_name
-from .source import at
+from .source import at, is_method
 
 
 def in_all_alike(source, slots):
@@ -46,16 +46,11 @@ def in_full(source):
         match node:
             case ast.Call(func=ast.Attribute(value=value, attr="half" | "bfloat16"), args=[]):
                 puts.append((*source.up[node][:2], value))
-            case ast.Attribute(attr="half" | "float16" | "bfloat16") if not is_called(source, node):
+            case ast.Attribute(attr="half" | "float16" | "bfloat16") if not is_method(source, node):
                 puts.append((*source.up[node][:2], parsed(f"{args[1].arg}.dtype")))
     if len(puts) > 1:
         line = min((source.statement(at(*put[:2])) for put in puts), key=lambda line: line.lineno)
         yield Edit(puts, line, "nothing were made in half precision")
-
-
-def is_called(source, node):
-    parent = source.up[node][2]
-    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def of_one_name(source, slots, meant):
