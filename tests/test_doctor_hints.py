@@ -265,11 +265,11 @@ def test_hooks_that_pack_what_is_saved_are_named():
 
 
 class Suffixes(Function):
-    """The product of what comes before; `kind` is a number that it is not to be."""
+    """Products of what comes before, whose backward leaves out the element itself."""
 
     @staticmethod
-    def forward(ctx, x, kind):
-        y = x.cumprod(kind)
+    def forward(ctx, x, dim):
+        y = x.cumprod(dim)
         ctx.save_for_backward(x, y)
         return y
 

@@ -1,7 +1,11 @@
 """The rarer slips: of bounds, turns, sizes, slices and names."""
 
+import ast
+
 import pytest
 
+from helpers.doctor.edits import parsed
+from helpers.doctor.slips import is_idle
 from tests.test_doctor_slips import change_of
 
 SLIPS = {  # what is wrong: (forward, backward, what is said)
@@ -225,3 +229,18 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
 def test_it_says_how_to_undo_rarer_slips(forward, backward, said, monkeypatch):
     monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
     assert said in change_of(forward, backward)
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "idle"),
+    [
+        ("t.transpose(1, 2)", "1", "2", True),
+        ("t.transpose(1, 2)", "1", "0", False),
+        ("t.abs() < 0.5", "0.5", "-0.5", True),
+        ("t.abs() < 0.5", "0.5", "0.25", False),
+    ],
+)
+def test_no_edit_does_nothing_or_switches_a_branch_off(text, old, new, idle):
+    whole = parsed(text)
+    (node,) = [n for n in ast.walk(whole) if isinstance(n, ast.Constant) and ast.unparse(n) == old]
+    assert is_idle(whole, node, parsed(new)) is idle

@@ -86,7 +86,7 @@ def with_defaults(cls, args):
     return args
 
 
-def with_other_arguments(subject, whole=bool):
+def with_other_arguments(subject, whole=lambda: False):
     """The subject with another value of what is not differentiated; `what` says of which.
 
     Of each float, among its own arguments and its Functions', and of masks; whole(): of whole
@@ -124,14 +124,17 @@ def with_other_arguments(subject, whole=bool):
 
 def with_other_buffers(subject):
     """The subject with other numbers in the buffers of its module that are all zeros, or ones."""
-    first = len(subject.tensors) - len(subject.state)
-    other, found = copy.copy(subject), subject.tensors.copy()
-    for k, t in enumerate(subject.tensors):
-        if k >= first and k not in subject.examined and t.is_floating_point() and t.numel():
-            if ((t == 0) | (t == 1)).all() and (t == t.flatten()[0]).all():
-                found[k] = 0.8 * t + 0.1
-                other.tensors = found
-    return [other] if other.tensors is found else []
+    other, first = copy.copy(subject), len(subject.tensors) - len(subject.state)
+    other.tensors = [
+        0.8 * t + 0.1 if k >= first and k not in subject.examined and is_of_one_kind(t) else t
+        for k, t in enumerate(subject.tensors)
+    ]
+    if any(new is not t for new, t in zip(other.tensors, subject.tensors, strict=True)):
+        yield other
+
+
+def is_of_one_kind(t):
+    return t.is_floating_point() and t.numel() > 0 and bool((t == 0).all() or (t == 1).all())
 
 
 def of_fewer(subject, size=None):
