@@ -5,14 +5,13 @@ import contextlib
 import inspect
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
 from .applied import applied
 from .forward import nodes
 from .gradient import Case, Point
 from .repair import forgiving
 from .slopes import Dice
-from .source import is_of_ctx, nodes_of
+from .source import backward_by, is_of_ctx, nodes_of
 from .subject import Subject, tensors
 
 
@@ -152,12 +151,10 @@ def is_same(a, b):
     return a is b or type(a) is type(b) and a == b
 
 
-@contextlib.contextmanager
 def read_as(held, names):
     """For a while, backward finds what is held for its node; names: of what is another."""
-    method = BackwardCFunction.apply
 
-    def apply(node, *grads):
+    def way(method, node, *grads):
         now = [(o, name, getattr(o, name), v) for o, name, v in held.get(node, ())]
         now = [(o, name, here, v) for o, name, here, v in now if not is_same(here, v)]
         names.update({name: None for _, name, *_ in now})
@@ -169,11 +166,7 @@ def read_as(held, names):
             for o, name, here, _ in now:
                 setattr(o, name, here)
 
-    BackwardCFunction.apply = apply
-    try:
-        yield
-    finally:
-        BackwardCFunction.apply = method
+    return backward_by(way)
 
 
 def held_by(module):

@@ -300,19 +300,16 @@ def keeps(line):
 def in_place_of(cls, name, function):
     """In this thread, this is what runs in the place of cls.name, a Function's."""
     if name == "backward":  # of any node, whenever it was made
-        here, method = threading.get_ident(), BackwardCFunction.apply
+        here = threading.get_ident()
 
-        def apply(node, *grads):
+        def way(method, node, *grads):
             if node._forward_cls is not cls or threading.get_ident() != here:
                 return method(node, *grads)
             boxed = getattr(cls, "boxed_grads_call", False)
             return function(node, list(grads)) if boxed else function(node, *grads)
 
-        BackwardCFunction.apply = apply
-        try:
+        with backward_by(way):
             yield
-        finally:
-            BackwardCFunction.apply = method
     elif name == "vmap":  # which functorch asks the class for
         here, rule, own = threading.get_ident(), cls.vmap, vars(cls).get("vmap")
 
@@ -338,31 +335,33 @@ def in_place_of(cls, name, function):
 
 
 @contextlib.contextmanager
-def backwards_seen():
-    """The Functions in Python whose backward runs, in this order."""
-    method, seen = BackwardCFunction.apply, {}
-
-    def apply(node, *grads):
-        seen.setdefault(node._forward_cls, node)
-        return method(node, *grads)
-
-    BackwardCFunction.apply = apply
+def backward_by(way):
+    """For a while, way(method, node, *grads) runs each backward in Python, as method would."""
+    method = BackwardCFunction.apply
+    BackwardCFunction.apply = lambda node, *grads: way(method, node, *grads)
     try:
-        yield seen
+        yield
     finally:
         BackwardCFunction.apply = method
 
 
 @contextlib.contextmanager
+def backwards_seen():
+    """The Functions in Python whose backward runs, in this order."""
+    seen = {}
+
+    def way(method, node, *grads):
+        seen.setdefault(node._forward_cls, node)
+        return method(node, *grads)
+
+    with backward_by(way):
+        yield seen
+
+
 def own_grads():
     """For a while, no backward is handed what others are handed, too."""
-    method = BackwardCFunction.apply
 
-    def apply(node, *grads):
+    def way(method, node, *grads):
         return method(node, *(None if grad is None else grad.clone() for grad in grads))
 
-    BackwardCFunction.apply = apply
-    try:
-        yield
-    finally:
-        BackwardCFunction.apply = method
+    return backward_by(way)

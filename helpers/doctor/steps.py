@@ -15,6 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from .changes import is_real
+from .source import backward_by
 from .subject import has_memory
 
 STEPS, LARGEST = 300, 20000  # at most; elements of a tensor that has a name
@@ -254,14 +255,10 @@ def address(tensor):
 @contextlib.contextmanager
 def watching(watch):
     """The backward of every Function in Python is watched."""
-    method = BackwardCFunction.apply
 
-    def apply(node, *grads):
+    def way(method, node, *grads):
         with watch:
             return method(node, *grads)
 
-    BackwardCFunction.apply = apply
-    try:
+    with backward_by(way):
         yield watch
-    finally:
-        BackwardCFunction.apply = method
