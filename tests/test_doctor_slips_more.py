@@ -222,6 +222,82 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         return g * torch.where(x.abs() < 0.7, -x / 6 + x**3 / 30, far), None, None""",
         "`-x / 3` stood in place of `-x / 6`",
     ),
+    "a slice as long, at the other end": (
+        """        ctx.save_for_backward(x, w)
+        return w[1] * x[2:] + x[1:-1] * x[:-2]""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        gx[2:] += w[1] * g
+        gx[1:-1] += g * x[:-2]
+        gx[:-2] += g * x[1:-1]
+        gw[1] = (g * x[1:-1]).sum()
+        return gx, gw, None""",
+        "`x[2:]` stood in place of `x[1:-1]`",
+    ),
+    "a bound that is rounded up": (
+        """        ctx.save_for_backward(x, w)
+        return torch.stack([w[0] * x[k * 5 // 3 : -(-(k + 1) * 5 // 3)].sum() for k in range(3)])""",
+        """        x, w = ctx.saved_tensors
+        gx, gw = torch.zeros_like(x), torch.zeros_like(w)
+        for k in range(3):
+            gx[k * 5 // 3 : (k + 1) * 5 // 3] += w[0] * g[k]
+            gw[0] += g[k] * x[k * 5 // 3 : -(-(k + 1) * 5 // 3)].sum()
+        return gx, gw, None""",
+        "`gx[k * 5 // 3:-(-((k + 1) * 5) // 3)]` stood in place of",
+    ),
+    "padded at both ends": (
+        """        ctx.save_for_backward(x, w)
+        pad = ctx.pad = 1
+        return torch.nn.functional.conv1d(x[None], w[None, None, :2])[0]""",
+        """        x, w = ctx.saved_tensors
+        pad, gw = ctx.pad, torch.zeros_like(w)
+        gw[:2] = torch.stack([(g * x[k : k + 4]).sum() for k in range(2)])
+        full = torch.nn.functional.pad(g[None], (2 * pad, 0))
+        return torch.nn.functional.conv1d(full, w[None, None, :2].flip(-1))[0], gw, None""",
+        "(pad, pad))` stood in place of",
+    ),
+    "the last one, as the first": (
+        """        ctx.save_for_backward(x, w)
+        y = w * x
+        y[:-1] += x[1:].sin()
+        y[1:] += x[:-1].sin()
+        return y""",
+        """        x, w = ctx.saved_tensors
+        gx = g * w
+        gx[1:-1] += (g[:-2] + g[2:]) * x[1:-1].cos()
+        gx[0] += g[1] * x[0].cos()
+        return gx, g * x, None""",
+        "`gx[-1] += g[-2] * x[-1].cos()` came after `gx[0] += g[1] * x[0].cos()`",
+    ),
+    "sums that are multiplied": (
+        """        ctx.save_for_backward(x, w)
+        return w * x[0].exp()""",
+        """        x, w = ctx.saved_tensors
+        gx = torch.zeros_like(x)
+        gx[0] = g.sum() * w.sum() * x[0].exp()
+        return gx, g * x[0].exp(), None""",
+        "`(g * w).sum()` stood in place of `g.sum() * w.sum()`",
+    ),
+    "sums of three that are multiplied": (
+        """        ctx.save_for_backward(x, w)
+        return w * w * x[0]""",
+        """        x, w = ctx.saved_tensors
+        gx = torch.zeros_like(x)
+        gx[0] = torch.einsum("b,b->", w, w) * g.sum()
+        return gx, 2 * g * w * x[0], None""",
+        "`torch.einsum('b,b,b->', g, w, w)` stood in place of",
+    ),
+    "the element that an index picks": (
+        """        at = ctx.at = w.argmin(1)
+        ctx.save_for_backward(x, w)
+        return x.gather(1, at[:, None])[:, 0] ** 2  # of a 3 @ 3""",
+        """        x, w = ctx.saved_tensors
+        at, gx = ctx.at, torch.zeros_like(x)
+        top = x.max(1).values
+        gx.scatter_(1, at[:, None], (2 * g * top)[:, None])
+        return gx, None, None""",
+        "`x.gather(1, at.unsqueeze(1)).squeeze(1)` stood in place of `x.max(1).values`",
+    ),
 }
 
 

@@ -57,6 +57,8 @@ def operators(node):
                 yield ast.BinOp(b, op, a)
             if isinstance(op, MatMult) and isinstance(a, ast.BinOp) and isinstance(a.op, MatMult):
                 yield ast.BinOp(ast.BinOp(b, op, a.right), op, a.left)  # from the other end
+            if isinstance(op, ast.FloorDiv):  # rounded up
+                yield negated(ast.BinOp(negated(a), op, b))
             yield from (a, b)
         case ast.UnaryOp(operand=a):
             yield a
@@ -162,6 +164,9 @@ def calls(node):
     if name == "irfft":  # which counts what it has not been given twice
         whole = ast.Call(ast.Attribute(func.value, "ifft", ast.Load()), args, keywords)
         yield ast.Attribute(whole, "real", ast.Load())
+    if name == "pad" and len(args) > 1 and isinstance(args[1], (ast.Tuple, ast.List)):
+        for pads in other_pads(args[1].elts):
+            yield ast.Call(func, [args[0], ast.Tuple(pads, ast.Load()), *args[2:]], keywords)
     if name == "lu_solve" and len(args) == 3:
         yield ast.Call(func, args, [*keywords, ast.keyword("adjoint", ast.Constant(True))])
     if name in ("scatter", "scatter_") and len(args) == 3:
@@ -195,6 +200,23 @@ def other_dimensions(node):
                     yield parsed(str(dims))
 
 
+def other_pads(pads):
+    """Of a pair, or of all: by what each of the two is, half of it, one more or less."""
+    texts = dict.fromkeys(["0", *map(ast.unparse, pads)])
+    for text in list(texts):
+        match parsed(text):
+            case ast.BinOp(left=ast.Constant(value=2), op=Mult(), right=half):
+                texts[ast.unparse(half)] = None
+            case ast.Name():
+                texts |= dict.fromkeys((f"{text} - 1", f"{text} + 1"))
+    for a, b in sorted(itertools.product(texts, repeat=2), key=lambda pair: pair[0] != pair[1]):
+        pair = [parsed(a), parsed(b)]
+        for k in range(0, len(pads) - 1, 2):
+            yield [*pads[:k], *pair, *pads[k + 2 :]]
+        if pads[2:]:
+            yield pair * (len(pads) // 2)
+
+
 def indices(node):
     match node:
         case ast.Slice(lower=a, upper=b, step=c):
@@ -204,6 +226,7 @@ def indices(node):
             yield ast.Slice(a, b, parsed("-1") if c is None else None)
             for n in ("- 1", "+ 1") if a and b else ():
                 yield ast.Slice(*(parsed(f"{bracketed(end)} {n}") for end in (a, b)), c)
+            yield from (ast.Slice(*ends, c) for ends in slid(a, b))
         case ast.Subscript(value=value, slice=index):
             yield value
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -216,6 +239,21 @@ def indices(node):
         case ast.Attribute(value=value, attr=attr) if attr in TURNED:
             yield value
             yield ast.Attribute(value, TURNED[attr], ast.Load())
+
+
+def slid(a, b):
+    """The ends of a slice as long as this, from the one to the other end of what it is part of."""
+    try:
+        first, last = (end and ast.literal_eval(end) for end in (a, b))
+    except ValueError:
+        return
+    if all(end is None or type(end) is int for end in (first, last)):
+        first, last = first or 0, last or 0
+        if first >= 0 >= last:
+            for start in range(first - last + 1) if first != last else ():
+                ends = start, last - first + start
+                if start != first:
+                    yield [parsed(str(end)) if end else None for end in ends]
 
 
 def sums_in_place_of(value, index):

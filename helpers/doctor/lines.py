@@ -2,7 +2,7 @@
 
 import ast
 
-from .edits import Edit, assignments
+from .edits import Edit, assignments, negated
 
 FAR = 4  # lines over which one is moved
 
@@ -16,6 +16,7 @@ def statements(source):
         for k, line in reversed(list(enumerate(block))):
             if line in source.body:
                 yield from of_a_line(source, block, k)
+                yield from at_other_end(source, block, k)
             yield from moved(source, block, k)
             if isinstance(line, (ast.For, ast.If)) and line in source.body:
                 yield from in_or_out(source, block, k)
@@ -27,6 +28,49 @@ def of_a_line(source, block, k):
         yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
     if len(block) > 1 and not isinstance(line, ast.Return):
         yield Edit([(block, k, ast.Pass())], line, f"{this} were left out")
+
+
+def at_other_end(source, block, k):
+    """What is done at the first index is done at the last, too, as it is there or negated."""
+    line, after = block[k], slice(k + 1, k + 1)
+    match line:
+        case ast.Assign(targets=[ast.Subscript()]) | ast.AugAssign(target=ast.Subscript()):
+            new = OtherEnd().visit(ast.parse(ast.unparse(line)).body[0])
+            if ast.unparse(new) != ast.unparse(line):
+                for other in map(ast.unparse, (new, *negations(new))):
+                    said = f"`{other}` came after `{source.head(line)}`"
+                    yield Edit([(block, after, ast.parse(other).body)], line, said)
+
+
+def negations(line):
+    match line:
+        case ast.AugAssign(target=target, op=ast.Add(), value=value):
+            yield ast.AugAssign(target, ast.Sub(), value)
+        case ast.AugAssign(target=target, op=ast.Sub(), value=value):
+            yield ast.AugAssign(target, ast.Add(), value)
+        case ast.Assign(targets=targets, value=value):
+            yield ast.fix_missing_locations(ast.Assign(targets, negated(value)))
+
+
+class OtherEnd(ast.NodeTransformer):
+    """Each index, and each slice, counted from the other end."""
+
+    def visit_Subscript(self, node):
+        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        items = [from_other_end(item) for item in items]
+        index = ast.Tuple(items, ast.Load()) if items[1:] else items[0]
+        return ast.Subscript(self.visit(node.value), index, node.ctx)
+
+
+def from_other_end(item):
+    match item:
+        case ast.Slice(lower=a, upper=b, step=None):
+            return ast.Slice(b and negated(b), a and negated(a))
+        case ast.Constant(value=int(k)):
+            return negated(ast.Constant(k + 1))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(k))):
+            return ast.Constant(k - 1)
+    return item
 
 
 def moved(source, block, k):

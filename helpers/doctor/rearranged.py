@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 
-from .edits import MatMult, Mult, Sub, at_end, bracketed, indices, parsed
+from .edits import Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
 
 
 def reordered(node):
@@ -37,6 +37,35 @@ def reordered(node):
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
             outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
             yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def together(node):
+    """A product of sums for the sum of the products, each with its own."""
+    match node:
+        case ast.BinOp(
+            left=ast.Call(func=ast.Attribute(value=a, attr="sum")) as left, op=op,
+            right=ast.Call(func=ast.Attribute(value=b, attr="sum")) as right,
+        ):  # fmt: skip
+            some = [[ast.unparse(x) for x in (*c.args, *c.keywords)] for c in (left, right)]
+            if some[0] == some[1] and isinstance(op, (Mult, Div)):
+                yield ast.Call(at_end(ast.BinOp(a, op, b), left.func), left.args, left.keywords)
+    match node:
+        case ast.BinOp(
+            left=whole, op=Mult(), right=ast.Call(func=ast.Attribute(value=x, attr="sum"))
+        ):
+            number, whole = (whole.left, whole.right) if is_product(whole) else (None, whole)
+            match whole:
+                case ast.Call(
+                    func=ast.Attribute(attr="einsum"), args=[ast.Constant(str(of)), *terms]
+                ):
+                    for letter in dict.fromkeys(re.sub("[^a-zA-Z]", "", of)):
+                        args = [ast.Constant(f"{letter},{of}"), x, *terms]
+                        new = ast.Call(whole.func, args, whole.keywords)
+                        yield ast.BinOp(number, Mult(), new) if number else new
+
+
+def is_product(node):
+    return isinstance(node, ast.BinOp) and isinstance(node.op, Mult)
 
 
 def root_of(node):

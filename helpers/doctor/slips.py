@@ -28,6 +28,7 @@ from .rearranged import (
     permuted,
     relabelled,
     reordered,
+    together,
 )
 from .several import (
     exchanged_letters,
@@ -114,7 +115,9 @@ def slips(source, values):
     yield from in_all_alike(source, slots)
     yield from statements(source)
     yield from of_kinds(
-        source, slots, (reordered, gates, chains, halves, folded, relabelled, forwards, delayed)
+        source,
+        slots,
+        (reordered, together, gates, chains, halves, folded, relabelled, forwards, delayed),
     )
     yield from exchanges(source, slots)
     yield from other_indices(source)
@@ -314,10 +317,32 @@ def in_place_of(source, node, values, kinds):
         isinstance(node, (ast.Call, ast.BinOp)) and is_used(source, node)
     ):
         yield from (name for name, kind in kinds.items() if kind == "number")
+    yield from at_an_index(node, values)
     if re.search(COUNT, ast.unparse(node)):
         masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
         yield from (f"{name}.sum()" for name in masks)
         yield from (name for name, kind in kinds.items() if kind in ("int", "number"))
+
+
+def at_an_index(node, values):
+    """In the place of a reduction over one dimension, the elements that an index picks."""
+    match node:
+        case ast.Attribute(value=ast.Call() as call, attr="values"):
+            pass
+        case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0)):
+            pass
+        case ast.Call(func=ast.Attribute(attr="sum" | "mean" | "amax" | "amin" | "prod")) as call:
+            pass
+        case _:
+            return
+    given = [*call.args, *(k.value for k in call.keywords if k.arg == "dim")]
+    if isinstance(call.func, ast.Attribute) and len(given) == 1:
+        of, dim = bracketed(call.func.value), ast.unparse(given[0])
+        for name, index in values.items():
+            if getattr(index, "dtype", None) is torch.int64 and index.dim():
+                picked = f"{of}.gather({dim}, {name}.unsqueeze({dim}))"
+                keeps = any(k.arg == "keepdim" for k in call.keywords)
+                yield picked if keeps else f"{picked}.squeeze({dim})"
 
 
 def the_other_way(source):
