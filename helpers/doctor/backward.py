@@ -13,7 +13,7 @@ from .gradient import Point
 from .kept import kept_outside
 from .report import brief, error, note, warning
 from .slopes import largest, position
-from .steps import InPlace, watching
+from .steps import Effects, watching
 from .subject import CallError, differentiable
 
 trial = Trials()
@@ -50,11 +50,12 @@ def depends_on(exam, k):
 
 
 def with_places(exam, finding):
-    """The finding, and where backward changes in place what was there before it."""
-    with contextlib.suppress(CallError), watching(InPlace()) as watch:
+    """The finding, and where backward changes in place what was there before it, and draws."""
+    with contextlib.suppress(CallError), watching(Effects()) as watch:
         exam.subject.gradients(exam.subject.values, exam.vs)
-    if places := [f"{text} ({place})" for text, place in watch.places.items()]:
-        finding.remedy = f"what backward changes: {', '.join(places[:3])}"
+    for what, found in (("changes", watch.changes), ("draws", watch.draws)):
+        if places := [f"{text} ({place})" for text, place in found.items()]:
+            finding.remedy = f"what backward {what}: {', '.join(places[:3])}"
     return finding
 
 
@@ -168,6 +169,10 @@ def backward_twice(exam):
     subject, run, vs = exam.subject, exam.run, exam.vs
     try:
         second = subject.backward(run, vs, retain=True)
+        if not all(map(exam.same, second, exam.first.grads, exam.floors)):
+            run = subject.run(subject.values)  # other calls may have left something since
+            subject.backward(run, vs, retain=True)
+            second = subject.backward(run, vs, retain=True)
         drawn = subject.backward(run, vs, retain=True, seed=2)
     except CallError as raised:
         yield told(subject, raised, BACKWARD_ONLY_ONCE)

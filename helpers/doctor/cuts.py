@@ -6,7 +6,6 @@ import threading
 import types
 
 import torch
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.grad_mode import set_grad_enabled
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
@@ -15,6 +14,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from .applied import applied
 from .repair import forgiving
+from .source import backward_by
 from .steps import HERE, TORCH, frame_of_a_step, source
 from .subject import tensors
 
@@ -144,21 +144,18 @@ def uncut(mode):
     def unpacked(self, *exception):
         return None if getattr(self, "left_out", False) else ends(self, *exception)
 
-    def apply(node, *grads):
+    def way(method, node, *grads):
         with mode if threading.get_ident() == here else contextlib.nullcontext():
             return method(node, *grads)
 
-    method = BackwardCFunction.apply
     set_grad_enabled.__init__, Parameter.__new__ = switched, made
     saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packed, unpacked
-    BackwardCFunction.apply = apply  # the engine knows no mode
     try:
-        with mode:
+        with mode, backward_by(way):  # the engine knows no mode
             yield mode
     finally:
         set_grad_enabled.__init__, Parameter.__new__ = disable, new
         saved_tensors_hooks.__enter__, saved_tensors_hooks.__exit__ = packs, ends
-        BackwardCFunction.apply = method
 
 
 def cut(cases):

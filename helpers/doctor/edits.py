@@ -19,13 +19,14 @@ ALIKE = [  # what is taken for each other
         "exp expm1", "log log1p log2 digamma lgamma", "sigmoid tanh softmax", "min max amin amax",
         "minimum maximum", "zeros_like ones_like", "repeat repeat_interleave tile expand",
         "argmax argmin argsort", "floor ceil round trunc", "sqrt rsqrt square",
-        "scatter scatter_add", "scatter_ scatter_add_ add_", "index_copy index_add index_select",
-        "index_copy_ index_add_", "gt ge lt le", "real imag", "rfft irfft fft ifft",
-        "fft2 ifft2 rfft2 irfft2", "asin acos atan", "mm matmul mul", "div mul", "add sub",
+        "scatter_ scatter_add_ add_", "index_add index_select", "gt ge lt le", "real imag",
+        "rfft irfft fft ifft", "fft2 ifft2 rfft2 irfft2", "asin acos atan", "mm matmul mul", "div mul", "add sub",
         "conv1d conv_transpose1d", "conv2d conv_transpose2d", "unbind split chunk",
         "gather scatter take_along_dim", "abs square sign", "view reshape", "eye ones zeros",
     )
 ]  # fmt: skip
+SCATTERED = [("scatter", "scatter_add"), ("scatter_", "scatter_add_"), ("index_copy", "index_add"),
+             ("index_copy_", "index_add_")]  # fmt: skip
 MODULES = "torch", "F", "math"
 
 
@@ -167,6 +168,10 @@ def calls(node):
     if name == "pad" and len(args) > 1 and isinstance(args[1], (ast.Tuple, ast.List)):
         for pads in other_pads(args[1].elts):
             yield ast.Call(func, [args[0], ast.Tuple(pads, ast.Load()), *args[2:]], keywords)
+    if name in ("tril", "triu") and len(args) == (not method):
+        other = ast.Call(func, [*args, parsed("-1" if name == "tril" else "1")], keywords)
+        yield from (other, halved(ast.BinOp(node, Add(), other)))  # of the diagonal: none, or half
+    yield from scattered(node)
     if name == "lu_solve" and len(args) == 3:
         yield ast.Call(func, args, [*keywords, ast.keyword("adjoint", ast.Constant(True))])
     if name in ("scatter", "scatter_") and len(args) == 3:
@@ -198,6 +203,24 @@ def other_dimensions(node):
             for dims in ((old[0] - 1, *old), (*old, old[-1] + 1), (0, *old)):
                 if len(set(dims)) == len(dims) and (dims[0] < 0) == (dims[-1] < 0):
                     yield parsed(str(dims))
+
+
+def halved(node):
+    return ast.BinOp(node, Div(), ast.Constant(2))
+
+
+def scattered(node):
+    """What is put where an index says: in the place of what is there, or added; or taken there."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr=name), args=args, keywords=keywords):
+            for group in SCATTERED:
+                for other in group if name in group else ():
+                    if other != name:
+                        yield ast.Call(ast.Attribute(of, other, ast.Load()), args, keywords)
+            if name == "gather" and len(args) == 2:
+                dim, index = map(ast.unparse, args)
+                yield parsed(f"torch.zeros_like({ast.unparse(of)}).scatter({dim}, {index}, "
+                             f"{ast.unparse(of)})")  # fmt: skip
 
 
 def other_pads(pads):

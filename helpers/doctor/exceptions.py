@@ -95,16 +95,19 @@ def told(subject, raised, text=None, x=None, **words):
     seen = {"message": f"{type(raised.error).__name__}: {said}"}
     pattern, meant = next((p, text) for p, text in EXCEPTIONS.items() if re.search(p, said))
     if text and meant is not GRAD_OUTPUT_MODIFIED:
-        return text(x, seen=seen, fails="fails with", **words)
+        finding = text(x, seen=seen, fails="fails with", **words)
+        if place := users_line(raised.error):
+            finding.remedy += f": {place}"
+        return finding
     groups = re.search(pattern, said).groups()
     if meant is GRADIENT_SHAPE:
         return wrong_shape(subject, groups, seen)
-    line = users_line(raised.error)
+    place = users_line(raised.error)
     within = [frame.name for frame in traceback.extract_tb(raised.error.__traceback__)]
     words = {
         "phase": "`setup_context`" if "setup_context" in within else raised.phase.capitalize(),
         "error": type(raised.error).__name__,
-        "line": f"`{line}`" if line else "the call",
+        "line": place or "the call",
         "which": "",
     }
     if meant.code == "attribute-missing":
@@ -115,7 +118,10 @@ def told(subject, raised, text=None, x=None, **words):
         words["stored"] = "what forward stores on ctx" if late else words["line"]
     if meant.code == "gradient-type":
         words["article"] = "an" if groups[0][0] in "aeiou" else "a"
-    return meant(seen=seen, groups=groups, **words)
+    finding = meant(seen=seen, groups=groups, **words)
+    if place not in finding.remedy:
+        finding.remedy += f": {place}"
+    return finding
 
 
 def in_short(line, most=200):
@@ -138,11 +144,11 @@ def wrong_shape(subject, groups, seen):
 
 
 def users_line(error):
-    """The last line of the user's own code on the way to `error`, or None."""
+    """In words, the last line of the user's own code on the way to `error`, or nothing."""
     libraries = os.path.dirname(os.path.dirname(torch.__file__))
     others = tuple(os.path.join(folder, "") for folder in (libraries, os.path.dirname(__file__)))
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.line for f in frames if f.line and not f.filename.startswith(others)]
-    while len(lines) > 1 and lines[-1].startswith("raise "):  # who called for it says more
-        lines.pop()
-    return lines[-1] if lines else None
+    own = [f for f in frames if f.line and not f.filename.startswith(others)]
+    while len(own) > 1 and own[-1].line.startswith("raise "):  # who called for it says more
+        own.pop()
+    return "".join(f"`{f.line}` (line {f.lineno}, in `{f.name}`)" for f in own[-1:])

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 
-from .edits import Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
+from .edits import Add, Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
 
 
 def reordered(node):
@@ -66,6 +66,15 @@ def together(node):
 
 def is_product(node):
     return isinstance(node, ast.BinOp) and isinstance(node.op, Mult)
+
+
+def first_term(node):
+    """Of a sum of three terms or more, the first."""
+    terms = 0
+    while isinstance(node, ast.BinOp) and isinstance(node.op, (Add, Sub)):
+        node, terms = node.left, terms + 1
+    if terms > 1:
+        yield node
 
 
 def root_of(node):
@@ -168,6 +177,11 @@ def folded(node):
 def relabelled(node):
     """A view of memory whose sizes stand in another order, and the dimensions back in theirs."""
     match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Call(func=ast.Attribute(attr="reshape" | "view"))),
+        ) if node.func.attr == "permute":
+            yield from in_this_order(node)
+            return
         case ast.Call(func=ast.Attribute(attr="transpose"), args=[ast.Constant(), ast.Constant()]):
             whole, pair = node.func.value, [arg.value for arg in node.args]
         case ast.Call(func=ast.Attribute(attr="reshape" | "view")):
@@ -185,6 +199,14 @@ def relabelled(node):
             anew = ast.Call(ast.Attribute(of.value, "reshape", ast.Load()), news, whole.keywords)
             back = f"{ast.unparse(anew)}.transpose({i}, {j})"
             yield anew if pair else parsed(back)
+
+
+def in_this_order(node):
+    """A view whose dimensions are permuted: its sizes were in this order from the first."""
+    whole, order = node.func.value, [getattr(arg, "value", None) for arg in node.args]
+    if sorted(map(str, order)) == sorted(map(str, range(len(whole.args)))):
+        news = [whole.args[k] for k in order]
+        yield ast.Call(at_end(whole.func.value, whole.func), news, whole.keywords)
 
 
 def permuted(node, values):

@@ -112,6 +112,28 @@ def exchanges(source, slots):
             yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")
 
 
+def before(source, slots):
+    """What grad_output is multiplied by comes before what is done with it, not after."""
+    grads = {arg.arg for arg in source.definition.args.args[1:]}
+    used = [slot for slot in slots if isinstance(slot[2], ast.Name) and slot[2].id in grads]
+    for owner, key, node in slots:
+        match node:
+            case ast.BinOp(left=a, op=ast.Mult() as op, right=b):
+                pairs = (a, b), (b, a)
+            case ast.BinOp(left=a, op=ast.Div() as op, right=b):
+                pairs = ((a, b),)
+            case _:
+                continue
+        inside = list(ast.walk(node))
+        for (rest, factor), (*slot, grad) in itertools.product(pairs, used):
+            if grad not in inside:
+                new = ast.BinOp(grad, op, factor)
+                said = f"`{ast.unparse(rest)}` stood in place of `{source.quoted(node)}`, and "
+                said += f"`{ast.unparse(new)}` in place of `{grad.id}` in "
+                said += f"`{source.head(source.statement(grad))}`"
+                yield Edit([(owner, key, rest), (*slot, new)], node, said)
+
+
 def is_alike(name, other):
     """Do they differ in one letter, or in one of several words?"""
     words = name.split("_"), other.split("_")

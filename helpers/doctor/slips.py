@@ -14,6 +14,7 @@ from .edits import (
     bracketed,
     numbers,
     parsed,
+    scattered,
     with_other_sums,
 )
 from .harmless import NEVER
@@ -21,6 +22,7 @@ from .lines import of_a_line, statements
 from .rearranged import (
     chains,
     delayed,
+    first_term,
     folded,
     forwards,
     gates,
@@ -31,6 +33,7 @@ from .rearranged import (
     together,
 )
 from .several import (
+    before,
     exchanged_letters,
     exchanges,
     in_all_alike,
@@ -117,9 +120,21 @@ def slips(source, values):
     yield from of_kinds(
         source,
         slots,
-        (reordered, together, gates, chains, halves, folded, relabelled, forwards, delayed),
+        (
+            reordered,
+            together,
+            first_term,
+            gates,
+            chains,
+            halves,
+            folded,
+            relabelled,
+            forwards,
+            delayed,
+        ),
     )
     yield from exchanges(source, slots)
+    yield from before(source, slots)
     yield from other_indices(source)
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
@@ -235,6 +250,7 @@ def of_no_shape(source, values):
                         yield edit
                     case ast.Assign(targets=[ast.Name(id=name)]) if name in numbers_only:
                         yield edit
+    yield from of_kinds(source, slots_of(source), (scattered,))
 
 
 def dims(value):

@@ -336,9 +336,23 @@ def in_place_of(cls, name, function):
 
 @contextlib.contextmanager
 def backward_by(way):
-    """For a while, way(method, node, *grads) runs each backward in Python, as method would."""
-    method = BackwardCFunction.apply
-    BackwardCFunction.apply = lambda node, *grads: way(method, node, *grads)
+    """For a while, way(method, node, *grads) runs each backward in Python, as method would.
+
+    One that asks for a gradient through itself, without end, is stopped.
+    """
+    method, running = BackwardCFunction.apply, set()
+
+    def apply(node, *grads):
+        this = threading.get_ident(), id(node)
+        if this in running:
+            raise RuntimeError("backward runs within itself")
+        running.add(this)
+        try:
+            return way(method, node, *grads)
+        finally:
+            running.discard(this)
+
+    BackwardCFunction.apply = apply
     try:
         yield
     finally:

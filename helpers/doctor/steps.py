@@ -230,19 +230,27 @@ class Watch(TorchFunctionMode):
             return value.copy_(new) if step.in_place else new
 
 
-class InPlace(TorchFunctionMode):
-    """Notes in `places` where backward changes what was there before: {expression: line}."""
+CHANGING = r"^(?!requires_grad)\w*[a-z]_$|^__(i\w+|setitem)__$"
+DRAWING = r"^(rand|bernoulli|normal_?$|uniform_|multinomial|poisson|exponential_)|dropout"
+
+
+class Effects(TorchFunctionMode):
+    """Notes where backward `changes` what was there before, and `draws`: {expression: line}."""
 
     def __init__(self):
         super().__init__()
-        self.places, self.made = {}, {}  # by the address of a storage, which stays while it lives
+        self.changes, self.draws = {}, {}
+        self.made = {}  # by the address of a storage, which stays while it lives
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name, frame = getattr(func, "__name__", ""), frame_of_a_step()
         value = func(*args, **(kwargs or {}))
-        changed = args[0] if args and re.search(r"[a-z]_$|^__(i\w+|setitem)__$", name) else None
-        if frame is not None and is_real(changed) and address(changed) not in self.made:
-            self.places[source(frame)] = f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
+        changed = args[0] if args and re.search(CHANGING, name) else None
+        place = frame is not None and f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
+        if place and re.search(DRAWING, name):
+            self.draws[source(frame)] = place
+        if place and is_real(changed) and address(changed) not in self.made:
+            self.changes[source(frame)] = place
         elif is_real(value) and address(value) not in [address(a) for a in args if is_real(a)]:
             self.made[address(value)] = value
         return value
