@@ -20,9 +20,10 @@ ALIKE = [  # what is taken for each other
         "minimum maximum", "zeros_like ones_like", "repeat repeat_interleave tile expand",
         "argmax argmin argsort", "floor ceil round trunc", "sqrt rsqrt square",
         "scatter_ scatter_add_ add_", "index_add index_select", "gt ge lt le", "real imag",
-        "rfft irfft fft ifft", "fft2 ifft2 rfft2 irfft2", "asin acos atan", "mm matmul mul", "div mul", "add sub",
-        "conv1d conv_transpose1d", "conv2d conv_transpose2d", "unbind split chunk",
-        "gather scatter take_along_dim", "abs square sign", "view reshape", "eye ones zeros",
+        "rfft irfft fft ifft", "fft2 ifft2 rfft2 irfft2", "asin acos atan", "mm matmul mul",
+        "div mul", "add sub", "conv1d conv_transpose1d", "conv2d conv_transpose2d",
+        "unbind split chunk", "gather scatter take_along_dim", "abs square sign",
+        "view reshape", "eye ones zeros",
     )
 ]  # fmt: skip
 SCATTERED = [("scatter", "scatter_add"), ("scatter_", "scatter_add_"), ("index_copy", "index_add"),

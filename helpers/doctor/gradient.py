@@ -14,6 +14,7 @@ from .subject import CallError
 from .where import relation
 
 INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
+SIZES = 4  # at which it is examined, at most
 FEW = 24  # elements, of many, that tell whether it is right for another grad_output
 
 
@@ -331,8 +332,10 @@ class Case:
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
         whole = [t for t in self.subject.tensors if not t.is_floating_point() and t.numel()]
         last = max((int(t.max()) for t in whole if t.dtype in INTEGERS), default=0)
-        sizes = {n for n in self.shape if n > max(2, last + 1)}  # what it points at stays there
-        for size in sorted(sizes if not self.sparse else ()):
+        shapes = self.shape, *(t.shape for t in self.point.values)
+        sizes = dict.fromkeys(n for shape in shapes for n in sorted(shape))
+        sizes = [n for n in sizes if n > max(2, last + 1)]  # what it points at stays there
+        for size in sizes[:SIZES] if not self.sparse else ():
             for subject in of_fewer(self.subject, size):
                 with contextlib.suppress(CallError, RuntimeError):
                     yield Case(

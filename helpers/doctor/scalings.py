@@ -28,7 +28,13 @@ def scalings(factor, scope):
 
 def numbers_of(scope):
     """(in words, number) of what has a name, of roots, and of n / (n - 1) as of a variance."""
-    named = {name: n for name, n in scope.items() if not torch.is_tensor(n) and n not in (0, 1)}
+    named = {
+        name: n
+        for name, n in scope.items()
+        if not torch.is_tensor(n)
+        and n not in (0, 1)
+        and not (n in (-1, 2) and name.startswith("forward's"))
+    }  # by chance
     sizes = {f"`{name[1:-1]}.shape[{d}]`": n for name, t in scope.items()
              if torch.is_tensor(t) and re.fullmatch(r"`\w+`", name)
              for d, n in enumerate(t.shape) if n > 2}  # fmt: skip

@@ -4,7 +4,7 @@ import ast
 import itertools
 
 from .edits import Edit, calls, indices, numbers, operators, parsed
-from .slots import is_name
+from .slots import is_name, is_whole
 from .source import at, is_method
 
 
@@ -124,9 +124,12 @@ def before(source, slots):
                 pairs = ((a, b),)
             case _:
                 continue
-        inside = list(ast.walk(node))
+        inside, whole = list(ast.walk(node)), node
+        while isinstance(getattr(source.up[whole][2], "op", None), (ast.Mult, ast.Div)):
+            whole = source.up[whole][2]
         for (rest, factor), (*slot, grad) in itertools.product(pairs, used):
-            if grad not in inside:
+            known = isinstance(factor, ast.Constant) or not is_whole(source, whole)
+            if grad not in inside and not known:
                 new = ast.BinOp(grad, op, factor)
                 said = f"`{ast.unparse(rest)}` stood in place of `{source.quoted(node)}`, and "
                 said += f"`{ast.unparse(new)}` in place of `{grad.id}` in "
