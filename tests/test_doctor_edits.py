@@ -14,6 +14,7 @@ from torch.autograd.function import BackwardCFunction, _SingleLevelFunction
 
 from helpers.doctor import examine
 from helpers.doctor.edits import Edit, parsed
+from helpers.doctor.harmless import is_plain
 from helpers.doctor.rewritten import rewritten
 from helpers.doctor.slips import slips
 from helpers.doctor.source import Source, UnsuitableError, in_place_of
@@ -69,7 +70,7 @@ SLIPS = [  # (what is right, what is written, what is said)
     ("g[k] + decay * carry", "g[k] + carry", "`g[k] + carry * decay` stood"),
     ("gw[rows[k]] += carry", "gw[rows[k]] = carry", "`gw[rows[k]] += carry * low[k]` stood"),
     ("* low[k]", "* t[k]", "`low[k]` stood in place of `t[k]`"),
-    ("w[rows[k]]\n            gw", "w[rows[0]]\n            gw", "`w[rows[k]]` stood"),
+    ("w[rows[k]]\n            gw", "w[rows[0]]\n            gw", "rows[k]"),
     ("(t < 0.4)", "(t > 0.4)", "`t < 0.4` stood in place of `t > 0.4`"),
     ("(slope - t * t)", "(slope + t * t)", "`slope - t * t` stood"),
     ("(slope - t * t)", "(t * t - slope)", "`slope - t * t` stood"),
@@ -139,8 +140,6 @@ def test_it_says_how_to_undo_a_slip(right, written, said):
 
 
 HARMFUL = {  # what stands in the place of `g = halved(g)`
-    "a function on ctx": "g = ctx.launch(g)",
-    "a function that is handed over": "launch = ctx.launch\n        g = launch(g)",
     "what is global": "CALLS.append(1)\n        g = halved(g)",
     "what the class holds": "Layer.calls = 1\n        g = halved(g)",
     "a builtin": "open('none.txt')\n        g = halved(g)",
@@ -179,6 +178,46 @@ class Layer"""
 
 def with_more(text):
     return text.replace("\nclass Layer", MORE)
+
+
+class Stays(torch.nn.Module):
+    def forward(self, t):
+        return t / 2
+
+
+class Counts(Stays):
+    def forward(self, t):
+        self.calls = self.calls + 1
+        return t / 2
+
+
+class Writes(Stays):
+    def forward(self, t):
+        self.last.copy_(t)
+        return t / 2
+
+
+def prints(t):
+    print(t)
+    return t / 2
+
+
+def divides(t):
+    return t / 2
+
+
+@pytest.mark.parametrize(
+    "line", ["g = ctx.launch(g)", "launch = ctx.launch\n        g = launch(g)"]
+)
+def test_what_is_called_of_ctx_is_looked_at(line):
+    layer = made(CODE.replace("g = halved(g)", line))
+    assert Source(layer.backward.__wrapped__, layer).calls_held
+    linear = torch.nn.Linear(2, 2)
+    hooked, normed = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+    hooked.register_forward_hook(prints)
+    assert [is_plain(held) for held in (linear, Stays(), divides)] == [True] * 3
+    held = hooked, normed, Counts(), Writes(), prints, print, torch.Generator()
+    assert [is_plain(h) for h in held] == [False] * len(held)
 
 
 @pytest.mark.parametrize("line", HARMFUL.values(), ids=HARMFUL)

@@ -70,7 +70,7 @@ def test_the_healthy_are_not_accused(k):
         ("SineAndExp", "gradient of `x` through `output[0]` is that through `output[1]`."),
         (
             "KeepsItsShares",
-            "`weight` gets no gradient, but the output of a fresh copy of the module",
+            "`weight` gets no gradient, but without what an earlier call has kept",
         ),
         ("AveragesGradOutput", "right where grad_output is all ones"),
     ],

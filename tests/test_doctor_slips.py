@@ -111,7 +111,7 @@ SLIPS = {  # forward, backward, what is said
         gate = torch.sigmoid(work)
         slope = gate * (1 - gate) * x
         return g * (gate + slope * w), g * slope * x, None""",
-        "`work` stood in place of `torch.sigmoid(work)`",
+        "`save_for_backward` saved copies",
     ),
     "the modulus": (
         """        ctx.save_for_backward(x, w)
@@ -164,7 +164,7 @@ SLIPS = {  # forward, backward, what is said
             gx[k] = g[k] * w[k + 1]
             gw[k] = g[k] * x[k]
         return gx, gw, None""",
-        "right if: `k` stood in place of `k + 1`",
+        "right if: `w[k]` stood in place of `w[k + 1]`",
     ),
     "right for symmetric matrices only": (
         """        ctx.save_for_backward(x, w)

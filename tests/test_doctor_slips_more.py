@@ -212,7 +212,7 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         return 1.0 * y""",
         """        y, w = ctx.saved_tensors
         return g * 2.5 * (1 - y * y), None, None""",
-        "`ctx.save_for_backward(y.clone(), w)` stood in place of `ctx.save_for_backward(y, w)`",
+        "`save_for_backward` saved copies",
     ),
     "a formula, not the branch that it stands in": (
         """        ctx.save_for_backward(x, w)
@@ -236,7 +236,8 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
     ),
     "a bound that is rounded up": (
         """        ctx.save_for_backward(x, w)
-        return torch.stack([w[0] * x[k * 5 // 3 : -(-(k + 1) * 5 // 3)].sum() for k in range(3)])""",
+        ends = [(k * 5 // 3, -(-(k + 1) * 5 // 3)) for k in range(3)]
+        return torch.stack([w[0] * x[a:b].sum() for a, b in ends])""",
         """        x, w = ctx.saved_tensors
         gx, gw = torch.zeros_like(x), torch.zeros_like(w)
         for k in range(3):
@@ -297,6 +298,66 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         gx.scatter_(1, at[:, None], (2 * g * top)[:, None])
         return gx, None, None""",
         "`x.gather(1, at.unsqueeze(1)).squeeze(1)` stood in place of `x.max(1).values`",
+    ),
+    "a view in the order of what it views": (
+        """        ctx.save_for_backward(x, w)
+        ctx.step = step
+        return (x[:6].reshape(2, 3) * w).reshape(6)""",
+        """        x, w = ctx.saved_tensors
+        gx, step = torch.zeros_like(x), ctx.step
+        gx[:6] = (g.reshape(2, 3) * w).reshape(6)
+        both = g * x[:6]
+        return gx, both.reshape(3, 2).permute(1, 0).sum(0), None""",
+        "`both.reshape(2, 3).sum(0)` stood in place of `both.reshape(3, 2).permute(1, 0)",
+    ),
+    "the first term of a sum": (
+        """        ctx.save_for_backward(x, w)
+        return x * w""",
+        """        x, w = ctx.saved_tensors
+        gx = w * (g - g.mean() - x * (g * x).mean())
+        return gx, g * x, None""",
+        "`g` stood in place of `g - g.mean() - x * (g * x).mean()`",
+    ),
+    "a factor that comes first": (
+        """        ctx.save_for_backward(x, w)
+        ctx.n = torch.arange(1.0, 6.0, dtype=x.dtype)
+        return w * (x + x.roll(1)) / ctx.n""",
+        """        x, w = ctx.saved_tensors
+        both = g * w
+        total = both + both.roll(-1)
+        return total / ctx.n, g * (x + x.roll(1)) / ctx.n, None""",
+        "`total` stood in place of `total / ctx.n`, and `g / ctx.n` in place of `g` in",
+    ),
+    "put where it was taken": (
+        """        order = ctx.order = torch.tensor([2, 0, 1, 4, 3])
+        ctx.save_for_backward(x, w)
+        return x.gather(0, order).exp()""",
+        """        x, w = ctx.saved_tensors
+        back = g * x.gather(0, ctx.order).exp()
+        return back.gather(0, ctx.order), None, None""",
+        "`torch.zeros_like(back).scatter(0, ctx.order, back)` stood in place of",
+    ),
+    "half of the diagonal": (
+        """        ctx.save_for_backward(x, w)
+        return torch.tril(x) + torch.tril(x, -1)""",
+        """        x, w = ctx.saved_tensors  # 3 @ 3
+        return 2 * torch.tril(g), None, None""",
+        "`(torch.tril(g) + torch.tril(g, -1)) / 2` stood in place of `torch.tril(g)`",
+    ),
+    "before a function of PyTorch, not after": (
+        """        ctx.save_for_backward(x, w)
+        return torch.roll(x, 1) * w""",
+        """        x, w = ctx.saved_tensors
+        return torch.roll(g, -1) * w, g * torch.roll(x, 1), None""",
+        "`torch.roll(g * w, -1)` stood in place of `torch.roll(g, -1) * w`",
+    ),
+    "half of a number": (
+        """        ctx.save_for_backward(x, w)
+        return torch.where(x.abs() < 0.7, x**2 / 24, x.sin()) * w""",
+        """        x, w = ctx.saved_tensors
+        slope = torch.where(x.abs() < 0.7, x / 24, x.cos())
+        return g * w * slope, g * torch.where(x.abs() < 0.7, x**2 / 24, x.sin()), None""",
+        "`x / 12` stood in place of `x / 24`",
     ),
 }
 

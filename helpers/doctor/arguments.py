@@ -9,7 +9,7 @@ from .cases import Cases
 from .effort import WITHOUT_LINES
 from .examination import Trials
 from .gradient import Case, Point
-from .kept import caches_of
+from .kept import caches_of, dicts_kept
 from .repair import forgiving
 from .report import error
 from .rewritten import rewritten
@@ -37,13 +37,9 @@ WRONG_ELSEWHERE = error(
 @contextlib.contextmanager
 def caches_kept(subject):
     """Yields the dicts of its Functions, which are what they were afterwards."""
-    before = [(d, dict(d)) for cls in subject.applied for d in caches_of(cls)]
-    try:
-        yield [d for d, _ in before]
-    finally:
-        for d, content in before:
-            d.clear()
-            d.update(content)
+    caches = [d for cls in subject.applied for d in caches_of(cls)]
+    with dicts_kept(caches):
+        yield caches
 
 
 @trial(unless=("error", "backward-not-deterministic", "too-coarse", "input-not-finite"))

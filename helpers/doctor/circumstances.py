@@ -9,7 +9,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .effort import Mode, Work
 from .examination import Trials
 from .exceptions import told
-from .kept import held_by, new_in
+from .harmless import computes
+from .kept import dicts_kept, dicts_of, held_by, new_in
 from .reached import functions
 from .report import error, warning
 from .rewritten import with_line
@@ -214,7 +215,7 @@ STALE = error(
 )
 CACHED = error(  # a warning where the module does not train, as what is merged for inference
     "parameter-cached",
-    "{x} gets no gradient, but the output of a fresh copy of the module follows it.",
+    "{x} gets no gradient, but without what an earlier call has kept, the output follows it.",
     look="caches: what forward makes of {x} once, and keeps{where}",
 )
 
@@ -275,12 +276,20 @@ def calls_follow_each_other(exam):
 def parameters_without_a_gradient(exam):
     subject = exam.subject
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        values = [*subject.values[:i], Dice().nearby(subject.values[i]), *subject.values[i + 1 :]]
         if grad is None and subject.is_module:
-            fresh, values = Subject(*exam.given[:3]), list(subject.values)
+            fresh = Subject(*exam.given[:3])
             fresh.use(torch.float64 if exam.low else None)
-            values[i] = Dice().nearby(values[i])
             severity = None if subject.scope.module.training else "warning"
             with contextlib.suppress(CallError):
                 before = held_by(fresh.scope.module)
                 if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
                     yield CACHED(x, severity=severity, where=new_in(fresh, before))
+        elif grad is None and computes(subject.fn, 2, caches=True):
+            caches = dicts_of([subject.fn])
+            with contextlib.suppress(CallError), dicts_kept(caches.values()):
+                after = subject.forward(values)
+                for cache in caches.values():
+                    cache.clear()
+                if not all(map(exam.same, after, subject.forward(values))):
+                    yield CACHED(x, where=f": {', '.join(caches)}")

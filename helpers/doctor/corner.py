@@ -12,17 +12,18 @@ from .slopes import Dice
 from .subject import CallError
 
 FEW, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
+FEWER = 3, 4, 5, 6  # of what is not large, but slow
 
 
-def in_a_corner(exam, case):
+def in_a_corner(exam, case, sizes=FEW):
     """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
 
     Sizes that forward insists on stay, as of what it views in another shape.
     """
     subject, whole, few = copy.copy(exam.subject), exam.subject.original, {}
-    for n in sorted({n for t in whole for n in t.shape if n > 6}, reverse=True):
-        everywhere = [(n, m) for m in FEW[len(few) % 2 :: 2]]
-        for key, m in [*everywhere, *(((0, n), m) for m in (2, *FEW)), *((n, m) for m in MORE)]:
+    for n in sorted({n for t in whole for n in t.shape if n > sizes[0] + 1}, reverse=True):
+        everywhere = [(n, m) for m in sizes[len(few) % 2 :: 2]]
+        for key, m in [*everywhere, *(((0, n), m) for m in (2, *sizes)), *((n, m) for m in MORE)]:
             if m < n and runs_with(subject, whole, few | {key: m}, exam):
                 few[key] = m
                 break

@@ -6,11 +6,12 @@ import inspect
 
 import torch
 
+from .apart import apart
 from .cases import Cases
 from .causes import CAUSES
 from .changes import is_real
 from .circumstances import has_own_nodes
-from .corner import in_a_corner
+from .corner import FEW, FEWER, in_a_corner
 from .cuts import CUT_OFF, cut, exits
 from .effort import WITHOUT_LINES, calls_allowed, shared
 from .examination import Trials
@@ -21,10 +22,10 @@ from .gradient import Case, Point
 from .grain import dtype_of
 from .kept import idle, kept_outside, of_the_first_call, replaced
 from .paths import other_forward
-from .repair import LARGEST, Known, at_last, expressed, forgiving, repair, size_of
+from .repair import LARGEST, at_last, expressed, forgiving, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
 from .rewritten import rewritten
-from .saved import saving
+from .saved import is_overwritten, saving
 from .screen import agrees, is_large, screen
 from .slips import omissions
 from .slopes import Dice, as_vector, is_symmetric, largest, position
@@ -74,7 +75,7 @@ RAISES = "forward raises near the given point, so that there are no differences"
 def derivative_of_forward(exam):
     subject, outputs = exam.subject, exam.run.outputs
     points, wrong, suspects, to_judge, others = points_of(exam), {}, {}, [], 0
-    symmetric = set()
+    symmetric, unknown = set(), set()
     for p, values in enumerate(points):
         try:
             point = Point(subject, values, exam.dice, suspects)
@@ -104,6 +105,7 @@ def derivative_of_forward(exam):
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts))[1])
             with contextlib.suppress(CallError):
                 yield kink(point, i)
+        unknown |= {io for io, verdict in verdicts.items() if verdict == "unknown"}
         others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
         if others:
             break
@@ -141,15 +143,17 @@ def derivative_of_forward(exam):
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         advice = "; mend this one" if exam.faithful else ""
         yield NOT_EXAMINED(what=what, why=f"element by element, that would take long{advice}")
-    found, changes, forwards, edits = {}, Known(), [], []
-    known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong)
+    found, mends = {}, None
+    known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong) | unknown
     of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
     # What explains a gradient that is not zero may explain that another one is.
     for io, cases in sorted(of_all.items(), key=lambda item: not item[1][0].given.any()):
         cases.elsewhere = 0 not in wrong[io] and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         cases.wrong_through, cases.all = known_wrong, list(of_all.values())
-        found[io] = diagnosis(exam, cases, changes, forwards, edits)
+        if mends is None:
+            mends = exam.mends or apart(exam, derivative_of_forward)
+        found[io] = diagnosis(exam, cases, mends)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     in_order = sorted(of_all, key=lambda io: found[io][0].code != "out-of-place")
@@ -171,6 +175,8 @@ def derivative_of_forward(exam):
         nameless = text.code == "gradient-wrong" and not finding.change
         if finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
             finding.remedy = CUT_OFF
+        elif "within" in words and text.code in VAGUE:
+            finding.remedy = words["within"]
         elif finding.remedy and not finding.change:
             finding.remedy += idle(exam)
         yield finding
@@ -222,9 +228,9 @@ def points_of(exam):
     return points
 
 
-def diagnosis(exam, cases, changes, forwards, edits):
-    """(text, input, evidence, words) for a wrong gradient; changes: those that made others right"""
-    case = cases[0]
+def diagnosis(exam, cases, mends):
+    """(text, input, evidence, words) for a wrong gradient; mends: those that made others right"""
+    case, changes, forwards, edits = cases[0], mends.changes, mends.forwards, mends.edits
     if not exam.faithful:
         if case.given.any() and grad_output_ignored(cases):
             return TEXTS["grad-output-ignored"], case.input, {}, {"only": ""}
@@ -238,9 +244,11 @@ def diagnosis(exam, cases, changes, forwards, edits):
     eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_real(t)], default=0.0)
     if eps > exam.precision and all(c.fits_to(10 * eps) for c in cases):
         return STORED_COARSELY, case.input, {}, {"dtype": brief(dtype_of(eps))}
-    if exam.run.stale and case.evidence and is_right_with_copies(exam, case):
+    stale = exam.run.stale or is_overwritten(exam.subject)
+    if stale and case.evidence and (place := right_with_copies(exam, case)):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
-        return SAVED_MODIFIED, None, case.evidence, {"which": which}
+        words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
+        return SAVED_MODIFIED, None, case.evidence, words | {"place": place}
     if has_own_nodes(exam) and (names := replaced(case)):
         places = "".join(f"{place}; " for place in kept_outside(exam))
         names = [name for name in names if f".{name}`" in places] or names
@@ -251,13 +259,11 @@ def diagnosis(exam, cases, changes, forwards, edits):
         with forgiving():
             if kept := of_the_first_call(exam, case):
                 return FIRST_CALL_KEPT, case.input, case.evidence, kept
-    coarse = case.sparse and text.code in VAGUE
-    coarse &= not exam.subject.is_slow or size_of(case) > BIG
-    corner, seen, whole = in_a_corner(exam, case) if coarse else None, {}, cases
-    if corner:
-        corner = Cases([corner])
-        corner.wrong, corner.wrong_through = whole.wrong, whole.wrong_through
-        corner.all, corner.whole = [corner], whole
+    slow, corner, seen, whole = exam.subject.calls_a_second < QUICK, None, {}, cases
+    if text.code in VAGUE and (case.sparse or slow):
+        corner = in_a_corner(exam, case, FEWER if slow else FEW)
+        corner = corner and part_of(whole, corner)
+    if corner and case.sparse:
         there, its_words = named(corner)
         if text.code in COARSE and there.code not in COARSE:
             cases, case, text, words = corner, corner[0], there, its_words
@@ -268,7 +274,10 @@ def diagnosis(exam, cases, changes, forwards, edits):
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
     if not sharp and "change" not in words and not WITHOUT_LINES:
         words |= other_forward(whole, forwards, only_known=True) or {}
-    if "change" not in words and not WITHOUT_LINES and (not sharp or is_long(exam)):
+    within = mends.finding
+    lost = within and within.code in VAGUE and not within.change  # not even where it is
+    changes.vain |= bool(lost)
+    if "change" not in words and not WITHOUT_LINES and not lost and (not sharp or is_long(exam)):
         words |= rewritten(corner or cases, edits, few=sharp) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
         words |= (
@@ -286,7 +295,17 @@ def diagnosis(exam, cases, changes, forwards, edits):
         words |= other_forward(whole, forwards) or {}
     if "change" in words:
         words["nameless"] = ""
+    elif within:
+        words["within"] = f"`{mends.of}`, which is wrong by itself: {within.message}"
     return text, case.input, seen | case.evidence, words
+
+
+def part_of(whole, corner):
+    """The cases of this corner."""
+    cases = Cases([corner])
+    cases.wrong, cases.wrong_through = whole.wrong, whole.wrong_through
+    cases.all, cases.whole = [cases], whole
+    return cases
 
 
 def terms_first(case):
@@ -301,8 +320,7 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-LINES = 3
-BIG = 1e5  # elements, which may be what takes so long
+LINES, QUICK = 3, 3000
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
@@ -322,11 +340,18 @@ def named(cases):
             return cause.text, {} if words is True else words
 
 
-def is_right_with_copies(exam, case):
-    """Is the gradient right if save_for_backward saves copies?"""
-    with saving(lambda saved, _: [None if t is None else t.clone() for t in saved]):
+def right_with_copies(exam, case):
+    """Where tensors are saved, in words, if the gradient is right with copies of them."""
+    places = {}
+
+    def copies(saved, frame):
+        places[f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    with saving(copies):
         point = Point(exam.subject, case.point.values, exam.dice)
-        return not Case(point, case.i, case.o, exam.tolerance).wrong.any()
+        right = not Case(point, case.i, case.o, exam.tolerance).wrong.any()
+    return ", and ".join(places) if right else None
 
 
 KINK = note(

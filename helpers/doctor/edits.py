@@ -95,7 +95,8 @@ def numbers(node):
         case ast.Constant(value=bool(old)):
             news = [not old]
         case ast.Constant(value=int(old)):
-            news = [old + 1, old - 1, -old, 0, 1, 2, 3, 0.5, old + 2]
+            half = [old // 2] if old > 3 and old % 2 == 0 else []
+            news = [old + 1, old - 1, -old, 0, 1, 2, 3, 0.5, *half, 2 * old, old + 2]
         case ast.Constant(value=float(old)):
             inverse = 1 / old if old else 1.0
             news = [-old, old / 2, 2 * old, 1 - old, inverse, 1.0, old + 1, old - 1]

@@ -51,6 +51,7 @@ class Examination:
         self.findings, self.dice, self.examined = [], Dice(), True
         self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
+        self.mends = None  # of a whole, of which it is a part
         self.given_up = False  # has a trial ended with an exception that is no finding?
         if as_given:
             self.subject.lower = None

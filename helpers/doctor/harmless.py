@@ -37,16 +37,17 @@ DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch
         torch.Generator, type(None), range, slice, type(...))  # fmt: skip
 
 
-def harmless(fn, lines, cls=None, depth=2, caches=False):
+def harmless(fn, lines, cls=None, depth=2, caches=False, held=False):
     """Do these lines of a function nothing but compute? cls: the Function that it is part of.
 
     caches: may they keep something in a dict, too?
+    held: may they call what ctx and variables hold, because that is looked at, too?
     """
     nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    code, held = fn.__code__, inspect.getclosurevars(fn).nonlocals
+    code, cells = fn.__code__, inspect.getclosurevars(fn).nonlocals
     outside = names - {*code.co_varnames, *code.co_cellvars}
-    known = {**{n: fn.__globals__[n] for n in outside & fn.__globals__.keys()}, **held}
+    known = {**{n: fn.__globals__[n] for n in outside & fn.__globals__.keys()}, **cells}
     known = {name: value for name, value in known.items() if value is not cls}
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     unknown = outside & vars(builtins).keys() - known.keys() - BUILTINS
@@ -62,6 +63,7 @@ def harmless(fn, lines, cls=None, depth=2, caches=False):
         if isinstance(value, ast.Lambda) or is_of_torch(value, known):
             within.add(name)
     called = known.keys() | within | BUILTINS
+    called |= {*code.co_varnames, *code.co_cellvars} if held else set()
     if depth == 2:  # in what is edited, each loop is made to end
         nodes = [node for node in nodes if not isinstance(node, ast.While)]
     return all(is_fine(node, known, called, cls, caches) for node in nodes) and all(
@@ -105,7 +107,7 @@ def is_fine(node, known, called, cls, caches=False):
         case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
             return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
-            return hasattr(torch.autograd.function.FunctionCtx, name)
+            return "ctx" in called or hasattr(torch.autograd.function.FunctionCtx, name)
         case ast.Call(func=ast.Call() | ast.Subscript() | ast.Lambda()):
             return False
         case ast.Call(func=ast.Attribute(attr=attr) as func) if attr.endswith("_"):
@@ -169,6 +171,40 @@ def computes_itself(fn, depth, cls, caches):
         return False
     lines = definition.body if isinstance(definition, ast.FunctionDef) else []
     return bool(lines) and harmless(fn, lines, cls, depth - 1, caches)
+
+
+def is_plain(value):
+    """Is it a module, or a function, that does nothing but compute, and stays what it is?"""
+    if inspect.isfunction(value):
+        return computes(value, 1)
+    if not isinstance(value, torch.nn.Module) or next(value.buffers(), None) is not None:
+        return False
+    return all(map(is_plain_part, value.modules()))
+
+
+def is_plain_part(module):
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        return False
+    if type(module).__module__.startswith("torch.nn."):
+        return True
+    own = {name: fn for name, fn in vars(type(module)).items() if inspect.isfunction(fn)}
+    own.pop("__init__", None)
+    return all(computes(fn, 1) and not changes_self(fn) for fn in own.values())
+
+
+def changes_self(fn):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                of = root(node)
+            case ast.Call(func=ast.Attribute(attr=attr) as func) if attr.endswith("_"):
+                of = root(func)
+            case _:
+                continue
+        if of == "self":
+            return True
+    return False
 
 
 def is_data(value, fn=None):

@@ -91,11 +91,30 @@ def caches_of(cls):
     found = [value for value in vars(cls).values() if isinstance(value, dict)]
     methods = staticmethod, classmethod
     called = [of.__func__ for of in vars(cls).values() if isinstance(of, methods)]
-    for fn in (inspect.unwrap(of) for of in called):
-        values = [fn.__globals__.get(name) for name in fn.__code__.co_names]
-        called += [of for of in values if inspect.isfunction(of) and of not in called]
-        found += [value for value in values if isinstance(value, dict)]
+    found += dicts_of(called).values()
     return list({id(value): value for value in found}.values())
+
+
+def dicts_of(functions):
+    """{name: dict} of the modules of these functions, and of what they call, by its name there."""
+    called, found = list(functions), {}
+    for fn in (inspect.unwrap(of) for of in called):
+        values = {name: fn.__globals__.get(name) for name in fn.__code__.co_names}
+        called += [of for of in values.values() if inspect.isfunction(of) and of not in called]
+        found |= {f"`{name}`": value for name, value in values.items() if isinstance(value, dict)}
+    return found
+
+
+@contextlib.contextmanager
+def dicts_kept(dicts):
+    """Afterwards, they are what they were."""
+    before = [(d, dict(d)) for d in dicts]
+    try:
+        yield
+    finally:
+        for d, content in before:
+            d.clear()
+            d.update(content)
 
 
 def kept_outside(exam):

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 
-from .edits import Add, Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
+from .edits import MODULES, Add, Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
 
 
 def reordered(node):
@@ -25,6 +25,14 @@ def reordered(node):
     match node:
         case ast.BinOp(left=ast.Call(func=ast.Attribute() as method) as call, op=op, right=b):
             yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
+    match node:
+        case ast.BinOp(left=ast.Call(func=ast.Attribute() as f, args=[x, *rest]) as call, op=op,
+                       right=b) if ast.unparse(f.value) in MODULES:  # fmt: skip
+            yield ast.Call(f, [ast.BinOp(x, op, b), *rest], call.keywords)
+        case ast.BinOp(left=a, op=op,
+                       right=ast.Call(func=ast.Attribute() as f, args=[x, *rest]) as call,
+                       ) if ast.unparse(f.value) in MODULES:  # fmt: skip
+            yield ast.Call(f, [ast.BinOp(a, op, x), *rest], call.keywords)
     match node:
         case ast.BinOp(left=ast.Call() as call, op=op, right=b) if root_of(call) is not call:
             yield with_root(call, lambda root: ast.BinOp(root, op, b))

@@ -140,15 +140,8 @@ class Repair:
 
     def probe(self):
         """What is to change, in a few random projections, and how that changes with each step."""
-        case, known = self.case, self.case.trusted
-        dice = torch.Generator().manual_seed(5)
-        drawn = torch.randn(PROBES, int(known.sum()), generator=dice, dtype=torch.float64)
-        drawn = drawn.to(case.x.device)
-        self.weights = drawn.new_zeros(PROBES, case.x.numel())
-        self.weights[:, case.elements[known]] = drawn
-        self.target = drawn @ (case.expected[0] - case.sampled[0])[known]
-        allowed = drawn.abs() @ case.limit[0][known]
-        self.limit = 1e-4 * self.target.norm() + allowed.norm()
+        case = self.case
+        self.weights, self.target, self.limit = projected(case)
         edges = [s.edge for steps in self.sites.values() for s in steps if s.edge]
         of_edges = [[None] * PROBES] * len(edges)
         if edges and self.grad.requires_grad:
@@ -336,6 +329,18 @@ class Repair:
         factor = tidy((by_ways @ target / size**2).item())
         fits = change.factors is None or factor in change.factors
         return factor if fits and (target - factor * by_ways).norm() <= self.limit else None
+
+
+def projected(case):
+    """(weights, target, limit): what is to change, in a few random projections."""
+    known, dice = case.trusted, torch.Generator().manual_seed(5)
+    drawn = torch.randn(PROBES, int(known.sum()), generator=dice, dtype=torch.float64)
+    drawn = drawn.to(case.x.device)
+    weights = drawn.new_zeros(PROBES, case.x.numel())
+    weights[:, case.elements[known]] = drawn
+    target = drawn @ (case.expected[0] - case.sampled[0])[known]
+    allowed = drawn.abs() @ case.limit[0][known]
+    return weights, target, 1e-4 * target.norm() + allowed.norm()
 
 
 def asks_for_a_number(match):

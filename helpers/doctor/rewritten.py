@@ -13,12 +13,13 @@ from torch.autograd.function import BackwardCFunction
 
 from .edits import parsed
 from .effort import WITHOUT_LINES, Work
+from .foreseen import Foresight
 from .forward import nodes
-from .harmless import is_data
+from .harmless import is_data, is_plain
 from .repair import forgiving, size_of
 from .saved import others_stay
 from .slips import of_no_shape, omissions, slips
-from .source import Source, UnsuitableError, at, backwards_seen, in_place_of
+from .source import Source, UnsuitableError, at, backwards_seen, in_place_of, made_in
 from .subject import CallError, graph
 from .surroundings import reseed
 
@@ -71,7 +72,7 @@ class Rewritten:
 
         function: this backward is asked itself, where that tells as much, in a third of the time
         """
-        if [t._version for t in self.guarded] != self.versions:
+        if [t._version for t in self.guarded] != self.versions or self.is_used_up:
             self.start()
         case, run = self.case, self.run
         vs = [torch.zeros_like(t) for t in run.outputs]
@@ -84,6 +85,14 @@ class Rewritten:
             grad = case.subject.backward(run, vs, retain=True)[case.i]
         near = (case.row(grad)[case.elements] - case.expected[0]).abs() <= case.limit[0]
         return bool(near[case.trusted].all()) and torch.equal(vs[case.o], case.vs[0])
+
+    @property
+    def is_used_up(self):
+        """Has something that was edited asked for a gradient through the whole, and let it go?"""
+        try:
+            return self.alone and self.alone[0].saved_tensors is None
+        except RuntimeError:
+            return True
 
     def once(self):
         """Forward and backward."""
@@ -138,10 +147,25 @@ class Rewritten:
         """((Function, name, function), the edit, what gives the words for it)."""
         for cls in {**self.seen, **self.within}:
             for name, helper in places(cls):
-                sieve = self.sieve if name == "backward" and not helper else None
-                for source, function, edit in each(cls, name, helper, edits, self.once, sieve):
+                order = self.ordered if name == "backward" else None
+                for source, function, edit in each(cls, name, helper, edits, self.once, order):
                     said = functools.partial(said_of, source, edit, cls, helper)
                     yield (cls, name, function), edit, said
+
+    def ordered(self, source, cls, helper, edits):
+        """The edits, those first that may mend it, if one Function is all there is."""
+        own = inspect.unwrap(cls.backward)
+
+        def run(function):
+            function = calling(own, cls, helper[0], function) if helper else function
+            vs = [torch.zeros_like(t) for t in self.run.outputs]
+            vs[self.case.o] = self.case.vs[0].clone()
+            return asked(function, *self.alone, vs, records=True)
+
+        if self.alone:
+            with forgiving():
+                return Foresight(source, run, self.case).ordered(edits)
+        return edits if helper else self.sieve(source, cls, edits)
 
     def sieve(self, source, cls, edits):
         """The edits without those of what this gradient does not depend on.
@@ -197,22 +221,12 @@ def alone(run, case):
     return (own[0], ks[0]) if len(ks) == 1 else None
 
 
-def asked(backward, ctx, k, grads):
-    """What it returns as number k."""
+def asked(backward, ctx, k, grads, records=False):
+    """What it returns as number k; records: shall autograd record how?"""
     reseed(1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(records):
         found = backward(ctx, *grads)
     return found[k] if isinstance(found, tuple) else found
-
-
-def made_in(nodes):
-    """(owner, key, node) of all that is assigned or returned."""
-    for node in nodes:
-        match node:
-            case ast.Assign(value=ast.Tuple(elts=parts)) | ast.Return(value=ast.Tuple(elts=parts)):
-                yield from ((parts, k, part) for k, part in enumerate(parts))
-            case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
-                yield node, "value", value
 
 
 def in_order(edits, without, later):
@@ -318,10 +332,10 @@ def names_in(code):
     return list(dict.fromkeys(itertools.chain(code.co_names, *inner)))
 
 
-def each(cls, name, helper, edits, run, sieve=None):
+def each(cls, name, helper, edits, run, order=None):
     """(source, function, edit): the function of this name after each edit of it; run() runs it.
 
-    sieve: (source, cls, edits) -> those to try, in this order
+    order: (source, cls, helper, edits) -> those to try, in this order
     """
     function, saves = inspect.unwrap(getattr(cls, name)), name in ("forward", "setup_context")
     try:
@@ -334,11 +348,13 @@ def each(cls, name, helper, edits, run, sieve=None):
     with forgiving(), in_place_of(cls, name, made):
         run()
     if not all(
-        is_data(v, source.fn) for name, v in values.items() if name not in ("ctx", cls.__name__)
+        is_data(v, source.fn) or source.calls_held and is_plain(v)
+        for name, v in values.items()
+        if name not in ("ctx", cls.__name__)
     ):
         return
     found = edits(source, source.within() | values | source.constants)
-    for edit in sieve(source, cls, found) if sieve else found:
+    for edit in order(source, cls, helper, found) if order else found:
         made = None
         with forgiving(), source.edited(edit.puts):
             made = source.compiled()

@@ -28,6 +28,19 @@ def saving(instead):
         FunctionCtx.save_for_backward = method
 
 
+def is_overwritten(subject):
+    """Has something that forward saves another value once forward returns, unnoticed perhaps?"""
+    kept = []
+
+    def saves(tensors, _):
+        kept.extend((t, t.detach().clone()) for t in tensors if t is not None)
+        return tensors
+
+    with saving(saves):
+        subject.run(subject.values)
+    return any(bool(((t != before) & (t == t)).any()) for t, before in kept)
+
+
 def others_stay(cases, gradients):
     """Are the gradients that were right the same now? Through every output."""
     point = cases[0].point

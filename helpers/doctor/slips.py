@@ -83,7 +83,7 @@ THEN = (
     "{0} * (1 - {1})", "{0} * {1} ** 2", "{1}.gather(1, {0})", "{1}.gather(0, {0})",
     "{0}.gather(1, {1})", "{0}.gather(1, {1}.argsort(1))", "{0}.gather(0, {1}.argsort(0))",
 )  # fmt: skip
-WITH_A_PART = "{0} * {1}", "{0} * ~{1}", "{0} / {1}"
+WITH_A_PART = "{0} * {1}", "{0} + {1}", "{0} - {1}", "{0} * ~{1}", "{0} / {1}"
 COUNT = r"^len\(\w+\)$|^\w+\.(numel\(\)|shape\[-?\w+\]|size\(-?\w+\))$"  # of all, and masked ones?
 LONGEST = 5000  # dimension, of which there may be two by mistake
 
@@ -104,6 +104,7 @@ def slips(source, values):
     yield from in_full(source)
     yield from copied(source, slots, kinds, lambda name: len(name) > 1)
     yield from as_elsewhere(source, values)
+    yield from other_indices(source, of_the_line=True)
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
@@ -134,8 +135,7 @@ def slips(source, values):
         ),
     )
     yield from exchanges(source, slots)
-    yield from before(source, slots)
-    yield from other_indices(source)
+    yield from other_indices(source, of_the_line=False)
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
     yield from of_kinds(source, slots, [functools.partial(permuted, values=values)])
@@ -145,7 +145,8 @@ def slips(source, values):
     )
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
-            yield Edit([(owner, key, parsed(new))], node)
+            if not is_idle(source.up[node][2], node, parsed(new)):
+                yield Edit([(owner, key, parsed(new))], node)
 
 
 def batch_first(source):
@@ -188,7 +189,9 @@ def is_idle(parent, old, new):
         case ast.Call(func=ast.Attribute(attr="transpose"), args=[a, b]):
             return ast.unparse(new) == ast.unparse(b if old is a else a)
         case ast.Compare(comparators=[_]):
-            return isinstance(new, ast.UnaryOp) and isinstance(old, ast.Constant)
+            negative = isinstance(new, ast.UnaryOp) and isinstance(old, ast.Constant)
+            other = parent.comparators[0] if old is parent.left else parent.left
+            return negative or ast.unparse(new) == ast.unparse(other)
     return False
 
 
@@ -212,6 +215,7 @@ def omissions(source, values, terms=False):
     def turned(name):
         return [template.format(name) for template in EACH] if name in kinds else []
 
+    yield from before(source, slots_of(source))
     for owner, key, node in slots:
         yield from (Edit([(owner, key, new)], node) for new in with_other_sums(node))
     for some in (ways, then):
@@ -321,7 +325,8 @@ def in_place_of(source, node, values, kinds):
     if is_name(node):
         name = ast.unparse(node)
         yield from others(name, kinds)
-        yield from scaled(name, kinds, whole_of(source))
+        if not source.saves:  # blocks so large that one is enough are no mend
+            yield from scaled(name, kinds, whole_of(source))
         yield from gathered(name, values)
     elif is_number(node) and not is_sign(source.up[node][2]):
         inside = isinstance(source.up[node][2], ast.Subscript)
@@ -369,11 +374,15 @@ def the_other_way(source):
             yield Edit([(node, "iter", turned)], node.iter)
 
 
-def other_indices(source):
-    """An index, or the place where something is put, that stands elsewhere."""
+def other_indices(source, of_the_line):
+    """An index, or the place where something is put, that stands elsewhere, or in this line."""
     places = [node for node in source.body if isinstance(node, ast.Subscript)]
-    known = {ast.unparse(node.slice): node.slice for node in places}
+    known = {}
     for node in places:
-        for text, index in known.items():
-            if text != ast.unparse(node.slice):
-                yield Edit([(node, "slice", index)], node)
+        lines = known.setdefault(ast.unparse(node.slice), {})
+        lines[source.statement(node)] = node.slice
+    for node in places:
+        for text, lines in known.items():
+            in_line = source.statement(node) in lines
+            if text != ast.unparse(node.slice) and in_line == of_the_line:
+                yield Edit([(node, "slice", next(iter(lines.values())))], node)

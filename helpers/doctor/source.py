@@ -31,6 +31,7 @@ class Source:
     siblings: functions of the class, of one argument; constants: its numbers
     literals, slices: the numbers that forward is written with, and {text: node} of its slices
     elsewhere: (name, expression) of what other methods assign to a name
+    calls_held: does it call what ctx, or a variable, holds? That is to be looked at
     """
 
     def __init__(self, fn, cls, saves=False, caches=False):
@@ -66,7 +67,8 @@ class Source:
         lines = self.definition.body
         if saves:
             lines = [n for n in ast.walk(self.definition) if isinstance(n, ast.stmt) and keeps(n)]
-        if not harmless(fn, lines, cls, caches=caches):
+        self.calls_held = not harmless(fn, lines, cls, caches=caches)
+        if self.calls_held and not harmless(fn, lines, cls, caches=caches, held=True):
             raise UnsuitableError
         Counted().visit(self.definition)
         self.up = {}  # node -> (owner, key, parent)
@@ -228,6 +230,16 @@ class Counted(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(loop, node))
 
 
+def made_in(nodes):
+    """(owner, key, node) of all that is assigned or returned."""
+    for node in nodes:
+        match node:
+            case ast.Assign(value=ast.Tuple(elts=parts)) | ast.Return(value=ast.Tuple(elts=parts)):
+                yield from ((parts, k, part) for k, part in enumerate(parts))
+            case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.Return(value=value):
+                yield node, "value", value
+
+
 def is_of_ctx(node):
     return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ctx"
 
@@ -249,7 +261,8 @@ def only_compute(classes, caches=False):
     try:
         for cls in classes:
             for method in (cls.forward, cls.backward):
-                Source(inspect.unwrap(method), cls, caches=caches)
+                if Source(inspect.unwrap(method), cls, caches=caches).calls_held:
+                    return False
                 loops = [n for n in nodes_of(method) if isinstance(n, ast.While)]
                 if not all(map(ends, loops)):  # nobody knows whether with other numbers, too
                     return False

@@ -137,18 +137,25 @@ class Scope(torch.nn.Module):
 REFUSES_GRAD = r"\.grad\(\)|`?inputs`? (?:parameter|argument)|checkpoint.*valid"
 
 
-def grads_of(outputs, leaves, vs, retain, create):
+def grads_of(subject, outputs, leaves, vs, retain, create):
     """torch.autograd.grad, of a Function, too, that refuses it or adds to `.grad` by itself."""
     for leaf in leaves:
         leaf.grad = None
-    options = {"retain_graph": retain, "create_graph": create}
-    try:
-        grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True, **options)
-    except RuntimeError as refusal:
-        if not re.search(REFUSES_GRAD, str(refusal)):
-            raise
+    options = {"create_graph": create}
+    if not subject.refuses_grad:
+        unknown = subject.refuses_grad is None  # it may have freed a part of the graph before
+        try:
+            grads = torch.autograd.grad(
+                outputs, leaves, vs, retain or unknown, allow_unused=True, **options
+            )
+            subject.refuses_grad = False
+        except RuntimeError as refusal:
+            if not unknown or not re.search(REFUSES_GRAD, str(refusal)):
+                raise
+            subject.refuses_grad = True
+    if subject.refuses_grad:
         with others_kept(outputs, leaves):
-            torch.autograd.backward(outputs, vs, **options)
+            torch.autograd.backward(outputs, vs, retain, **options)
         grads = [None] * len(leaves)
     added = [leaf.grad for leaf in leaves]
     for leaf in leaves:
@@ -212,6 +219,7 @@ class Subject:
         self.recalls = True  # does backward ask for the state of a module?
         self.protects = False  # does backward change what it is handed?
         self.restores = False  # does it free its outputs?
+        self.refuses_grad = None  # may it only be asked by `.backward()`? None: who knows?
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
         chosen = any(t.requires_grad for _, t in slots)
@@ -378,7 +386,7 @@ class Subject:
         kept = [o.detach().clone() for o in outputs] if self.restores else outputs
         reseed(seed)
         with phase("backward"), own_grads() if self.protects else contextlib.nullcontext():
-            do = functools.partial(grads_of, outputs, leaves, vs, retain or create, create)
+            do = functools.partial(grads_of, self, outputs, leaves, vs, retain or create, create)
             grads = self.again(run, do)
         for o, copy_of_o in zip(outputs, kept, strict=True):
             if o.numel() and not has_memory(o):
