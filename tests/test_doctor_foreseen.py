@@ -1,0 +1,384 @@
+"""What an edit would change, foreseen; Functions within what is examined, each by itself."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Function
+
+from helpers.doctor import examine
+from helpers.doctor.cases import Cases
+from helpers.doctor.foreseen import Foresight, Place
+from helpers.doctor.gradient import Case, Point
+from helpers.doctor.rewritten import asked
+from helpers.doctor.slips import omissions, slips
+from helpers.doctor.slopes import Dice
+from helpers.doctor.source import Source, in_place_of
+from helpers.doctor.subject import Subject
+from tests.common import random
+from tests.test_doctor_edits import errors, made
+
+HEAD = """
+import torch
+from torch.autograd import Function
+
+class Layer(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+"""
+BACKWARD = "\n\n    @staticmethod\n    def backward(ctx, g):\n"
+WRONG = {  # (forward, backward); one gradient is examined, that of x
+    "straight on": (
+        """        ctx.save_for_backward(x, w)
+        return x.tanh() * w""",
+        """        x, w = ctx.saved_tensors
+        t = x.tanh()
+        slope = 1 - t
+        gx = g * w * slope
+        return gx, g * t""",
+    ),
+    "a sum over rounds": (
+        """        ctx.save_for_backward(x, w)
+        return sum(x[k] * w[k] ** 2 for k in range(3)) + x.sum()""",
+        """        x, w = ctx.saved_tensors
+        gx, parts = torch.zeros_like(x), []
+        gx += g
+        for k in range(3):
+            parts.append(2 * g * x[k] * w[k])
+            gx[k] += g * w[k]
+        return gx, torch.cat([torch.stack(parts), torch.zeros_like(w[3:])])""",
+    ),
+    "each round by the one before": (
+        """        ctx.save_for_backward(x, w)
+        h = 0.0
+        for k in range(4):
+            h = (w[k] * h + x[k]).sin()
+        return h""",
+        """        x, w = ctx.saved_tensors
+        gx, gw, h, hs = torch.zeros_like(x), torch.zeros_like(w), torch.zeros_like(x[0]), []
+        for k in range(4):
+            hs.append(h)
+            h = (w[k] * h + x[k]).sin()
+        for k in reversed(range(4)):
+            g = g * (w[k] * hs[k] + x[k]).cos()
+            gx[k] = g
+            gw[k] = g * hs[k]
+            g = g * w[0]
+        return gx, gw""",
+    ),
+    "changed in place, and needed": (
+        """        ctx.save_for_backward(x, w)
+        return (x * x * w).cumsum(0)""",
+        """        x, w = ctx.saved_tensors
+        both = x * w
+        gw = g.flip(0).cumsum(0).flip(0) * x * x
+        both *= x
+        both /= x
+        return g.flip(0).cumsum(0).flip(0) * both, gw""",
+    ),
+}  # fmt: skip
+
+
+def foreseen(forward, backward):
+    """(the Function, its source, the case of x, its node, what foresees it)"""
+    layer = made(HEAD + forward + BACKWARD + backward + "\n")
+    inputs = [random(5, seed=k).requires_grad_() for k in range(2)]
+    subject = Subject(layer.apply, inputs, {})
+    case = Case(Point(subject, subject.values, Dice()), 0, 0, 1e-5)
+    node = subject.run(subject.values).outputs[0].grad_fn
+    source = Source(inspect.unwrap(layer.backward), layer)
+
+    def run(function):
+        return asked(function, node, 0, [case.vs[0].clone()], records=True)
+
+    return layer, source, case, Foresight(source, run, case)
+
+
+def values_of(source, case):
+    values = {}
+    layer = case.subject.cls
+    with in_place_of(layer, "backward", source.kept(values)):
+        case.subject.gradients(case.point.values, [case.vs[0]])
+    return source.within() | values
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of edits that nobody would write
+@pytest.mark.parametrize(("forward", "backward"), WRONG.values(), ids=WRONG)
+def test_nothing_that_mends_is_left_out(forward, backward):
+    layer, source, case, sight = foreseen(forward, backward)
+    assert case.wrong.any()
+    values, mending, left_out = values_of(source, case), 0, 0
+    for kind in (slips, omissions):
+        edits = [edit for _, edit in zip(range(1500), kind(source, values), strict=False)]
+        likely, others = sight.parted(edits)
+        kept = {id(edit) for edit in (*likely, *others)}
+        for edit in edits:
+            with source.edited(edit.puts):
+                try:
+                    function = source.compiled()
+                except (SyntaxError, TypeError, ValueError):
+                    continue
+            try:
+                with in_place_of(layer, "backward", function):
+                    right = Cases([case])[0].fits_rows(
+                        case.rows_of(case.subject.run(case.point.values))
+                    )
+            except Exception:
+                right = False
+            mending += right
+            left_out += id(edit) not in kept
+            assert not right or id(edit) in kept, edit
+    assert mending and left_out > 100
+
+
+def test_what_mends_comes_first():
+    _, source, case, sight = foreseen(*WRONG["straight on"])
+    edits = list(slips(source, values_of(source, case)))
+    likely, others = sight.parted(edits)
+    (gx,) = [p for p in sight.places if "slope" in {getattr(n, "id", "") for n in p.nodes}]
+    assert isinstance(gx, Place) and gx.is_exact and gx.times == 1
+    kept = [edit for edit in (*likely, *others) if edit.node in gx.nodes]
+    assert 0 < 3 * len(kept) < len([edit for edit in edits if edit.node in gx.nodes])
+    in_order = list(sight.ordered(edits))
+    assert in_order[: len(likely)] == likely
+
+
+class Cell(Function):
+    """One step of a recurrent layer, whose new state is taken for the old one in backward."""
+
+    @staticmethod
+    def forward(ctx, gates, c):
+        i, f = gates.sigmoid().chunk(2, -1)
+        new = f * c + i
+        ctx.save_for_backward(i, f, c, new)
+        return new.tanh(), new
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gh, gc):
+        i, f, c, new = ctx.saved_tensors
+        gc = gc + gh * (1 - new.tanh() ** 2)
+        gates = torch.cat([gc * i * (1 - i), gc * new * f * (1 - f)], -1)
+        return gates, gc * f
+
+
+class Unnamed(Cell):
+    """Wrong in no way that one edit would mend."""
+
+    @staticmethod
+    def backward(ctx, gh, gc):
+        i, f, c, new = ctx.saved_tensors
+        gates = torch.cat([gc * (i.cos() + 0.31), (gh + gc) * (f + new).exp()], -1)
+        return gates, gc * new.sin() + gh
+
+
+class Recurrent(nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        torch.manual_seed(3)
+        self.cell, self.gates = cell, nn.Linear(5, 4)
+
+    def forward(self, x):
+        h = c = x.new_zeros(len(x), 2)
+        for k in range(x.shape[1]):
+            h, c = self.cell.apply(self.gates(torch.cat([x[:, k], h], -1)), c)
+        return h
+
+
+def test_a_function_within_is_mended_by_itself(monkeypatch):
+    found = errors(examine(Recurrent(Cell).double(), random(3, 4, 3)))
+    assert {f.input for f in found} == {"x", "gates.weight", "gates.bias"}
+    said = {f.change for f in found}
+    assert len(said) == 1 and "`gc * c` stood in place of `gc * new`" in said.pop()
+
+
+def test_a_function_within_that_nothing_mends_is_named():
+    found = errors(examine(Recurrent(Unnamed).double(), random(3, 4, 3)))
+    vague = [f for f in found if f.code == "gradient-wrong"]
+    assert vague and all(f.remedy.startswith("`Unnamed`, which is wrong by itself") for f in vague)
+
+
+class Reverses(Function):
+    """Keeps its output only, and computes again what led to it, with the module's weight."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        y = x + 1
+        ctx.save_for_backward(y)
+        return y * layer.weight.sum() - x * 0.5
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            z = y * ctx.layer.weight.sum()
+        (gy,) = torch.autograd.grad(z, (y,), g)
+        return gy, None
+
+
+class KeepsOutput(Reverses):
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        y = x * layer.weight.sum()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            z = y.sin() * ctx.layer.weight.sum()
+        gy, gw = torch.autograd.grad(z, (y, ctx.layer.weight), g)
+        return gy, None
+
+
+class Applies(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn, self.layer = fn, nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.fn.apply(self.layer(x), self.layer)
+
+
+@pytest.mark.parametrize("fn", [Reverses, KeepsOutput])
+def test_a_backward_that_would_run_within_itself_is_stopped(fn):
+    assert errors(examine(Applies(fn), random(3, 2)))
+
+
+def test_a_graph_that_is_used_up_is_made_anew():
+    layer = made(
+        HEAD + """        y = x.exp()
+        ctx.save_for_backward(x, y, w)
+        return y * w"""
+        + BACKWARD + """        x, y, w = ctx.saved_tensors
+        with torch.enable_grad():
+            t = x.detach().requires_grad_()
+            z = t.exp() * w.detach()
+        (gx,) = torch.autograd.grad(z, (t,), g)
+        some = [y, x]
+        k = 1
+        return gx, g * some[k]
+"""
+    )  # fmt: skip
+    inputs = [random(5, seed=k).requires_grad_() for k in range(2)]
+    (found,) = errors(examine(layer, *inputs))
+    assert found.input == "w" and "stood in place of" in found.change
+
+
+class SharesMemory(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        array = y.numpy()
+        ctx.save_for_backward(y)
+        result = torch.from_numpy(np.sin(array))
+        array[...] = 0.5
+        return result
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y.cos()
+
+
+def test_what_numpy_overwrites_is_noticed():
+    (found,) = errors(examine(SharesMemory, random(5)))
+    assert found.code == "saved-modified"
+    assert found.change == "right if: `save_for_backward` saved copies"
+
+
+TAPS = {}
+
+
+def taps(width, n):
+    if n not in TAPS:
+        TAPS[n] = torch.exp(-(torch.arange(n) ** 2) / width.item())
+    return TAPS[n]
+
+
+def smooth(x, width):
+    return x * taps(width, len(x)).to(x.dtype).sum()
+
+
+def test_what_a_function_keeps_in_a_dict_is_noticed():
+    TAPS.clear()
+    x, width = random(4).requires_grad_(), torch.tensor(2.0, dtype=torch.float64).requires_grad_()
+    (found,) = errors(examine(smooth, x, width))
+    assert (found.code, found.input) == ("parameter-cached", "width")
+    assert found.remedy.endswith(": `TAPS`")
+
+
+class DrawsAgain(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.dice = torch.Generator().manual_seed(1)
+        return x * torch.rand(x.shape, generator=ctx.dice, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.rand(g.shape, generator=ctx.dice, dtype=g.dtype)
+
+
+def test_what_backward_draws_is_pointed_at():
+    found = errors(examine(DrawsAgain, random(5)))
+    assert found[0].code == "backward-not-deterministic"
+    assert found[0].remedy.startswith("what backward draws: `torch.rand(g.shape")
+
+
+class Held(Function):
+    mask = None
+
+    @staticmethod
+    def forward(ctx, x):
+        Held.mask = x > 0
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * Held.mask
+
+
+def test_what_another_call_leaves_is_not_what_backward_changes():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)).double()
+    found = errors(examine(lambda x: Held.apply(net[1](Held.apply(net[0](x)))), random(5, 3)))
+    assert found[0].code == "state-between-calls"
+    assert "`Held.mask` (line " in found[0].remedy
+
+
+class Views(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.view(-1).view(3, 4)
+
+
+def test_where_a_layout_is_refused():
+    found = errors(examine(Views, random(3, 4)))
+    (layout,) = [f for f in found if f.code == "grad-output-layout"]
+    assert "`return g.view(-1).view(3, 4)` (line " in layout.remedy
+    assert layout.remedy.endswith("in `backward`)")
+
+
+def test_a_reentrant_checkpoint_in_float64_is_not_accused():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.within, self.after = (nn.Linear(3, 3) for _ in range(3))
+
+        def forward(self, x):
+            h = torch.utils.checkpoint.checkpoint(self.within, self.before(x), use_reentrant=True)
+            return self.after(h)
+
+    assert examine(Checkpointed().double(), random(4, 3)).ok
