@@ -10,6 +10,8 @@ from .calls import Call, heard_by, is_a_users
 from .forward import nodes
 from .harmless import is_data
 from .repair import Known, forgiving
+from .slopes import is_symmetric
+from .subject import tensors
 
 MOST = 3  # Functions
 
@@ -43,8 +45,9 @@ def apart(exam, trial):
     for cls, call in itertools.islice(calls.items(), MOST):
         with forgiving():
             fn, args, kwargs = call.again()
-            if not all(map(is_data, (*args, *kwargs.values()))):
-                continue  # what a module holds now is not what it held in the whole
+            given = *args, *kwargs.values()
+            if not all(map(is_data, given)) or any(is_symmetric(t) for _, t in tensors(given)):
+                continue  # what a module holds, or what is symmetric, is another thing there
             alone = type(exam)(fn, args, kwargs, True)
             alone.mends = mends
             for finding in alone.report([(trial, ())]).findings:

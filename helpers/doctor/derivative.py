@@ -278,7 +278,7 @@ def diagnosis(exam, cases, mends):
     lost = within and within.code in VAGUE and not within.change  # not even where it is
     changes.vain |= bool(lost)
     if "change" not in words and not WITHOUT_LINES and not lost and (not sharp or is_long(exam)):
-        words |= rewritten(corner or cases, edits, few=sharp) or {}
+        words |= rewritten(corner or cases, edits, few=sharp or changes.vain) or {}
     if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
         words |= (
             repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
@@ -320,7 +320,7 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-LINES, QUICK = 3, 3000
+LINES, QUICK = 3, 800
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write

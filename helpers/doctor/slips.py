@@ -206,8 +206,8 @@ def omissions(source, values, terms=False):
     with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
     then = [(template, name) for template in with_a_name for name in kinds]
     then += [(template, "") for template in AROUND]
-    then += [(template, name) for template in THEN for name in kinds]
     then += [(template, text) for template in WITH_A_PART for text in parts_of(source)]
+    then += [(template, name) for template in THEN for name in kinds]
     if terms:
         some = itertools.product(with_a_name[:2], at_indices(values))
         then = [*some, *then]
