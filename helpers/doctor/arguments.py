@@ -37,7 +37,7 @@ WRONG_ELSEWHERE = error(
 @contextlib.contextmanager
 def caches_kept(subject):
     """Yields the dicts of its Functions, which are what they were afterwards."""
-    caches = [d for cls in subject.applied for d in caches_of(cls)]
+    caches = [d for cls in subject.applied for d in caches_of(cls).values()]
     with dicts_kept(caches):
         yield caches
 

@@ -1,5 +1,6 @@
 """Trials of backward: what it returns, and whether it returns the same once more."""
 
+import ast
 import contextlib
 
 import torch
@@ -13,6 +14,7 @@ from .gradient import Point
 from .kept import kept_outside
 from .report import brief, error, note, warning
 from .slopes import largest, position
+from .source import nodes_of
 from .steps import Effects, watching
 from .subject import CallError, differentiable
 
@@ -105,9 +107,18 @@ def what_backward_returns(exam):
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow in the formula",
+    look="0/0, 0 times inf, and overflow in the formula{half}",
 )
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
+
+
+def halved(exam):
+    """Where a backward uses half precision, in words."""
+    for cls in dict.fromkeys(node._forward_cls for node in nodes(exam)):
+        for node in nodes_of(cls.backward):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="half")) | ast.Attribute(attr="float16"):
+                    yield f"`{ast.unparse(node)}` (line {node.lineno}, in `backward`)"
 
 
 @trial()
@@ -130,6 +141,8 @@ def gradients_are_finite(exam):
             if fine or grad[bad].isnan().any():  # nan is no slope, not even at an edge
                 words = {"what": "nan or inf" if fine else "nan"}
                 words["finite"] = "the slope is" if fine else "input and output are"
+                half = next(halved(exam), "")
+                words["half"] = half and f", of half precision first: {half}"
                 yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
             else:
                 yield SINGULAR(x, seen=seen)

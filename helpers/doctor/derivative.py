@@ -20,7 +20,7 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
-from .kept import idle, kept_outside, of_the_first_call, replaced
+from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced
 from .paths import other_forward
 from .repair import LARGEST, at_last, expressed, forgiving, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
@@ -254,6 +254,9 @@ def diagnosis(exam, cases, mends):
         names = [name for name in names if f".{name}`" in places] or names
         names = " and ".join(f"`{name}`" for name in names)
         return REPLACED, case.input, case.evidence, {"names": names, "places": places}
+    if names := of_caches(case):
+        where = f": {' and '.join(names)}"
+        return FIRST_CALL_KEPT, case.input, case.evidence, {"where": where}
     text, words = named(cases)
     if text.code == "right-here-only" and exam.subject.is_module:
         with forgiving():

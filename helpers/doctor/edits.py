@@ -170,6 +170,8 @@ def calls(node):
     if name == "pad" and len(args) > 1 and isinstance(args[1], (ast.Tuple, ast.List)):
         for pads in other_pads(args[1].elts):
             yield ast.Call(func, [args[0], ast.Tuple(pads, ast.Load()), *args[2:]], keywords)
+    if name in ("var", "std") and not any(k.arg in ("unbiased", "correction") for k in keywords):
+        yield ast.Call(func, args, [*keywords, ast.keyword("unbiased", ast.Constant(False))])
     if name in ("tril", "triu") and len(args) == (not method):
         other = ast.Call(func, [*args, parsed("-1" if name == "tril" else "1")], keywords)
         yield from (other, halved(ast.BinOp(node, Add(), other)))  # of the diagonal: none, or half
@@ -323,8 +325,9 @@ def assignments(line):
             yield ast.Assign([target], value)
         case _:
             return
-    if isinstance(target, ast.Subscript) and isinstance(old, (Add, type(None))):
+    if isinstance(target, ast.Subscript) and isinstance(old, (Add, Sub, type(None))):
         tensor, index = ast.unparse(target.value), target.slice
+        value = negated(value) if isinstance(old, Sub) else value
         items = index.elts if isinstance(index, ast.Tuple) else [index]
         if not any(isinstance(item, (ast.Slice, ast.Constant)) for item in items):
             index = ", ".join(map(ast.unparse, items))

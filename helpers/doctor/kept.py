@@ -11,7 +11,7 @@ from .forward import nodes
 from .gradient import Case, Point
 from .repair import forgiving
 from .slopes import Dice
-from .source import backward_by, is_of_ctx, nodes_of
+from .source import backward_by, is_of_ctx, nodes_of, only_compute
 from .subject import Subject, tensors
 
 
@@ -87,12 +87,11 @@ def changes(method):
 
 
 def caches_of(cls):
-    """The dicts of a Function's class, and of the modules of what it calls."""
-    found = [value for value in vars(cls).values() if isinstance(value, dict)]
+    """{name: dict} of those of a Function's class, and of the modules of what it calls."""
+    own = {f"`{cls.__name__}.{name}`": value for name, value in vars(cls).items()}
     methods = staticmethod, classmethod
     called = [of.__func__ for of in vars(cls).values() if isinstance(of, methods)]
-    found += dicts_of(called).values()
-    return list({id(value): value for value in found}.values())
+    return {a: value for a, value in own.items() if isinstance(value, dict)} | dicts_of(called)
 
 
 def dicts_of(functions):
@@ -138,9 +137,11 @@ def replaced(case):
 
         def way(apply, cls, *args, held=held, late=late, **kwargs):
             found = held_outside(cls, args)
+            given = [(t, t.detach().clone()) for _, t in tensors(args)]
             result = apply(cls, *args, **kwargs)
             for node in {t.grad_fn for _, t in tensors(result)} - {None}:
                 held[node] = held_outside(cls, (*args, *vars(node).values())) if late else found
+                held[node] = held[node] + on_ctx(node, None if late else given)
             return result
 
         with forgiving(), applied(way):
@@ -151,11 +152,35 @@ def replaced(case):
     return []
 
 
+def of_caches(case):
+    """The names of the dicts that Functions keep, if the gradient is right once they are empty."""
+    caches = {a: d for cls in case.subject.applied for a, d in caches_of(cls).items()}
+
+    def way(apply, *args, **kwargs):
+        for cache in caches.values():
+            cache.clear()
+        return apply(*args, **kwargs)
+
+    if any(caches.values()) and only_compute(case.subject.applied, caches=True):
+        with forgiving(), dicts_kept(caches.values()), applied(way):
+            if case.fits_rows(case.rows_of(case.subject.run(case.point.values))):
+                return [name for name, cache in caches.items() if cache]
+    return []
+
+
 def held_outside(cls, values):
     """(owner, name, value) of the tensors and numbers that a class and some objects hold."""
     owners = [cls, *(v for v in values if hasattr(v, "__dict__") and not torch.is_tensor(v))]
     found = [(o, name, value) for o in owners for name, value in attributes(o).items()]
     return [(o, name, v.detach().clone() if torch.is_tensor(v) else v) for o, name, v in found]
+
+
+def on_ctx(node, given):
+    """(node, name, value) of the tensors on ctx, as they are, or as some of them were given."""
+    held = [(name, t) for name, t in vars(node).items() if torch.is_tensor(t)]
+    if given is None:
+        return [(node, name, t.detach().clone()) for name, t in held]
+    return [(node, name, before) for name, t in held for x, before in given if x is t]
 
 
 def attributes(owner):

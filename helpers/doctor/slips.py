@@ -255,6 +255,9 @@ def of_no_shape(source, values):
                     case ast.Assign(targets=[ast.Name(id=name)]) if name in numbers_only:
                         yield edit
     yield from of_kinds(source, slots_of(source), (scattered,))
+    for owner, key, node in slots_of(source):
+        if re.search(COUNT, ast.unparse(node)):
+            yield from (Edit([(owner, key, parsed(new))], node) for new in counted(values))
 
 
 def dims(value):
@@ -340,9 +343,18 @@ def in_place_of(source, node, values, kinds):
         yield from (name for name, kind in kinds.items() if kind == "number")
     yield from at_an_index(node, values)
     if re.search(COUNT, ast.unparse(node)):
-        masks = [n for n, t in values.items() if getattr(t, "dtype", None) is torch.bool]
-        yield from (f"{name}.sum()" for name in masks)
+        yield from counted(values)
         yield from (name for name, kind in kinds.items() if kind in ("int", "number"))
+    elif is_name(node) and kinds.get(ast.unparse(node)) == "int":
+        if isinstance(getattr(source.up[node][2], "op", None), (ast.Mult, ast.Div)):
+            yield from (name for name, kind in kinds.items() if kind == "number")
+
+
+def counted(values):
+    """How many a mask lets through."""
+    for name, value in values.items():
+        if getattr(value, "dtype", None) is torch.bool:
+            yield f"{name}.sum()"
 
 
 def at_an_index(node, values):

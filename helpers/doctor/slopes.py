@@ -183,8 +183,10 @@ def central(plus, minus, y, steps, eps, size):
     reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
     noise = 16 * eps * reach / h
     wide, narrow = (p + m - 2 * y).abs() / h, (near_p + near_m - 2 * y).abs() / small
-    kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise)
-    lost = (p == y) & (m == y)  # in rounding
+    rounding = 16 * eps * size / small  # what has been summed, as in an FFT, may be as large
+    kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise + rounding)
+    still = (p == y) & (m == y)
+    lost = still & (near_p == y) & (near_m == y)  # in rounding, which may move it at random
     error = (value - second).abs() + noise
     fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
