@@ -345,6 +345,102 @@ def test_what_another_call_leaves_is_not_what_backward_changes():
     assert "`Held.mask` (line " in found[0].remedy
 
 
+class Runs(Function):
+    """Divides by what is kept on ctx, which the module then changes in place."""
+
+    @staticmethod
+    def forward(ctx, x, mean):
+        ctx.mean = mean
+        y = x / mean
+        mean.mul_(0.9).add_(0.1 * x.detach().abs().mean())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / ctx.mean, None
+
+
+class Running(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(2.0))
+
+    def forward(self, x):
+        return Runs.apply(x, self.mean)
+
+
+def test_what_is_on_ctx_and_changed_since_is_named():
+    found = errors(examine(Running(), random(5)))
+    assert [f.code for f in found] == ["state-replaced"]
+    assert "with the `mean` of the time of forward" in found[0].message
+
+
+SCALES = {}
+
+
+class Cached(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        key = tuple(x.shape)
+        if key not in SCALES:
+            SCALES[key] = x.cos()
+        ctx.key = key
+        ctx.save_for_backward(x, w)
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w * SCALES[ctx.key], g * x.sin()
+
+
+def test_what_the_first_call_has_left_in_a_dict_is_named():
+    SCALES.clear()
+    found = errors(examine(Cached, random(5), random(5, seed=1)))
+    assert [(f.code, f.input) for f in found] == [("first-call-kept", "x")]
+    assert found[0].remedy == "what is made once, and kept: `SCALES`"
+    before = {key: t.clone() for key, t in SCALES.items()}
+    examine(Cached, random(5), random(5, seed=1))
+    assert all(torch.equal(SCALES[key], t) for key, t in before.items())
+
+
+class Halves(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 1e6 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 1e6 * (1e6 * g).half().to(g.dtype)
+
+
+def test_where_half_precision_overflows():
+    (found,) = errors(examine(Halves, random(4)))
+    assert found.code == "backward-not-finite"
+    assert "half precision first: `(1000000.0 * g).half()` (line " in found.remedy
+
+
+class Filters(Function):
+    """Its output is rounded as its largest element is, though most do not depend on one input."""
+
+    @staticmethod
+    def forward(ctx, x, h):
+        n = x.shape[-1]
+        ctx.save_for_backward(h)
+        return torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(h, n=n), n=n)
+
+    @staticmethod
+    def backward(ctx, g):
+        (h,) = ctx.saved_tensors
+        n = g.shape[-1]
+        return torch.fft.irfft(torch.fft.rfft(g) * torch.fft.rfft(h, n=n), n=n), None
+
+
+def test_what_rounding_moves_is_no_kink():
+    found = errors(examine(Filters, random(2, 300).requires_grad_(), random(7)))[0]
+    assert "`torch.fft.rfft(h, n=n).conj()` stood in place of" in found.change
+
+
 class Views(Function):
     @staticmethod
     def forward(ctx, x):

@@ -359,6 +359,35 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
         return g * w * slope, g * torch.where(x.abs() < 0.7, x**2 / 24, x.sin()), None""",
         "`x / 12` stood in place of `x / 24`",
     ),
+    "subtracted at an index that is repeated": (
+        """        k = ctx.k = torch.tensor([0, 2, 2, 1, 0])
+        ctx.save_for_backward(x, w)
+        return w - x[k]""",
+        """        x, w = ctx.saved_tensors
+        gx = torch.zeros_like(x)
+        gx[ctx.k] -= g
+        return gx, g, None""",
+        "`gx.index_put_((ctx.k,), -g, accumulate=True)` stood in place of `gx[ctx.k] -= g`",
+    ),
+    "a variance that is unbiased": (
+        """        ctx.save_for_backward(x, w)
+        return w * x.var(0, unbiased=False).sqrt()""",
+        """        x, w = ctx.saved_tensors
+        deviation = x.var(0).sqrt()
+        centred = x - x.mean(0)
+        of_x = (g * w).sum() * centred / (len(x) * x.var(0, unbiased=False).sqrt())
+        return of_x, g * deviation, None""",
+        "`x.var(0, unbiased=False).sqrt()` stood in place of `x.var(0).sqrt()`",
+    ),
+    "a number for a count of each": (
+        """        ctx.k, ctx.counts = 3, torch.tensor([1.0, 2, 3, 2, 1], dtype=x.dtype)
+        ctx.save_for_backward(x, w)
+        return x * w / ctx.counts""",
+        """        x, w = ctx.saved_tensors
+        counts = ctx.counts
+        return g * w / ctx.k, g * x / counts, None""",
+        "`counts` stood in place of `ctx.k`",
+    ),
 }
 
 
