@@ -63,6 +63,7 @@ class Rewritten:
 
     def start(self):
         self.run = self.case.subject.run(self.case.point.values)
+        self.nodes = [n for n in graph(self.run.outputs) if isinstance(n, BackwardCFunction)]
         self.guarded = [*self.run.saved, *self.run.passed, *self.run.outputs]
         self.versions = [t._version for t in self.guarded]
         self.alone = None if self.within else alone(self.run, self.case)
@@ -90,7 +91,7 @@ class Rewritten:
     def is_used_up(self):
         """Has something that was edited asked for a gradient through the whole, and let it go?"""
         try:
-            return self.alone and self.alone[0].saved_tensors is None
+            return any(node.saved_tensors is None for node in self.nodes)
         except RuntimeError:
             return True
 
