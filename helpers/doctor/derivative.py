@@ -109,6 +109,8 @@ def derivative_of_forward(exam):
         others = len({i for (i, _), verdict in verdicts.items() if verdict == "unknown"})
         if others:
             break
+    right_here = {(i, o) for i in range(len(points[0])) for o in range(len(outputs))}
+    right_here -= {io for p, _, _, io, _ in to_judge if p == 0}
     inputs = sorted({i for _, _, _, (i, _), _ in to_judge})
     if inputs:
         at_once = 1 if is_large(points[0]) or subject.is_slow else min(2, len(points))
@@ -133,6 +135,8 @@ def derivative_of_forward(exam):
             if case.wrong.any() and not adds_up(point, case):
                 yield KINK(subject.inputs[i])
                 continue
+            if p == 0 and not case.wrong.any() and case.whole:
+                right_here.add((i, o))
             # If not all elements are examined, the wrong one may not be among them.
             if case.wrong.any() or (verdict == "wrong" and case.sparse):
                 wrong.setdefault((i, o), {})[p] = case
@@ -148,7 +152,7 @@ def derivative_of_forward(exam):
     of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
     # What explains a gradient that is not zero may explain that another one is.
     for io, cases in sorted(of_all.items(), key=lambda item: not item[1][0].given.any()):
-        cases.elsewhere = 0 not in wrong[io] and len(points) > 1
+        cases.elsewhere = io in right_here and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         cases.wrong_through, cases.all = known_wrong, list(of_all.values())
         if mends is None:

@@ -38,7 +38,7 @@ def whose(cases):
 
 @cause(
     "right-here-only",
-    "The gradient of {x} is right at the given point but wrong at others.",
+    "The gradient of {x} looks right at the given point, but is wrong at others.",
     look="constants that belong to one input, and branches",
     before=("factor-missing", "partly-right"),  # elsewhere a number written into backward is a
     # wrong factor, and a mask that is kept a wrong mask

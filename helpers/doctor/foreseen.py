@@ -18,7 +18,7 @@ from .repair import flat, projected
 from .source import at, made_in
 from .subject import of_a_signal
 
-PROBE, AT_ONCE, LOOKS = "what_the_doctor_probes", 500, 100_000
+PROBE, AT_ONCE, LOOKS = "what_the_doctor_probes", 500, 40_000
 MOST = 8000  # edits
 HARM = r"\w_\(|\b(append|extend|insert|next|pop|setdefault|update)\(|:="  # changes what is there
 
@@ -119,8 +119,9 @@ class Foresight:
     def ordered(self, edits):
         """These edits, those first that may mend it; some without those that cannot."""
         edits, later = itertools.islice(edits, MOST), []
-        last = any(place.times > 1 for place in self.places)  # each run may take long
-        while self.looks > 0 and (some := list(itertools.islice(edits, AT_ONCE))):
+        times = max((place.times for place in self.places), default=0)
+        last, lot = times > 1, max(20, min(AT_ONCE, LOOKS // (8 * times or 1)))
+        while self.looks > 0 and (some := list(itertools.islice(edits, lot))):
             likely, others = self.parted(some)
             yield from likely
             if last:
