@@ -95,8 +95,8 @@ CHANGES = [  # (step, what it should make, words)
     (of(torch.exp, A), -B, "-`b` stood in place of it all"),
     (of(torch.exp, A), 3 * B, "3 times `b` stood in place of it all"),
     (of(torch.exp, A), COLUMN[:, None].expand(3, 4),
-     "`column[..., None]` stood in place of it all"),
-    (of(torch.exp, A), ROW.expand(3, 4), "`row` stood in place of it all"),
+     "`column[..., None]`, expanded, stood in place of it all"),
+    (of(torch.exp, A), ROW.expand(3, 4), "`row`, expanded, stood in place of it all"),
     (of(torch.exp, A), A.exp() * B, "it all were multiplied by `b`"),
     (of(torch.exp, A), 2 * A.exp() * B, "it all were multiplied by `b` and multiplied by 2"),
     (of(torch.exp, A), A.exp() / POSITIVE, "it all were divided by `positive`"),
@@ -141,7 +141,7 @@ CHANGES = [  # (step, what it should make, words)
     (of(torch.exp, A), B * (C - (C * B).sum(1, True)),
      "`b * (c - (c * b).sum(-1, keepdim=True))` stood in place of it all"),
     (of(torch.exp, A), (B - C).mean(0, True).expand(3, 4),
-     "`(b - c).mean(-2, keepdim=True)` stood in place of it all"),
+     "`(b - c).mean(-2, keepdim=True)`, expanded, stood in place of it all"),
 ]  # fmt: skip
 
 

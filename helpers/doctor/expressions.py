@@ -301,8 +301,11 @@ def direction(expression, step):
 
 
 def replacing(step, e):
+    same = e.of(step.scope, step.value).shape == step.value.shape
+    how = "" if same else ", expanded,"
     return Change(
-        lambda f: f"{times(f, str(e))} stood in place of {step.text}", lambda s: direction(e, s)
+        lambda f: f"{times(f, str(e))}{how} stood in place of {step.text}",
+        lambda s: direction(e, s),
     )
 
 
