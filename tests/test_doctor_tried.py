@@ -378,8 +378,7 @@ class SoftOverlap(Function):
         return g * slope * p * (1 - p), g * (overlap - 2 * p) / total / z.size(1)
 
 
-def test_what_asks_for_no_number_is_tried_first(monkeypatch):
-    monkeypatch.setattr("helpers.doctor.derivative.rewritten", lambda *_, **__: None)
+def test_what_asks_for_no_number_is_tried_first():
     y = (torch.arange(18).reshape(6, 3) % 3 == 0).double()
     (found,) = errors(examine(SoftOverlap, random(6, 3), y))
     assert found.change == "right if: `overlap` were added to `-(2 * y)`"

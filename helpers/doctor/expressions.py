@@ -2,6 +2,7 @@
 
 import ast
 import bisect
+import contextlib
 import functools
 import itertools
 import re
@@ -301,12 +302,13 @@ def direction(expression, step):
 
 
 def replacing(step, e):
-    same = e.of(step.scope, step.value).shape == step.value.shape
-    how = "" if same else ", expanded,"
-    return Change(
-        lambda f: f"{times(f, str(e))}{how} stood in place of {step.text}",
-        lambda s: direction(e, s),
-    )
+    def words(factor):
+        how = ""
+        with contextlib.suppress(KeyError, RuntimeError):  # in another round it has other names
+            how = ", expanded," * (e.of(step.scope, step.value).shape != step.value.shape)
+        return f"{times(factor, str(e))}{how} stood in place of {step.text}"
+
+    return Change(words, lambda s: direction(e, s))
 
 
 def multiplied(step, e, how="multiplied", power=1):
