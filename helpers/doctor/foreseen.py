@@ -19,7 +19,7 @@ from .source import at, made_in
 from .subject import of_a_signal
 
 PROBE, AT_ONCE, LOOKS = "what_the_doctor_probes", 500, 40_000
-MOST = 8000  # edits
+MOST = 6000  # edits
 HARM = r"\w_\(|\b(append|extend|insert|next|pop|setdefault|update)\(|:="  # changes what is there
 
 

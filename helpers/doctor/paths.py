@@ -18,7 +18,7 @@ from .slopes import largest
 from .through import Through, as_plain_code, is_plain
 
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
-RUNS, LOOKS, TRIED = 200, 5000, 30  # at most: changes that are made; looked at; made in a loop
+RUNS, LOOKS, TRIED = 200, 3500, 30  # at most: changes that are made; looked at; made in a loop
 PROBES = 5
 NUMBERS = of_steps.with_another_number, of_steps.with_another_float
 SIMPLE = {0, -1, 2, 0.5}

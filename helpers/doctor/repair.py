@@ -22,7 +22,7 @@ from .steps import STEPS, Return, Watch, watching
 from .subject import CallError, of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
-CHANGES, RUNS = 15000, 300  # at most
+CHANGES, RUNS = 10000, 300  # at most
 PROBES = 5
 FEW = 20  # runs of a long backward
 MANY, POINTS, MATCHES = 12, 4, 1000  # elements that fit by no chance; more points; found, at most

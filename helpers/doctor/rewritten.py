@@ -26,7 +26,7 @@ from .surroundings import reseed
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 SMALL, LARGEST = 5000, 500_000  # elements of all inputs and outputs
 FEW = 300  # runs for what has a name
-RUNS, SECONDS, COMPILING = 1600, 2.0, 30000  # at most, about
+RUNS, SECONDS, COMPILING = 1600, 1.5, 30000  # at most, about
 
 
 def rewritten(cases, known, edits=slips, few=False):

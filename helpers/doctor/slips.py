@@ -7,16 +7,7 @@ import re
 
 import torch
 
-from .edits import (
-    KINDS,
-    MODULES,
-    Edit,
-    bracketed,
-    numbers,
-    parsed,
-    scattered,
-    with_other_sums,
-)
+from .edits import KINDS, MODULES, Edit, bracketed, numbers, parsed, scattered, with_other_sums
 from .harmless import NEVER
 from .lines import of_a_line, statements
 from .rearranged import (
@@ -139,9 +130,8 @@ def slips(source, values):
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
     yield from of_kinds(source, slots, [functools.partial(permuted, values=values)])
-    whole = whole_of(source)
     yield from of_one_name(
-        source, slots, lambda name: [*others(name, kinds), *scaled(name, kinds, whole)]
+        source, slots, lambda name: [*others(name, kinds), *multiples(source, name, kinds)]
     )
     for owner, key, node in slots:
         for new in in_place_of(source, node, values, kinds):
@@ -173,6 +163,11 @@ def batch_first(source):
 def whole_of(source):
     """The whole numbers above 1 that forward is written with."""
     return [n for n in source.literals if type(n) is int and n > 1]
+
+
+def multiples(source, name, kinds):
+    """Of a whole number: but not of what forward keeps, as blocks so large that one is enough."""
+    return () if source.saves else scaled(name, kinds, whole_of(source))
 
 
 def of_kinds(source, slots, kinds):
@@ -328,8 +323,7 @@ def in_place_of(source, node, values, kinds):
     if is_name(node):
         name = ast.unparse(node)
         yield from others(name, kinds)
-        if not source.saves:  # blocks so large that one is enough are no mend
-            yield from scaled(name, kinds, whole_of(source))
+        yield from multiples(source, name, kinds)
         yield from gathered(name, values)
     elif is_number(node) and not is_sign(source.up[node][2]):
         inside = isinstance(source.up[node][2], ast.Subscript)
@@ -360,11 +354,11 @@ def counted(values):
 def at_an_index(node, values):
     """In the place of a reduction over one dimension, the elements that an index picks."""
     match node:
-        case ast.Attribute(value=ast.Call() as call, attr="values"):
-            pass
-        case ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0)):
-            pass
-        case ast.Call(func=ast.Attribute(attr="sum" | "mean" | "amax" | "amin" | "prod")) as call:
+        case (
+            ast.Attribute(value=ast.Call() as call, attr="values")
+            | ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=0))
+            | (ast.Call(func=ast.Attribute(attr="sum" | "mean" | "amax" | "amin" | "prod")) as call)
+        ):
             pass
         case _:
             return
