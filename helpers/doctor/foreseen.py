@@ -14,7 +14,7 @@ import torch
 
 from .changes import is_real
 from .edits import parsed
-from .repair import flat, projected
+from .repair import flat, forgiving, projected
 from .source import at, made_in
 from .subject import of_a_signal
 
@@ -109,7 +109,7 @@ class Foresight:
             moves.append(dice.like(value))
             return value + moves[-1]
 
-        with contextlib.suppress(Exception):
+        with forgiving():
             found = self.gradient(moved, [(number, place)])
             change = self.weights @ flat([found.detach() - self.given.detach()])
             foreseen = sum(s @ flat([m]) for s, m in zip(place.slopes, moves, strict=True))
@@ -159,7 +159,6 @@ class Foresight:
         """What each trial changes; moves: of what is made at these places, for the next turns."""
         turns = dict.fromkeys(of_places, 0)
         self.looks -= sum(self.places[n].times * len(trials) for n, trials in of_places.items())
-
         within = []
 
         def tried(number, value, variables):
@@ -174,7 +173,7 @@ class Foresight:
             within.clear()
             return value + moves.like(value) if moves else value
 
-        with contextlib.suppress(Exception):
+        with forgiving():
             self.gradient(tried, [(number, self.places[number]) for number in of_places])
 
     def find_surprises(self, number, trials):
