@@ -124,7 +124,7 @@ EXERCISE_1 = Exercise(
         ("return grad_output", "return grad_output * self.x / self.x", "return x", "self.x = x\n"
          "        return x", "makes nan or inf in the gradient of `x`"),
         ("self.constant = constant", "pass",
-         "has no attribute 'constant'. Look at: `return x + self.constant`."),
+         "has no attribute 'constant'. Look at: `return x + self.constant` (line"),
         ("self.constant", "AddConstant.constant",
          "two instances with other constants disturb each other"),
         ("+ self.constant", "+ 2.5", "for AddConstant(-1.0)"),
