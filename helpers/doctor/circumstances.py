@@ -1,6 +1,7 @@
 """Trials of backward under other circumstances: what it is handed, and for which inputs."""
 
 import contextlib
+import inspect
 import re
 
 import torch
@@ -285,7 +286,9 @@ def parameters_without_a_gradient(exam):
                 before = held_by(fresh.scope.module)
                 if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
                     yield CACHED(x, severity=severity, where=new_in(fresh, before))
-        elif grad is None and computes(subject.fn, 2, caches=True):
+        elif (
+            grad is None and inspect.isfunction(subject.fn) and computes(subject.fn, 2, None, True)
+        ):
             caches = dicts_of([subject.fn])
             with contextlib.suppress(CallError), dicts_kept(caches.values()):
                 after = subject.forward(values)

@@ -19,7 +19,7 @@ ALIKE = [  # what is taken for each other
         "exp expm1", "log log1p log2 digamma lgamma", "sigmoid tanh softmax", "min max amin amax",
         "minimum maximum", "zeros_like ones_like", "repeat repeat_interleave tile expand",
         "argmax argmin argsort", "floor ceil round trunc", "sqrt rsqrt square",
-        "scatter_ scatter_add_ add_", "index_add index_select", "gt ge lt le", "real imag",
+        "scatter_add_ add_", "index_add index_select", "gt ge lt le", "real imag",
         "rfft irfft fft ifft", "fft2 ifft2 rfft2 irfft2", "asin acos atan", "mm matmul mul",
         "div mul", "add sub", "conv1d conv_transpose1d", "conv2d conv_transpose2d",
         "unbind split chunk", "gather scatter take_along_dim", "abs square sign",
@@ -174,7 +174,8 @@ def calls(node):
         yield ast.Call(func, args, [*keywords, ast.keyword("unbiased", ast.Constant(False))])
     if name in ("tril", "triu") and len(args) == (not method):
         other = ast.Call(func, [*args, parsed("-1" if name == "tril" else "1")], keywords)
-        yield from (other, halved(ast.BinOp(node, Add(), other)))  # of the diagonal: none, or half
+        both = ast.BinOp(node, Add(), other)
+        yield from (other, ast.BinOp(both, Div(), ast.Constant(2)))  # no diagonal, or half of it
     yield from scattered(node)
     if name == "lu_solve" and len(args) == 3:
         yield ast.Call(func, args, [*keywords, ast.keyword("adjoint", ast.Constant(True))])
@@ -207,10 +208,6 @@ def other_dimensions(node):
             for dims in ((old[0] - 1, *old), (*old, old[-1] + 1), (0, *old)):
                 if len(set(dims)) == len(dims) and (dims[0] < 0) == (dims[-1] < 0):
                     yield parsed(str(dims))
-
-
-def halved(node):
-    return ast.BinOp(node, Div(), ast.Constant(2))
 
 
 def scattered(node):

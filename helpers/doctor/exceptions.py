@@ -95,10 +95,7 @@ def told(subject, raised, text=None, x=None, **words):
     seen = {"message": f"{type(raised.error).__name__}: {said}"}
     pattern, meant = next((p, text) for p, text in EXCEPTIONS.items() if re.search(p, said))
     if text and meant is not GRAD_OUTPUT_MODIFIED:
-        finding = text(x, seen=seen, fails="fails with", **words)
-        if place := users_line(raised.error):
-            finding.remedy += f": {place}"
-        return finding
+        return placed(text(x, seen=seen, fails="fails with", **words), users_line(raised.error))
     groups = re.search(pattern, said).groups()
     if meant is GRADIENT_SHAPE:
         return wrong_shape(subject, groups, seen)
@@ -118,8 +115,12 @@ def told(subject, raised, text=None, x=None, **words):
         words["stored"] = "what forward stores on ctx" if late else words["line"]
     if meant.code == "gradient-type":
         words["article"] = "an" if groups[0][0] in "aeiou" else "a"
-    finding = meant(seen=seen, groups=groups, **words)
-    if place not in finding.remedy:
+    return placed(meant(seen=seen, groups=groups, **words), place)
+
+
+def placed(finding, place):
+    """The finding; where it says what to look at, and there is a place, with that."""
+    if finding.remedy and place not in finding.remedy:
         finding.remedy += f": {place}"
     return finding
 

@@ -175,6 +175,9 @@ class Foresight:
 
         with forgiving():
             self.gradient(tried, [(number, self.places[number]) for number in of_places])
+            return
+        for trial in itertools.chain(*of_places.values()):
+            trial.is_odd = True
 
     def find_surprises(self, number, trials):
         """What changes more, or less, once it has been made otherwise before, nobody foresees."""
