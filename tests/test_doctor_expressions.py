@@ -56,7 +56,7 @@ MISSING = {  # what is wrong: (forward, backward, what is said)
         a = ctx.a
         parts = torch.stack([g * w, g * x / (a - 1)])
         return parts[0], parts[1], None""",
-        "were divided by `ctx.a - 1`",
+        "`parts[0] / (a - 1)` stood",
     ),
     "a factor in each round of a loop": (
         """        ctx.save_for_backward(x, w)

@@ -12,6 +12,7 @@ from torch.autograd import Function
 
 from helpers.doctor import examine
 from helpers.doctor.cuts import Uncut, uncut
+from helpers.doctor.rewritten import NothingFound
 from helpers.doctor.through import operands
 from tests import other_forwards
 from tests.common import random
@@ -128,6 +129,12 @@ def errors(report):
     return [f for f in report.findings if f.severity == "error"]
 
 
+def backward_is_taken_as_it_is(monkeypatch):
+    """What would be sought in it comes before what forward may be taken for."""
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    monkeypatch.setattr("helpers.doctor.derivative.rewritten", lambda *_, **__: NothingFound())
+
+
 @pytest.mark.parametrize(
     ("function", "shapes", "others", "said", "edits"),
     AS_IF,
@@ -136,8 +143,7 @@ def errors(report):
 def test_the_gradient_is_that_of_the_forward_that_is_named(
     function, shapes, others, said, edits, monkeypatch
 ):
-    for before in ("repair", "rewritten"):  # which come first
-        monkeypatch.setattr(f"helpers.doctor.derivative.{before}", lambda *_, **__: None)
+    backward_is_taken_as_it_is(monkeypatch)
     inputs = [random(*shape, seed=k).requires_grad_() for k, shape in enumerate(shapes)]
     found = errors(examine(function, *inputs, *others))
     assert all(f.change.startswith("as if: ") for f in found)
@@ -340,8 +346,7 @@ class Clamps(Function):
 
 
 def test_what_autograd_would_not_have_seen(monkeypatch):
-    for other in ("repair", "rewritten"):
-        monkeypatch.setattr(f"helpers.doctor.derivative.{other}", lambda *_, **__: None)
+    backward_is_taken_as_it_is(monkeypatch)
     changes = [f.change for f in examine(lambda x: Clamps.apply(x + 0), random(3, 4)).findings]
     assert "as if: autograd did not see `x.clamp_(-0.5, 0.5)`" in changes
 

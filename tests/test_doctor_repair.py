@@ -53,7 +53,7 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      ("(g - g.mean(-1, keepdim=True) - y * (g * y).mean(-1, keepdim=True))",
       "(g - g.mean((-2, -1), keepdim=True) - y * (g * y).mean((-2, -1), keepdim=True))")),
     (Gate, [(3, 4), (3, 4), (4, 4)], (),
-     "`grad_output * (1 - z)` were added to `da @ w.mT`",
+     "`dx + grad_output * (1 - z), grad_output * z,",
      ("return dx,", "return dx + grad_output * (1 - z),")),
     (Rotary, [(3, 4)], (random(3, 2).detach(),),
      "`b * c - a * s` stood in place of `b * c + a * s`",
@@ -64,8 +64,9 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
      (".sum(0)", ".sum(1)")),
     (Leaky, [(4,)], (INDEX,), "`torch.where(picked > 0, 1.0, 0.3).to(x)` stood",
      ("1.0, 0.1)", "1.0, 0.3)")),
-    (Temperature, [(3, 4)], (0.7,), "`y * inner` were divided by `ctx.tau`",
-     ("+ y * inner,", "+ y * inner / ctx.tau,")),
+    (Temperature, [(3, 4)], (0.7,), "keepdim=True)) / ctx.tau` stood",
+     ("inner = grad_output - (grad_output * y).sum(-1, keepdim=True)",
+      "inner = (grad_output - (grad_output * y).sum(-1, keepdim=True)) / ctx.tau")),
     (Segments, [(6,)], (INDEX,),
      "of `p * grad_output` over equal `segment` were subtracted from `p * grad_output`",
      ("return dx", "return dx - p * torch.zeros_like(p).index_add(0, segment, dx)[segment]")),
@@ -74,12 +75,12 @@ CHANGES = [  # (Function, shapes, other arguments, what is said, the change in t
     (Recomputed, [(3, 4), (3, 4), (4, 4)], (),
      "`(moved @ w).tanh()` stood in place of `(x @ w).tanh()`",
      ("t = (x @ w)", "t = (moved @ w)")),
-    (Steps, [(5,), (3,)], (), "`grad_output * term` were multiplied by `w`",
-     ("add_(grad_output * term)", "add_(grad_output * term * w)")),
+    (Steps, [(5,), (3,)], (), "`(k + 1) * x ** k * w` stood",
+     ("(k + 1) * x**k", "(k + 1) * x**k * w")),
     (InPlace, [(3, 4), (4, 2)], (), "`(inner * x).mul_(2.0)` stood",
      ("mul_(3.0)", "mul_(2.0)")),
     (Shared, [(3, 4), (3, 4), (4, 4)], (),
-     "`grad_output * slope` were added to what is returned for `x`",
+     "`both + grad_output * slope, 2 * both,",
      ("return both,", "return both + grad_output * slope,")),
     (Masked, [(4, 3), (4, 3)], (), "`p` stood in place of `s.softmax(-1)`",
      ("s.softmax(-1))", "p)")),
@@ -304,7 +305,7 @@ class Divides(Function):
 
 def test_a_number_in_the_place_of_another_is_tried_as_it_is_said():
     finding = next(f for f in examine(Divides, random(3, 4), 0.7).findings if f.change)
-    assert "were divided by `ctx.c`" in finding.change
+    assert ".cos() / ctx.c / ctx.c` stood" in finding.change
 
 
 class NearlyLinear(Function):

@@ -296,7 +296,7 @@ SLIPS = {  # forward, backward, what is said
         """        x, w = ctx.saved_tensors
         y = x * w
         return g * y**3, g * y**2 * x, None""",
-        "`y ** 2 * w` stood in place of `y**3`",
+        "`(y ** 2 * w)` stood in place of `y**3`",
     ),
     "a dimension in parts": (
         """        ctx.save_for_backward(x, w)

@@ -11,8 +11,9 @@ from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 
 from helpers.doctor import examine, rewritten
+from helpers.doctor.omissions import omissions
 from helpers.doctor.rearranged import folded
-from helpers.doctor.slips import of_no_shape, omissions, slips
+from helpers.doctor.slips import of_no_shape, slips
 from helpers.doctor.source import Source
 from tests.common import random
 from tests.test_doctor_edits import errors
@@ -70,7 +71,8 @@ class TwoOutputs(Function):
 def test_what_is_right_through_another_output_is_what_it_was():
     found = errors(examine(TwoOutputs, random(4), random(4, seed=1)))
     assert {f.through for f in found} == {"`output[1]`"}
-    words = "right if: `g_cell` were added to `g * (x.sin() * gate).exp()`"
+    old = "g * (x.sin() * gate).exp()"
+    words = f"right if: `{old} + g_cell` stood in place of `{old}`"
     assert [f.change for f in found] == [words, words]
 
 
@@ -381,4 +383,4 @@ class SoftOverlap(Function):
 def test_what_asks_for_no_number_is_tried_first():
     y = (torch.arange(18).reshape(6, 3) % 3 == 0).double()
     (found,) = errors(examine(SoftOverlap, random(6, 3), y))
-    assert found.change == "right if: `overlap` were added to `-(2 * y)`"
+    assert found.change == "right if: `2 * y - overlap` stood in place of `2 * y`"

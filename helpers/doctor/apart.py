@@ -10,6 +10,7 @@ from .calls import Call, heard_by, is_a_users
 from .forward import nodes
 from .harmless import is_data
 from .repair import Known, forgiving
+from .rewritten import Mended
 from .slopes import is_symmetric
 from .subject import tensors
 
@@ -25,7 +26,8 @@ class Mends:
 
     def __init__(self, known=None):
         self.changes = Known(known.changes if known else ())
-        self.edits, self.forwards = list(known.edits if known else ()), []
+        self.edits, self.forwards = Mended(known.edits if known else ()), []
+        self.edits.here = known.edits.here if known else None
         self.of, self.finding = (known.of, known.finding) if known else (None, None)
 
 

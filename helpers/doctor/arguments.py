@@ -12,7 +12,7 @@ from .gradient import Case, Point
 from .kept import caches_of, dicts_kept
 from .repair import forgiving
 from .report import error
-from .rewritten import rewritten
+from .rewritten import Mended, rewritten
 from .screen import is_large, screen
 from .slopes import Dice
 from .source import only_compute
@@ -90,4 +90,4 @@ def mended(exam, case, wrong):
     cases, point = Cases([case]), Point(exam.subject, exam.subject.values, Dice())
     cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
     cases.all, cases.whole = [cases], [Case(point, case.i, case.o, case.tolerance)]
-    return rewritten(cases, []) or {}
+    return rewritten(cases, Mended()).found() or {}

@@ -2,13 +2,16 @@
 
 import ast
 import contextlib
+import functools
+import re
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from .applied import of_fewer, with_other_arguments
 from .cuts import CUT_OFF
 from .examination import Trials
-from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
 from .forward import nodes
 from .gradient import Point
 from .kept import kept_outside
@@ -16,7 +19,7 @@ from .report import brief, error, note, warning
 from .slopes import largest, position
 from .source import nodes_of
 from .steps import Effects, watching
-from .subject import CallError, differentiable
+from .subject import CallError, differentiable, graph
 
 trial = Trials()
 
@@ -107,7 +110,7 @@ def what_backward_returns(exam):
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow in the formula{half}",
+    look="0/0, 0 times inf, and overflow in the formula{half}{made}",
 )
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
 
@@ -119,6 +122,36 @@ def halved(exam):
             match node:
                 case ast.Call(func=ast.Attribute(attr="half")) | ast.Attribute(attr="float16"):
                     yield f"`{ast.unparse(node)}` (line {node.lineno}, in `backward`)"
+
+
+def made_by(exam):
+    """In words, the operation of forward whose backward is the first to make nan or inf."""
+    subject, found = exam.subject, []
+
+    def note(node, made, given):
+        fine = all(t.isfinite().all() for t in given if t is not None)
+        if fine and any(not t.isfinite().all() for t in made if t is not None):
+            found.append((node, any((t == 0).any() for t in given if t is not None)))
+
+    with contextlib.suppress(CallError), torch.autograd.set_detect_anomaly(True, check_nan=False):
+        run = subject.run(subject.values)
+        for node in graph(run.outputs):
+            node.register_hook(functools.partial(note, node))
+        subject.backward(run, exam.vs)
+    for node, zero in found[:1]:
+        if isinstance(node, BackwardCFunction):
+            return f", in the backward of `{node._forward_cls.__name__}`"
+        if place := users_frame(node.metadata.get("traceback_", ())):
+            late = ", which a gradient of 0 does not stop: its argument has to be safe"
+            return f": {place}{late * zero}"
+    return ""
+
+
+def users_frame(traceback):
+    """In words, the last line of the user's own code in a traceback of strings."""
+    frames = [re.match(r' +File "(.*)", line (\d+), in (.*)\n +(.*)', text) for text in traceback]
+    own = [f.groups() for f in frames if f and not is_library(f[1])]
+    return "".join(f"`{text}` (line {line}, in `{name}`)" for _, line, name, text in own[-1:])
 
 
 @trial()
@@ -143,6 +176,7 @@ def gradients_are_finite(exam):
                 words["finite"] = "the slope is" if fine else "input and output are"
                 half = next(halved(exam), "")
                 words["half"] = half and f", of half precision first: {half}"
+                words["made"] = "" if half or subject.cls else made_by(exam)
                 yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
             else:
                 yield SINGULAR(x, seen=seen)

@@ -284,6 +284,7 @@ def parameters_without_a_gradient(exam):
             severity = None if subject.scope.module.training else "warning"
             with contextlib.suppress(CallError):
                 before = held_by(fresh.scope.module)
+                subject.forward(subject.values)  # it keeps what it has made, of this dtype
                 if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
                     yield CACHED(x, severity=severity, where=new_in(fresh, before))
         elif (

@@ -20,15 +20,23 @@ from .factors import grad_output_ignored, gradient_out_of_place
 from .forward import NOT_EXAMINED, nodes
 from .gradient import Case, Point
 from .grain import dtype_of
-from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced
+from .kept import (
+    idle,
+    kept_outside,
+    of_caches,
+    of_the_first_call,
+    replaced,
+    right_with_copies,
+)
 from .kinks import KINK, kink
+from .omissions import omissions
 from .paths import other_forward
 from .repair import LARGEST, at_last, expressed, forgiving, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
-from .rewritten import rewritten
-from .saved import is_overwritten, saving
+from .rewritten import HERE, SMALL, nothing, rewritten
+from .saved import is_overwritten
 from .screen import agrees, is_large, screen
-from .slips import omissions
+from .slips import slips
 from .slopes import Dice, as_vector, is_symmetric
 from .subject import CallError
 
@@ -62,7 +70,8 @@ REPLACED = error(
 )
 FIRST_CALL_KEPT = error(
     "first-call-kept",
-    "The gradient of {x} is right in the first call only: it follows what that call has left.",
+    "The gradient of {x} is right only while nothing is kept of another call: it follows what that "
+    "one has left.",
     look="what is made once, and kept{where}",
 )
 SYMMETRIC_ONLY = note(
@@ -180,7 +189,7 @@ def derivative_of_forward(exam):
         nameless = text.code == "gradient-wrong" and not finding.change
         if finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
             finding.remedy = CUT_OFF
-        elif "within" in words and text.code in VAGUE:
+        elif "within" in words and text.code in (*VAGUE, "gradient-none"):
             finding.remedy = words["within"]
         elif finding.remedy and not finding.change:
             finding.remedy += idle(exam)
@@ -260,15 +269,16 @@ def diagnosis(exam, cases, mends):
         names = " and ".join(f"`{name}`" for name in names)
         return REPLACED, case.input, case.evidence, {"names": names, "places": places}
     if names := of_caches(case):
-        where = f": {' and '.join(names)}"
+        where = f": {' and '.join(names)}; a key must tell apart all that is kept under it"
         return FIRST_CALL_KEPT, case.input, case.evidence, {"where": where}
     text, words = named(cases)
     if text.code == "right-here-only" and exam.subject.is_module:
         with forgiving():
             if kept := of_the_first_call(exam, case):
                 return FIRST_CALL_KEPT, case.input, case.evidence, kept
-    slow, corner, seen, whole = exam.subject.calls_a_second < QUICK, None, {}, cases
-    if text.code in VAGUE and (case.sparse or slow):
+    slow = exam.subject.calls_a_second < QUICK and size_of(case) > FEW_ELEMENTS
+    corner, seen, whole = None, {}, cases
+    if text.code in VAGUE and (case.sparse or slow or size_of(case) > SMALL):
         corner = in_a_corner(exam, case, FEWER if slow else FEW)
         corner = corner and part_of(whole, corner)
     if corner and case.sparse:
@@ -283,14 +293,18 @@ def diagnosis(exam, cases, mends):
     if not sharp and "change" not in words and not WITHOUT_LINES:
         words |= other_forward(whole, forwards, only_known=True) or {}
     within = mends.finding
-    lost = within and within.code in VAGUE and not within.change  # not even where it is
+    mended = within and within.change and not within.change.endswith(HERE)
+    lost = within and within.code in VAGUE and not mended  # not even where it is
     changes.vain |= bool(lost)
+    target = corner or cases
     if "change" not in words and not WITHOUT_LINES and not lost and (not sharp or is_long(exam)):
-        words |= rewritten(corner or cases, edits, few=sharp or changes.vain) or {}
+        words |= rewritten(target, edits, slips, few=sharp or changes.vain).found() or {}
     if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
+        omission = rewritten(target, edits, terms_first(case))
         words |= (
-            repair(whole if size_of(whole[0]) <= LARGEST else corner or cases, changes)
-            or rewritten(corner or cases, edits, terms_first(case))
+            omission.found(likely_only=True)
+            or repair(whole if size_of(whole[0]) <= LARGEST else target, changes)
+            or omission.found()
             or expressed(changes, of_backward=True)
             or at_last(changes, is_constant)
             or other_forward(whole, forwards, text.code == "gradient-zero")
@@ -299,6 +313,8 @@ def diagnosis(exam, cases, mends):
             or {}
         )
         changes.vain = "change" not in words  # what all is wrong by is found by the first
+    if not sharp and "change" not in words and not WITHOUT_LINES:
+        words |= right_here(target, edits)
     if text.code == "straight-through":
         words |= other_forward(whole, forwards) or {}
     if "change" in words:
@@ -306,6 +322,13 @@ def diagnosis(exam, cases, mends):
     elif within:
         words["within"] = f"`{mends.of}`, which is wrong by itself: {within.message}"
     return text, case.input, seen | case.evidence, words
+
+
+def right_here(cases, edits):
+    """The words for an edit that makes it right in this call."""
+    if edits.here:
+        rewritten(cases, edits, nothing).found()
+    return edits.here[-1] if edits.here else {}
 
 
 def part_of(whole, corner):
@@ -328,7 +351,7 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-LINES, QUICK = 3, 800
+LINES, QUICK, FEW_ELEMENTS = 3, 800, 100
 CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
@@ -346,20 +369,6 @@ def named(cases):
     for cause in CAUSES:
         if words := cause.test(cases):
             return cause.text, {} if words is True else words
-
-
-def right_with_copies(exam, case):
-    """Where tensors are saved, in words, if the gradient is right with copies of them."""
-    places = {}
-
-    def copies(saved, frame):
-        places[f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"] = None
-        return [None if t is None else t.clone() for t in saved]
-
-    with saving(copies):
-        point = Point(exam.subject, case.point.values, exam.dice)
-        right = not Case(point, case.i, case.o, exam.tolerance).wrong.any()
-    return ", and ".join(places) if right else None
 
 
 FLAT = note(

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 from typing import NamedTuple
 
 Add, Sub, Mult, Div, MatMult = ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult
@@ -62,6 +63,7 @@ def operators(node):
             if isinstance(op, ast.FloorDiv):  # rounded up
                 yield negated(ast.BinOp(negated(a), op, b))
             yield from (a, b)
+            yield from of_each(a, op, b)
         case ast.UnaryOp(operand=a):
             yield a
         case ast.BoolOp(op=op, values=values):
@@ -72,9 +74,24 @@ def operators(node):
             for other in COMPARISONS if exact else ORDERS:  # no real number equals another
                 if not isinstance(op, other):
                     yield ast.Compare(a, [other()], b)
-            yield ast.Compare(parsed(f"{bracketed(a)}.abs()"), [op], b)
+            if not ast.unparse(b[0]).startswith("-"):  # below which no magnitude is
+                yield ast.Compare(parsed(f"{bracketed(a)}.abs()"), [op], b)
         case ast.IfExp(body=a, orelse=b):
             yield from (a, b)
+
+
+def of_each(a, op, b):
+    """Of n times each n-th: the sum of all n."""
+    match (a, op, b):
+        case (ast.Constant(value=n), ast.Mult(), ast.Subscript(value=of, slice=index)) | (
+            ast.Subscript(value=of, slice=index),
+            ast.Mult(),
+            ast.Constant(value=n),
+        ):
+            text = ast.unparse(index).removeprefix("(").removesuffix(")")
+            if type(n) is int and 1 < n < 5 and len(re.findall(rf"\b0?::{n}\b", text)) == 1:
+                texts = [re.sub(rf"0?::{n}\b", f"{k}::{n}", text) for k in range(n)]
+                yield parsed(" + ".join(f"{bracketed(of)}[{text}]" for text in texts))
 
 
 def with_other_sums(node):
@@ -152,6 +169,11 @@ def calls(node):
             for dims in other_dimensions(keyword.value):
                 news = [*keywords[:k], ast.keyword("dim", dims), *keywords[k + 1 :]]
                 yield ast.Call(func, args, news)
+    if name == "permute" and len(args) > 3:  # one of them elsewhere
+        for i, j in itertools.permutations(range(len(args)), 2):
+            if abs(i - j) > 1:
+                news = [*args[:i], *args[i + 1 :]]
+                yield ast.Call(func, [*news[:j], args[i], *news[j:]], keywords)
     if name == "repeat":
         interleave = ast.Attribute(func.value, "repeat_interleave", ast.Load())
         for d, arg in enumerate(args):
@@ -170,6 +192,9 @@ def calls(node):
     if name == "pad" and len(args) > 1 and isinstance(args[1], (ast.Tuple, ast.List)):
         for pads in other_pads(args[1].elts):
             yield ast.Call(func, [args[0], ast.Tuple(pads, ast.Load()), *args[2:]], keywords)
+        for mode in ("replicate", "reflect", "circular") if len(args) == 2 else ():
+            others = [k for k in keywords if k.arg != "mode"]
+            yield ast.Call(func, args, [*others, ast.keyword("mode", ast.Constant(mode))])
     if name in ("var", "std") and not any(k.arg in ("unbiased", "correction") for k in keywords):
         yield ast.Call(func, args, [*keywords, ast.keyword("unbiased", ast.Constant(False))])
     if name in ("tril", "triu") and len(args) == (not method):
@@ -188,8 +213,15 @@ def calls(node):
         accumulate = [*keywords, ast.keyword("accumulate", ast.Constant(True))]
         yield ast.Call(func, args, accumulate)
         match args:
-            case [_, ast.BinOp(left=ast.Subscript(), op=Add(), right=more)]:
+            case [_, ast.BinOp(left=ast.Subscript(), op=Add() | Sub() as op, right=more)]:
+                more = negated(more) if isinstance(op, Sub) else more
                 yield ast.Call(func, [args[0], more], accumulate)
+    if name in ("index_copy", "index_copy_") and len(args) == 3:
+        match args[2]:
+            case ast.BinOp(left=ast.Subscript(), op=Add() | Sub() as op, right=more):
+                more = negated(more) if isinstance(op, Sub) else more
+                added = ast.Attribute(func.value, name.replace("copy", "add"), ast.Load())
+                yield ast.Call(added, [*args[:2], more], keywords)
 
 
 def other_dimensions(node):
@@ -251,6 +283,9 @@ def indices(node):
             for n in ("- 1", "+ 1") if a and b else ():
                 yield ast.Slice(*(parsed(f"{bracketed(end)} {n}") for end in (a, b)), c)
             yield from (ast.Slice(*ends, c) for ends in slid(a, b))
+            if c is not None and ast.unparse(c) == "-1":  # from the last, or the last but one
+                for lower, upper in (("-2", None), (None, "0"), (None, None)):
+                    yield ast.Slice(lower and parsed(lower), upper and parsed(upper), c)
         case ast.Subscript(value=value, slice=index):
             yield value
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -322,6 +357,10 @@ def assignments(line):
             yield ast.Assign([target], value)
         case _:
             return
+    if isinstance(target, ast.Subscript) and ast.unparse(target.slice) == "0":
+        both = ast.Subscript(target.value, parsed("[0, -1]"), ast.Store())
+        aug = isinstance(line, ast.AugAssign)
+        yield ast.AugAssign(both, old, value) if aug else ast.Assign([both], value)
     if isinstance(target, ast.Subscript) and isinstance(old, (Add, Sub, type(None))):
         tensor, index = ast.unparse(target.value), target.slice
         value = negated(value) if isinstance(old, Sub) else value
@@ -332,7 +371,8 @@ def assignments(line):
             yield ast.parse(text).body[0]
         texts = [ast.unparse(item) for item in items]
         some = [k for k, text in enumerate(texts) if text not in (":", "...")]
-        if len(some) == 1 < len(items) and isinstance(items[some[0]], (ast.Name, ast.Attribute)):
+        plain = len(some) == 1 < len(items)
+        if plain and not isinstance(items[some[0]], (ast.Slice, ast.Constant)):
             dim = some[0] - len(items) if "..." in texts[: some[0]] else some[0]
             text = f"{tensor}.index_add_({dim}, {texts[some[0]]}, {ast.unparse(value)})"
             yield ast.parse(text).body[0]

@@ -146,10 +146,16 @@ def wrong_shape(subject, groups, seen):
 
 def users_line(error):
     """In words, the last line of the user's own code on the way to `error`, or nothing."""
-    libraries = os.path.dirname(os.path.dirname(torch.__file__))
-    others = tuple(os.path.join(folder, "") for folder in (libraries, os.path.dirname(__file__)))
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.line and not f.filename.startswith(others)]
+    own = [f for f in frames if f.line and not is_library(f.filename)]
     while len(own) > 1 and own[-1].line.startswith("raise "):  # who called for it says more
         own.pop()
     return "".join(f"`{f.line}` (line {f.lineno}, in `{f.name}`)" for f in own[-1:])
+
+
+def is_library(file):
+    """Is it PyTorch's, of what stands beside it, or the doctor's?"""
+    libraries = os.path.dirname(os.path.dirname(torch.__file__))
+    return file.startswith(
+        tuple(os.path.join(f, "") for f in (libraries, os.path.dirname(__file__)))
+    )

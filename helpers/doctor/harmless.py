@@ -8,6 +8,7 @@ import ast
 import builtins
 import inspect
 import itertools
+import re
 import textwrap
 import types
 
@@ -64,10 +65,16 @@ def harmless(fn, lines, cls=None, depth=2, caches=False, held=False):
             within.add(name)
     called = known.keys() | within | BUILTINS
     called |= {*code.co_varnames, *code.co_cellvars} if held else set()
-    if depth == 2:  # in what is edited, each loop is made to end
-        nodes = [node for node in nodes if not isinstance(node, ast.While)]
+    started = {
+        name for node in nodes for name, value in assigned(node)
+        if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0
+    }  # fmt: skip
+    nodes = [  # in what is edited, each loop is made to end
+        node for node in nodes
+        if not (isinstance(node, ast.While) and (depth == 2 or counts(node, started)))
+    ]  # fmt: skip
     return all(is_fine(node, known, called, cls, caches) for node in nodes) and all(
-        computes(value, depth, cls, caches) for value in inner
+        computes(value, depth, cls, caches, held) for value in inner
     )
 
 
@@ -121,6 +128,19 @@ def is_fine(node, known, called, cls, caches=False):
     return not isinstance(node, REFUSED)
 
 
+def counts(loop, started):
+    """Does a whole number that started above zero grow in each round, up to one that stays?"""
+    match loop.test:
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Lt() | ast.LtE()], comparators=[bound]):
+            made = {n.id for line in loop.body for n in ast.walk(line)
+                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
+            grows = any(re.fullmatch(rf"{name} (\*= [2-9]|\+= [1-9])", ast.unparse(line))
+                        for line in loop.body)  # fmt: skip
+            plain = isinstance(bound, (ast.Name, ast.Constant))
+            return name in started and grows and plain and getattr(bound, "id", "") not in made
+    return False
+
+
 def ends(loop):
     """Does each round take away one dimension of what the loop waits for?"""
     if len(loop.body) != 1 or loop.orelse:
@@ -147,7 +167,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else None
 
 
-def computes(value, depth, cls=None, caches=False):
+def computes(value, depth, cls=None, caches=False, held=False):
     """Is it a number, a tensor, or a function that does nothing but compute?"""
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
@@ -160,17 +180,17 @@ def computes(value, depth, cls=None, caches=False):
         if value.__module__ in OF_THESE:
             return value.__name__ not in NEVER
         itself = inspect.isfunction(value) and depth > 0
-        return itself and computes_itself(value, depth, cls, caches)
+        return itself and computes_itself(value, depth, cls, caches, held)
     return is_data(value) and not isinstance(value, list if caches else (list, dict))
 
 
-def computes_itself(fn, depth, cls, caches):
+def computes_itself(fn, depth, cls, caches, held=False):
     try:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(fn))).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return False
     lines = definition.body if isinstance(definition, ast.FunctionDef) else []
-    return bool(lines) and harmless(fn, lines, cls, depth - 1, caches)
+    return bool(lines) and harmless(fn, lines, cls, depth - 1, caches, held)
 
 
 def is_plain(value):

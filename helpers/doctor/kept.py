@@ -10,6 +10,7 @@ from .applied import applied
 from .forward import nodes
 from .gradient import Case, Point
 from .repair import forgiving
+from .saved import saving
 from .slopes import Dice
 from .source import backward_by, is_of_ctx, nodes_of, only_compute
 from .subject import Subject, tensors
@@ -153,18 +154,23 @@ def replaced(case):
 
 
 def of_caches(case):
-    """The names of the dicts that Functions keep, if the gradient is right once they are empty."""
+    """The names of the dicts that Functions keep, if the gradient is right once they are empty.
+
+    Empty before each forward; or before each backward, too.
+    """
     caches = {a: d for cls in case.subject.applied for a, d in caches_of(cls).items()}
 
-    def way(apply, *args, **kwargs):
+    def way(method, *args, **kwargs):
         for cache in caches.values():
             cache.clear()
-        return apply(*args, **kwargs)
+        return method(*args, **kwargs)
 
     if any(caches.values()) and only_compute(case.subject.applied, caches=True):
-        with forgiving(), dicts_kept(caches.values()), applied(way):
-            if case.fits_rows(case.rows_of(case.subject.run(case.point.values))):
-                return [name for name, cache in caches.items() if cache]
+        for late in (False, True):
+            emptied = backward_by(way) if late else contextlib.nullcontext()
+            with forgiving(), dicts_kept(caches.values()), applied(way), emptied:
+                if case.fits_rows(case.rows_of(case.subject.run(case.point.values))):
+                    return [name for name, cache in caches.items() if cache]
     return []
 
 
@@ -238,3 +244,17 @@ def of_the_first_call(exam, case):
     anew = Case(Point(fresh, case.point.values, Dice()), case.i, case.o, case.tolerance)
     where = new_in(fresh, before)
     return {"where": where} if where and anew.trusted.any() and not anew.wrong.any() else None
+
+
+def right_with_copies(exam, case):
+    """Where tensors are saved, in words, if the gradient is right with copies of them."""
+    places = {}
+
+    def copies(saved, frame):
+        places[f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    with saving(copies):
+        point = Point(exam.subject, case.point.values, exam.dice)
+        right = not Case(point, case.i, case.o, exam.tolerance).wrong.any()
+    return ", and ".join(places) if right else None

@@ -9,8 +9,7 @@ FAR = 4  # lines over which one is moved
 
 def statements(source):
     """Lines of another kind, left out, or in another order; conditions that always hold."""
-    nodes = [source.definition, *source.body]
-    blocks = [block for node in nodes for name in ("body", "orelse")
+    blocks = [block for node in ast.walk(source.definition) for name in ("body", "orelse")
               if isinstance(block := getattr(node, name, None), list)]  # fmt: skip
     for block in blocks:
         for k, line in reversed(list(enumerate(block))):
@@ -25,7 +24,10 @@ def statements(source):
 def of_a_line(source, block, k):
     line, this = block[k], f"`{source.head(block[k])}`"
     for new in map(ast.fix_missing_locations, assignments(line)):
-        yield Edit([(block, k, new)], line, f"`{ast.unparse(new)}` stood in place of {this}")
+        said = f"`{ast.unparse(new)}` stood in place of {this}"
+        of_a_name = isinstance(new, ast.Assign) and isinstance(new.targets[0], ast.Name)
+        put = (line, "value", new.value) if of_a_name else (block, k, new)
+        yield Edit([put], line, said)
     if len(block) > 1 and not isinstance(line, ast.Return):
         yield Edit([(block, k, ast.Pass())], line, f"{this} were left out")
 

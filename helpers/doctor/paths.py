@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from . import changes as of_steps
 from .changes import Change
 from .repair import forgiving, places_of, tidy
-from .scalings import scaled_by
 from .slopes import largest
 from .through import Through, as_plain_code, is_plain
+from .ways import at_another_place, deriving, exchanging, weighing, weighing_said
 
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 3500, 30  # at most: changes that are made; looked at; made in a loop
@@ -106,6 +106,19 @@ class OtherForward:
             )
         return False
 
+    def holds_elsewhere(self, changes):
+        """And with other arguments, and other sizes, as far as forward does the same there?"""
+        for case in self.cases.others:
+            with forgiving():
+                if id(case) not in self.recorded:
+                    mode = Through()
+                    self.forward(case, mode, case.point.values)
+                    self.recorded[id(case)] = mode.sites
+                (row,) = self.gradients(case, changes, 1)
+                if (row - case.given[0]).abs().max() > 1e-6 * largest(case.given[0]):
+                    return False
+        return True
+
     def found(self, only_known):
         for changes, words in self.known:
             if self.holds(changes):
@@ -117,7 +130,8 @@ class OtherForward:
             self.weighed_in_pairs(), self.in_loops(),
         )  # fmt: skip
         for changes, said, *steps in itertools.chain(*levels):
-            if self.holds(changes):
+            of_sites = not any(key in self.given for key in changes)  # another number is another
+            if self.holds(changes) and (not of_sites or self.holds_elsewhere(changes)):
                 words = {"change": f"as if: {said}", "place": places_of(steps)}
                 self.known.append((changes, words))
                 return words
@@ -272,60 +286,6 @@ ROUNDS = {
     "all rounds but the first": lambda n, last: n > 0,
     "all rounds but the last": lambda n, last: n < last,
 }
-
-
-def weighing(part, factor, chosen=None):
-    """A change: what passes a call through this part of its arguments is multiplied."""
-
-    def change(step):
-        if chosen and not chosen(step.round, len(step.rounds) - 1):
-            return step.call()
-        t = step.argument(part[0])
-        new = t.detach() + factor * (t - t.detach()) if factor else t.detach()
-        return step.call(dict.fromkeys(part, new))
-
-    return change
-
-
-def weighing_said(step, part, factor):
-    name, one = step.written_as(part), step.parts == [part]
-    if factor == 0 and 0 in part and step.in_place:
-        return f"autograd did not see {step.whole}"
-    if factor == 0:
-        return f"{step.whole} were a constant" if one else f"{name} were a constant in {step.whole}"
-    what = step.text if one and is_plain(name) else f"{step.text} with respect to {name}"
-    return f"{what} were {'negated' if factor == -1 else scaled_by(factor, step.scope)}"
-
-
-def deriving(change, factor):
-    """The value of a call as it is, with another derivative."""
-
-    def makes(step):
-        step.value = step.call()
-        way = factor * change.direction(step).expand(step.value.shape)
-        way = way + step.value if change.keeps else way
-        return step.value.detach() + way - way.detach()
-
-    return makes
-
-
-def exchanging(i, j):
-    def change(step):
-        made = step.call()
-        pieces = list(made)
-        for k, other in ((i, j), (j, i)):
-            pieces[k] = made[k].detach() + made[other] - made[other].detach()
-        return type(made)(pieces)
-
-    return change
-
-
-def at_another_place(other):
-    def change(step):
-        value, way = step.call(), step.call({1: other.args[1]})
-        return value.detach() + way - way.detach()
-
-    return change
 
 
 def as_reals(t):

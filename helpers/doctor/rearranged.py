@@ -13,6 +13,8 @@ def reordered(node):
         case ast.BinOp(left=ast.BinOp(left=a, op=inner, right=b), op=outer, right=c):
             yield ast.BinOp(ast.BinOp(a, outer, c), inner, b)
             yield ast.BinOp(a, inner, ast.BinOp(b, outer, c))
+            if type(inner) is not type(outer):
+                yield ast.BinOp(ast.BinOp(a, outer, b), inner, c)
     match node:
         case ast.BinOp(left=c, op=outer, right=ast.BinOp(left=a, op=inner, right=b)):
             yield ast.BinOp(a, inner, ast.BinOp(c, outer, b))
@@ -45,6 +47,70 @@ def reordered(node):
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Attribute() as first) as call)):
             outer = ast.Call(at_end(first.value, node.func), node.args, node.keywords)
             yield ast.Call(at_end(outer, first), call.args, call.keywords)
+
+
+def in_and_out(node):
+    """A factor of what a function is given, for one of what it makes; or the other way round."""
+    factors = factors_in(node)
+    for k, (op, call) in enumerate(factors):
+        rest = [factor for n, factor in enumerate(factors) if n != k]
+        for n, (by, factor) in enumerate(rest) if isinstance(op, Mult) else ():
+            if not isinstance(factor, ast.Constant):
+                for each in (factor, *reduced(factor)):
+                    if x := first_given(call):
+                        within = given_another(call, ast.BinOp(x, by, each))
+                        yield multiplied([(op, within), *rest[:n], *rest[n + 1 :]])
+    inside = factors_in(x) if (x := first_given(node)) else []
+    for n, (by, factor) in enumerate(inside) if inside[1:] else ():
+        within = given_another(node, multiplied([*inside[:n], *inside[n + 1 :]]))
+        yield ast.BinOp(within, by, factor)
+
+
+def reduced(node):
+    """Of a mean over all, that of which it is one."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="mean" | "sum" | "amax" | "max"), args=[]):
+            yield of
+
+
+def factors_in(node):
+    """(operation, factor) of a product, in order."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (Mult, Div)):
+        right = factors_in(node.right) if isinstance(node.op, Mult) else [(None, node.right)]
+        return [*factors_in(node.left), (node.op, right[0][1]), *right[1:]]
+    return [(Mult(), node)]
+
+
+def multiplied(factors):
+    """The product; what divides comes after something."""
+    factors = sorted(factors, key=lambda pair: isinstance(pair[0], Div))
+    node = factors[0][1] if isinstance(factors[0][0], Mult) else None
+    if node is None:
+        node, factors = ast.Constant(1), [None, *factors]
+    for op, factor in factors[1:]:
+        node = ast.BinOp(node, op, factor)
+    return node
+
+
+def first_given(node):
+    """The first argument of a function, or what has the method."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of)) if ast.unparse(of) not in MODULES and not (
+            isinstance(of, ast.Name) and of.id[:1].isupper()
+        ):
+            return of
+        case ast.Call(args=[x, *_]) | ast.BinOp(left=x, op=MatMult()):
+            return x
+    return None
+
+
+def given_another(node, new):
+    """The same call, with another in the place of what it is given first."""
+    if isinstance(node, ast.BinOp):
+        return ast.BinOp(new, node.op, node.right)
+    if node.args[:1] == [first_given(node)]:
+        return ast.Call(node.func, [new, *node.args[1:]], node.keywords)
+    return ast.Call(at_end(new, node.func), node.args, node.keywords)
 
 
 def together(node):
@@ -151,14 +217,17 @@ def folded(node):
     """A dimension in parts, some of which are summed: the parts in another order."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=of, args=sizes) as whole, attr="sum")):
-            if not isinstance(of, ast.Attribute) or not node.args:
+            if not isinstance(of, ast.Attribute):
                 return
             inside = of.attr == "unflatten" and len(sizes) == 2
             parts = sizes[1].elts if inside and isinstance(sizes[1], ast.Tuple) else sizes
+            dims = [*node.args, *(k.value for k in node.keywords if k.arg == "dim")]
+            before = re.match(r"\*\w+\.shape\[:(\d)\]$", " ".join(map(ast.unparse, sizes[:1])))
+            parts = parts[1:] if before else parts
             try:
-                summed = ast.literal_eval(node.args[0])
-                first = ast.literal_eval(sizes[0]) if inside else 0
-            except ValueError:
+                summed = ast.literal_eval(dims[0])
+                first = int(before[1]) if before else ast.literal_eval(sizes[0]) if inside else 0
+            except (ValueError, IndexError):
                 return
             summed = list(summed) if isinstance(summed, (tuple, list)) else [summed]
             if not all(type(d) is int for d in (*summed, first)) or not summed:
@@ -174,12 +243,11 @@ def folded(node):
                 dims = [order[d - first] + first if 0 <= d - first < len(parts) else d
                         for d in summed]  # fmt: skip
                 args = [sizes[0], ast.Tuple(news, ast.Load())] if inside else news
+                args = [sizes[0], *news] if before else args
                 dims = parsed(str(tuple(sorted(dims)) if dims[1:] else dims[0]))
-                keywords = whole.keywords
-                yield ast.Call(
-                    at_end(ast.Call(of, args, keywords), node.func), [dims, *node.args[1:]],
-                    node.keywords,
-                )  # fmt: skip
+                keywords = [k for k in node.keywords if k.arg != "dim"]
+                whole_anew = ast.Call(of, args, whole.keywords)
+                yield ast.Call(at_end(whole_anew, node.func), [dims, *node.args[1:]], keywords)
 
 
 def relabelled(node):

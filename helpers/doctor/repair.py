@@ -17,7 +17,7 @@ from .changes import FIRST, THEN, is_simple
 from .expressions import OF_A_SITE, TRIED, matches
 from .gradient import Case, Point
 from .saved import others_stay
-from .slopes import Dice, of_the_same_kind
+from .slopes import Dice, as_vector, of_the_same_kind
 from .steps import STEPS, Return, Watch, watching
 from .subject import CallError, of_a_signal
 
@@ -332,15 +332,19 @@ class Repair:
 
 
 def projected(case):
-    """(weights, target, limit): what is to change, in a few random projections."""
+    """(weights, target, limit): what is to change, in a few random projections.
+
+    Of a complex number, the real and the imaginary part are two elements.
+    """
     known, dice = case.trusted, torch.Generator().manual_seed(5)
-    drawn = torch.randn(PROBES, int(known.sum()), generator=dice, dtype=torch.float64)
+    parts = 2 if case.x.is_complex() else 1
+    drawn = torch.randn(PROBES, parts * int(known.sum()), generator=dice, dtype=torch.float64)
     drawn = drawn.to(case.x.device)
-    weights = drawn.new_zeros(PROBES, case.x.numel())
-    weights[:, case.elements[known]] = drawn
-    target = drawn @ (case.expected[0] - case.sampled[0])[known]
-    allowed = drawn.abs() @ case.limit[0][known]
-    return weights, target, 1e-4 * target.norm() + allowed.norm()
+    weights = drawn.new_zeros(PROBES, case.x.numel(), parts)
+    weights[:, case.elements[known]] = drawn.reshape(PROBES, -1, parts)
+    target = drawn @ flat([(case.expected[0] - case.sampled[0])[known]])
+    allowed = drawn.abs() @ case.limit[0][known].repeat_interleave(parts)
+    return weights.flatten(1), target, 1e-4 * target.norm() + allowed.norm()
 
 
 def asks_for_a_number(match):
@@ -370,4 +374,4 @@ def tidy(number):
 
 
 def flat(tensors):
-    return torch.cat([t.to(torch.float64).reshape(-1) for t in tensors])
+    return torch.cat([as_vector(t) for t in tensors])

@@ -5,48 +5,67 @@ import contextlib
 import functools
 import inspect
 import itertools
-import types
 
 import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
+from .around import is_rare
+from .edited import calling, each, places, said_of
 from .edits import parsed
 from .effort import WITHOUT_LINES, Work
 from .foreseen import Foresight
 from .forward import nodes
-from .harmless import is_data, is_plain
+from .omissions import omissions
 from .repair import forgiving, size_of
 from .saved import others_stay
-from .slips import of_no_shape, omissions, slips
-from .source import Source, UnsuitableError, at, backwards_seen, in_place_of, made_in
+from .slips import of_no_shape, slips
+from .source import at, backwards_seen, in_place_of, made_in
 from .subject import CallError, graph
 from .surroundings import reseed
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too
 SMALL, LARGEST = 5000, 500_000  # elements of all inputs and outputs
 FEW = 300  # runs for what has a name
+QUICK = 250  # forwards in that time
+HERE = ", for this call at least"
 RUNS, SECONDS, COMPILING = 1600, 1.5, 30000  # at most, about
 
 
 def rewritten(cases, known, edits=slips, few=False):
-    """The words for the one edit that makes this gradient right, or None.
+    """What tries these edits, as `Rewritten` does, or another that finds nothing.
 
     known: those that made another one right, which come first; what is found is added
     few: is it enough to try some, because what is wrong has a name?
     """
-    case = cases[0]
-    if (size := size_of(case)) > LARGEST:
-        return None
+    size = size_of(cases[0])
     if size > SMALL:  # what broadcasts would fill the memory
-        edits = of_no_shape
-    with forgiving():
-        return Rewritten(cases, known, few).found(edits)
-    return None
+        edits = {slips: of_no_shape, nothing: nothing}.get(edits)
+    if size <= LARGEST and edits:
+        with forgiving():
+            return Rewritten(cases, known, edits, few)
+    return NothingFound()
+
+
+class NothingFound:
+    def found(self, likely_only=False):
+        return None
+
+
+class Mended(list):
+    """The edits that made gradients right, as (Function, name, function, words).
+
+    here: one that does so here, but not for some other sizes or whole numbers, which may be such as
+    nobody means
+    """
+
+    here = None
 
 
 class Rewritten:
-    def __init__(self, cases, known, few):
+    """The one edit that makes a gradient right: those first that are foreseen to."""
+
+    def __init__(self, cases, known, edits, few=False):
         self.cases, self.case, self.known = cases, cases[0], known
         for o in range(len(self.case.point.outputs)):
             self.case.point.given(o)  # by what is not edited, with which `others_stay` compares
@@ -58,8 +77,16 @@ class Rewritten:
             self.fits_first()
         first = cases is cases.all[0]  # what mends it, mends others, too
         self.runs = allowed(work, SECONDS) // (1 if first else 4)
-        self.to_start = self.runs / max(1, allowed(forward, SECONDS))  # so many runs it takes
+        starts = allowed(forward, SECONDS)
+        starts *= 4 if starts > QUICK else 1
+        self.to_start = self.runs / max(1, starts)  # so many runs it takes
         self.runs = min(self.runs, FEW) if few else self.runs
+        self.streams, self.foreseen = [], []
+        for cls in {**self.seen, **self.within}:
+            for name, helper in places(cls):
+                self.streams.append(self.stream(cls, name, helper, edits))
+                if name == "backward" and self.alone:
+                    self.foreseen.append(self.streams[-1])
 
     def start(self):
         self.run = self.case.subject.run(self.case.point.values)
@@ -79,7 +106,7 @@ class Rewritten:
         vs = [torch.zeros_like(t) for t in run.outputs]
         vs[case.o] = case.vs[0].clone()
         if function and self.alone:
-            grad = asked(function, *self.alone, vs)
+            grad = returned(function, self.alone[0], vs)[self.alone[1]]
             if grad is None or grad.shape != case.shape:
                 return True  # who knows what the engine makes of it?
         else:
@@ -102,7 +129,7 @@ class Rewritten:
 
     def holds(self, cls, name, function):
         """Is the gradient right with it, everywhere, and no other one touched?"""
-        self.runs -= 0.5
+        self.runs, self.holds_here = self.runs - 0.5, False
         if name == "backward" and self.alone and not self.of_another:
             fits = False
             with forgiving():
@@ -114,18 +141,30 @@ class Rewritten:
                 self.runs -= self.to_start
                 self.start()
                 self.of_another = name != "backward"
-            fits = self.fits_first()
+            fits = self.fits_first() and (name == "backward" or self.outputs_stay())
             self.runs -= 0.5  # unless it raises, in half the time
-            if fits and is_right(self.cases) and is_right(self.cases.others):
-                return self.others_stay()
+            if fits and is_right(self.cases):
+                wrong = [case for case in self.cases.others if not is_right([case])]
+                some = len(wrong) < len(self.cases.others) or not wrong
+                of_sizes = all(is_of_other_numbers(case, self.case) for case in wrong)
+                self.holds_here = some and of_sizes and self.others_stay()
+                return not wrong and self.holds_here
         return False
 
-    def found(self, edits):
+    def found(self, likely_only=False):
+        """The words for it, or None; likely_only: if it is foreseen. Goes on where it was left."""
+        with forgiving():
+            return self.sought(likely_only)
+        return None
+
+    def sought(self, likely_only):
         for *changed, words in self.known:
             if self.holds(*changed):
                 return words
+        if self.known.here and not (self.holds(*self.known.here[:-1]) or self.holds_here):
+            self.known.here = None
         best, most = None, 0
-        for changed, edit, said in self.edited(edits):
+        for changed, edit, said in self.edited(likely_only):
             if self.runs <= 0:
                 break
             if self.holds(*changed):
@@ -139,34 +178,51 @@ class Rewritten:
                 if most == len(self.cases.all):
                     break
                 self.runs = min(self.runs, FURTHER)
+            elif self.holds_here and not (self.known.here or isinstance(edit.node, ast.Constant)):
+                words = said()
+                self.known.here = *changed, words | {"change": words["change"] + HERE}
         if best:
             self.known.append(best)
             return best[-1]
         return None
 
-    def edited(self, edits):
+    def edited(self, likely_only):
         """((Function, name, function), the edit, what gives the words for it)."""
-        for cls in {**self.seen, **self.within}:
-            for name, helper in places(cls):
-                order = self.ordered if name == "backward" else None
-                for source, function, edit in each(cls, name, helper, edits, self.once, order):
-                    said = functools.partial(said_of, source, edit, cls, helper)
-                    yield (cls, name, function), edit, said
+        while self.foreseen:
+            yield from iter(functools.partial(next, self.foreseen[0], None), None)
+            self.foreseen.pop(0)
+        if not likely_only:
+            yield from filter(None, itertools.chain(*self.streams))
+
+    def stream(self, cls, name, helper, edits):
+        """The same for one of its functions; None between those that are foreseen and others."""
+        order = self.ordered if name == "backward" else None
+        for found in each(cls, name, helper, edits, self.once, order):
+            if found:
+                source, function, edit = found
+                said = functools.partial(said_of, source, edit, cls, helper)
+                found = (cls, name, function), edit, said
+            yield found
 
     def ordered(self, source, cls, helper, edits):
         """The edits, those first that may mend it, if one Function is all there is."""
-        own = inspect.unwrap(cls.backward)
+        own, rights = inspect.unwrap(cls.backward), []
+        for i in range(len(self.case.point.values)) if self.alone else ():
+            if i not in self.cases.wrong:
+                rights += numbers(self.alone[0], self.run, self.case, i)
 
         def run(function):
             function = calling(own, cls, helper[0], function) if helper else function
             vs = [torch.zeros_like(t) for t in self.run.outputs]
             vs[self.case.o] = self.case.vs[0].clone()
-            return asked(function, *self.alone, vs, records=True)
+            found = returned(function, self.alone[0], vs, records=True)
+            return found[self.alone[1]], [found[k] for k in rights]
 
         if self.alone:
             with forgiving():
                 return Foresight(source, run, self.case).ordered(edits)
-        return edits if helper else self.sieve(source, cls, edits)
+        edits = itertools.filterfalse(is_rare, edits)
+        return itertools.chain([None], edits if helper else self.sieve(source, cls, edits))
 
     def sieve(self, source, cls, edits):
         """The edits without those of what this gradient does not depend on.
@@ -189,6 +245,10 @@ class Rewritten:
                     elif not self.others_stay():
                         later.update(ast.walk(node))
         return in_order(edits, without, later)
+
+    def outputs_stay(self):
+        pairs = zip(self.run.outputs, self.case.point.outputs, strict=True)
+        return all(a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in pairs)
 
     def others_stay(self):
         stay = others_stay(self.cases, lambda o, v: self.case.point.vjp({o: v}))
@@ -215,19 +275,24 @@ def alone(run, case):
         return None
     if any(o.grad_fn is not own[0] or o.output_nr != k for k, o in enumerate(run.outputs)):
         return None
-    edges = [node for node, _ in own[0].next_functions if node]
-    needed = [k for k, needs in enumerate(own[0].needs_input_grad) if needs]
-    x = run.passed[case.subject.examined[case.i]].grad_fn
-    ks = [k for k, node in zip(needed, edges, strict=True) if node is x]
+    ks = numbers(own[0], run, case, case.i)
     return (own[0], ks[0]) if len(ks) == 1 else None
 
 
-def asked(backward, ctx, k, grads, records=False):
-    """What it returns as number k; records: shall autograd record how?"""
+def numbers(node, run, case, i):
+    """The numbers of what a Function returns for an input."""
+    edges = [edge for edge, _ in node.next_functions if edge]
+    needed = [k for k, needs in enumerate(node.needs_input_grad) if needs]
+    x = run.passed[case.subject.examined[i]].grad_fn
+    return [k for k, edge in zip(needed, edges, strict=True) if edge is x]
+
+
+def returned(backward, ctx, grads, records=False):
+    """What it returns, as a tuple; records: shall autograd record how?"""
     reseed(1)
     with torch.set_grad_enabled(records):
         found = backward(ctx, *grads)
-    return found[k] if isinstance(found, tuple) else found
+    return found if isinstance(found, tuple) else (found,)
 
 
 def in_order(edits, without, later):
@@ -248,6 +313,13 @@ def listed(nodes):
 
 def is_right(cases):
     return all(c.fits_rows(c.rows_of(c.subject.run(c.point.values))) for c in cases)
+
+
+def is_of_other_numbers(case, given):
+    """Is it one for other sizes, or whole numbers, than those that are given?"""
+    pairs = [(a, case.subject.arguments.get(name)) for name, a in given.subject.arguments.items()]
+    shapes = [[t.shape for t in c.point.values] for c in (case, given)]
+    return shapes[0] != shapes[1] or any(type(a) is int and a != b for a, b in pairs)
 
 
 def mends(changed, cases):
@@ -315,76 +387,6 @@ def allowed(work, seconds):
     return min(RUNS, int(seconds * 3e8 / (work.elements + work.flops / 10 + COMPILING)))
 
 
-def places(cls):
-    """(name, helper) of what is edited: backward, what it calls, what forward keeps."""
-    backward, found = inspect.unwrap(cls.backward), [("backward", None)]
-    for name in names_in(backward.__code__):
-        of_class, of_module = vars(cls).get(name), backward.__globals__.get(name)
-        if isinstance(of_class, staticmethod) and cls.__name__ in names_in(backward.__code__):
-            found.append(("backward", (name, of_class.__func__)))
-        elif isinstance(of_module, types.FunctionType) and of_module.__module__ == cls.__module__:
-            found.append(("backward", (name, of_module)))
-    return [*found, ("forward", None), ("setup_context", None)]
-
-
-def names_in(code):
-    """What it calls by a name, in its inner functions, too."""
-    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return list(dict.fromkeys(itertools.chain(code.co_names, *inner)))
-
-
-def each(cls, name, helper, edits, run, order=None):
-    """(source, function, edit): the function of this name after each edit of it; run() runs it.
-
-    order: (source, cls, helper, edits) -> those to try, in this order
-    """
-    function, saves = inspect.unwrap(getattr(cls, name)), name in ("forward", "setup_context")
-    try:
-        source = Source(helper[1] if helper else function, cls, saves)
-    except UnsuitableError:
-        return
-    values = {}
-    made = source.kept(values)
-    made = calling(function, cls, helper[0], made) if helper else made
-    with forgiving(), in_place_of(cls, name, made):
-        run()
-    if not all(
-        is_data(v, source.fn) or source.calls_held and is_plain(v)
-        for name, v in values.items()
-        if name not in ("ctx", cls.__name__)
-    ):
-        return
-    found = edits(source, source.within() | values | source.constants)
-    for edit in order(source, cls, helper, found) if order else found:
-        made = None
-        with forgiving(), source.edited(edit.puts):
-            made = source.compiled()
-        if made and helper:
-            made = calling(function, cls, helper[0], made)
-        if made:
-            yield source, made, edit
-
-
-def calling(function, cls, name, helper):
-    """The function, but it calls this in the place of its helper of that name."""
-    if name in vars(cls):
-        name, helper = cls.__name__, type(cls)(cls.__name__, (cls,), {name: staticmethod(helper)})
-    scope = {**function.__globals__, name: helper}
-    code = function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
-    return types.FunctionType(*code)
-
-
-def said_of(source, edit, cls=None, helper=None):
-    said, node = edit.said, edit.node
-    if not said:
-        owner, key = source.around(node)
-        node = at(owner, key)
-        with source.edited(edit.puts):
-            new = ast.unparse(at(owner, key))
-        if isinstance(node, ast.Tuple) and not source.quoted(node).startswith("("):
-            new = new[1:-1]
-        said = f"`{new}` stood in place of `{source.quoted(node)}`"
-    place = f"line {source.line(node)}, in `{source.fn.__name__}`"
-    if helper and helper[0] in inspect.unwrap(cls.forward).__code__.co_names:
-        place += ", when backward calls it, not forward"
-    return {"change": f"right if: {said}", "place": place}
+def nothing(source, values):
+    """No edits but those that are known."""
+    return ()

@@ -1,11 +1,12 @@
 """The edits of several places at once, each of which undoes one slip of the pen."""
 
 import ast
+import contextlib
 import itertools
 
-from .edits import Edit, calls, indices, numbers, operators, parsed
+from .edits import Edit, bracketed, calls, indices, numbers, operators, parsed
 from .slots import is_name, is_whole
-from .source import at, is_method
+from .source import at, is_method, made_in
 
 
 def in_all_alike(source, slots):
@@ -82,7 +83,7 @@ def exchanged_letters(source, kinds):
             news = [(n, n.id.translate(str.maketrans(x + y, y + x))) for n in names]
             puts = [
                 (*source.up[n][:2], parsed(new)) for n, new in news
-                if new != n.id and kinds.get(new) == kinds.get(n.id)
+                if new != n.id and new in kinds and kinds[new] == kinds.get(n.id)
             ]  # fmt: skip
             if len(puts) > 1:
                 yield Edit(puts, value)
@@ -97,6 +98,7 @@ def exchanges(source, slots):
                 puts = [(node.elts, i, node.elts[j]), (node.elts, j, node.elts[i])]
                 a, b = source.quoted(node.elts[i]), source.quoted(node.elts[j])
                 yield Edit(puts, node, f"`{a}` and `{b}` were exchanged in `{line}`")
+    yield from in_other_order(source)
     names = {}
     for owner, key, node in slots:
         if is_name(node):
@@ -104,12 +106,83 @@ def exchanges(source, slots):
     for a, b in itertools.combinations(names, 2):
         lines = {line for *_, line in names[a]}, {line for *_, line in names[b]}
         groups = [{line} for line in lines[0] & lines[1]]
+        groups += [{k, n} for k, n in itertools.product(*lines) if abs(k.lineno - n.lineno) == 1]
         for group in [*groups, lines[0] | lines[1]]:
             puts = [(owner, key, parsed(new)) for old, new in ((a, b), (b, a))
                     for owner, key, line in names[old] if line in group]  # fmt: skip
             line = min(group, key=lambda line: line.lineno)
-            where = f"in `{source.quoted(line)}`" if len(group) == 1 else "wherever they stand"
+            where = "wherever they stand"
+            if group != lines[0] | lines[1] or len(group) == 1:
+                heads = sorted(group, key=lambda line: line.lineno)
+                where = "in " + " and ".join(f"`{source.quoted(line)}`" for line in heads)
             yield Edit(puts, line, f"`{a}` and `{b}` were exchanged {where}")
+
+
+def in_other_order(source):
+    """Of two that are made in one line, the second comes first, as what draws numbers asks."""
+    for line in source.body:
+        match line:
+            case ast.Assign(targets=[ast.Tuple(elts=[_, _] as names)],
+                            value=ast.Tuple(elts=[ast.Call(), ast.Call()] as values)):  # fmt: skip
+                puts = [(some, slice(0, 2), some[::-1]) for some in (names, values)]
+                with source.edited(puts):
+                    new = ast.unparse(line)
+                yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
+
+
+def from_the_other_end(source):
+    """What is made of grad_output: made of it reversed, and reversed itself."""
+    grads = {arg.arg for arg in source.definition.args.args[1:]}
+    for owner, key, node in list(made_in(source.body)):
+        used = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in grads]
+        for d in (-1, 0) if used and node not in used else ():
+            puts = [(*source.up[n][:2], parsed(f"{n.id}.flip({d})")) for n in used]
+            puts.append(
+                (
+                    owner,
+                    key,
+                    ast.Call(ast.Attribute(node, "flip", ast.Load()), [parsed(str(d))], []),
+                )
+            )
+            said = f"`{source.quoted(node)}` ran from the other end of dimension {d}"
+            yield Edit(puts, node, said)
+
+
+def cut_off(source):
+    """What is rolled: without what comes in again at the other end."""
+    for node in source.body:
+        match node:
+            case ast.Call(func=ast.Name(id="roll") | ast.Attribute(attr="roll")):
+                for new in without_the_end(node):
+                    said = f"`{source.quoted(node)}` made zeros of what comes in again"
+                    yield Edit([(*source.up[node][:2], new)], node, said)
+
+
+def without_the_end(node):
+    args, by = list(node.args), {k.arg: k.value for k in node.keywords}
+    if ast.unparse(node.func) not in ("torch.roll", "roll"):
+        args = [node.func.value, *args]
+    args += [by[name] for name in ("shifts", "dims") if name in by]
+    with contextlib.suppress(ValueError):
+        t, n, d = bracketed(args[0]), *map(ast.unparse, args[1:])
+        after = -int(d) - 1 if int(d) < 0 else f"{t}.ndim - {int(d) + 1}"
+        came = f"torch.arange({t}.shape[{d}]) - ({n})"
+        kept = f"(({came}) % {t}.shape[{d}] == {came}).reshape(-1, *[1] * ({after}))"
+        yield parsed(f"{ast.unparse(node)} * {kept}")
+
+
+def longer(source):
+    """All slices of a line that leave out the last, or the first, do not."""
+    for line in source.body:
+        if isinstance(line, (ast.Assign, ast.AugAssign)):
+            slices = [node for node in ast.walk(line) if isinstance(node, ast.Slice)]
+            for end in ("upper", "lower"):
+                some = [node for node in slices if getattr(node, end)]
+                if len(some) > 1:
+                    puts = [(node, end, None) for node in some]
+                    with source.edited(puts):
+                        new = ast.unparse(line)
+                    yield Edit(puts, line, f"`{new}` stood in place of `{source.quoted(line)}`")
 
 
 def before(source, slots):

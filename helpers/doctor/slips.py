@@ -7,8 +7,7 @@ import re
 
 import torch
 
-from .edits import KINDS, MODULES, Edit, bracketed, numbers, parsed, scattered, with_other_sums
-from .harmless import NEVER
+from .edits import KINDS, MODULES, Edit, bracketed, numbers, parsed, scattered
 from .lines import of_a_line, statements
 from .rearranged import (
     chains,
@@ -18,38 +17,36 @@ from .rearranged import (
     forwards,
     gates,
     halves,
+    in_and_out,
     permuted,
     relabelled,
     reordered,
     together,
 )
 from .several import (
-    before,
+    cut_off,
     exchanged_letters,
     exchanges,
+    from_the_other_end,
     in_all_alike,
     in_full,
     is_alike,
+    longer,
     of_one_name,
 )
 from .slots import (
-    at_indices,
-    fits,
+    changes_nothing,
     gathered,
-    grows,
     is_name,
     is_number,
+    is_of_no_tensor,
     is_sign,
     is_used,
     is_value,
-    is_whole,
     kind_of,
     kinds_of,
-    of_more_arguments,
-    of_one_argument,
     others,
     others_of,
-    parts_of,
     power_of,
     scaled,
     slots_of,
@@ -57,24 +54,6 @@ from .slots import (
 )
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
-AROUND = (
-    "1 - {}", "{}.flip(0)", "{}.flip(-1)", "{}.flip(-2, -1)", "{}.argsort()",
-    "{}.sqrt()", "{}.square()", "1 / {}", "{}.exp()", "{}.abs()", "{}.sign()", "{} + 1", "{} - 1",
-    "2 * {}", "{} / 2", "{}.sum()", "{}.sum(0)", "{}.sum(-1)", "{}.sum(1)",
-    "{}.sum(-1, keepdim=True)", "{}.sum(0, keepdim=True)", "{}.sum(1, keepdim=True)",
-    "{}.sum(-2, keepdim=True)", "{}.sum(-2)",
-    "{}.mean(-1, keepdim=True)", "{}.mean(0)", "{}.transpose(0, 1)", "{}.transpose(1, 2)",
-    "{}.cumsum(0)", "{}.cumsum(-1)", "{}.diag()", "{}.unsqueeze(-1)", "{}.contiguous()", "{}.log()",
-    "torch.pi * {}", "{} / torch.pi", "{}.tril()", "{}.triu()",
-)  # fmt: skip
-EACH = "{}.mT", "{}.conj()", "1 - {}", "-{}", "{}.sqrt()", "{}.square()", "1 / {}"
-WITH_A_NAME = "{0}[{1}]", "{0}[{1}.argsort()]", "{0} * {1}", "{0} / {1}", "{0} - {1}", "{0} + {1}"
-THEN = (
-    "{0} @ {1}", "{1} @ {0}", "{0} * ({1} > 0)", "{0} * ({1} < 0)", "{0} * ~{1}",
-    "{0} * (1 - {1})", "{0} * {1} ** 2", "{1}.gather(1, {0})", "{1}.gather(0, {0})",
-    "{0}.gather(1, {1})", "{0}.gather(1, {1}.argsort(1))", "{0}.gather(0, {1}.argsort(0))",
-)  # fmt: skip
-WITH_A_PART = "{0} * {1}", "{0} + {1}", "{0} - {1}", "{0} * ~{1}", "{0} / {1}"
 COUNT = r"^len\(\w+\)$|^\w+\.(numel\(\)|shape\[-?\w+\]|size\(-?\w+\))$"  # of all, and masked ones?
 LONGEST = 5000  # dimension, of which there may be two by mistake
 
@@ -85,10 +64,7 @@ def slips(source, values):
     values: {name: value} of what there is when the function returns
     """
     slots, kinds = slots_of(source), kinds_of(values)
-    for owner, key, node in slots:
-        parent = source.up[node][2]
-        if isinstance(parent, ast.Subscript) and "needs_input_grad" in ast.unparse(parent.value):
-            yield from (Edit([(owner, key, new)], node) for new in numbers(node))
+    yield from guards(source, slots)
     for owner, key, node in slots if source.saves else ():  # what is changed in place
         if is_value(source, node) and suits("{}.clone()", node, kinds):
             yield Edit([(owner, key, parsed(f"{bracketed(node)}.clone()"))], node)
@@ -100,6 +76,7 @@ def slips(source, values):
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
             yield Edit([(owner, key, ast.Constant(n))], node)
+    yield from other_masks(source, slots, values)
     yield from of_kinds(source, slots, KINDS)
     yield from copied(source, slots, kinds, lambda name: len(name) == 1)
     values_only = [slot for slot in slots if is_value(source, slot[2])]
@@ -108,12 +85,15 @@ def slips(source, values):
             yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
     yield from the_other_way(source)
     yield from in_all_alike(source, slots)
+    yield from longer(source)
+    yield from cut_off(source)
     yield from statements(source)
     yield from of_kinds(
         source,
         slots,
         (
             reordered,
+            in_and_out,
             together,
             first_term,
             gates,
@@ -126,6 +106,7 @@ def slips(source, values):
         ),
     )
     yield from exchanges(source, slots)
+    yield from from_the_other_end(source)
     yield from other_indices(source, of_the_line=False)
     yield from other_slices(source, slots, values, kinds)
     yield from exchanged_letters(source, kinds)
@@ -137,6 +118,29 @@ def slips(source, values):
         for new in in_place_of(source, node, values, kinds):
             if not is_idle(source.up[node][2], node, parsed(new)):
                 yield Edit([(owner, key, parsed(new))], node)
+
+
+def other_masks(source, slots, values):
+    """Another mask that is at hand in the place of a comparison."""
+    masks = [n for n, value in values.items() if getattr(value, "dtype", None) is torch.bool]
+    for name, (owner, key, node) in itertools.product(masks, slots):
+        if isinstance(node, ast.Compare):
+            yield Edit([(owner, key, parsed(name))], node)
+
+
+def guards(source, slots):
+    """Another number of an input that needs a gradient: that of what is made if it does, first."""
+    returned = [line.value for line in source.body if isinstance(line, ast.Return)]
+    for owner, key, node in slots:
+        parent = source.up[node][2]
+        if isinstance(parent, ast.Subscript) and "needs_input_grad" in ast.unparse(parent.value):
+            line = source.statement(node)
+            made = {n.id for n in ast.walk(line) if isinstance(n, ast.Name)
+                    and isinstance(n.ctx, ast.Store)}  # fmt: skip
+            own = [k for value in returned if isinstance(value, ast.Tuple)
+                   for k, part in enumerate(value.elts) if ast.unparse(part) in made]  # fmt: skip
+            news = [ast.Constant(k) for k in own if ast.unparse(node) != str(k)]
+            yield from (Edit([(owner, key, new)], node) for new in (*news, *numbers(node)))
 
 
 def batch_first(source):
@@ -173,61 +177,26 @@ def multiples(source, name, kinds):
 def of_kinds(source, slots, kinds):
     for kind, (owner, key, node) in itertools.product(kinds, slots):
         for new in kind(node):
-            parent = source.up[node][2]
-            if not (is_sign(new) and is_sign(parent)) and not is_idle(parent, node, new):
+            parent, literals = source.up[node][2], source.literals
+            idle = is_idle(parent, node, new, literals)
+            if is_sign(parent):  # a bound below zero
+                idle |= is_idle(source.up[parent][2], parent, new, literals)
+            if not (is_sign(new) and is_sign(parent)) and not idle:
                 yield Edit([(owner, key, new)], node)
 
 
-def is_idle(parent, old, new):
-    """Would it exchange a dimension with itself, or switch a branch off by a bound below zero?"""
+def is_idle(parent, old, new, literals=()):
+    """Would it exchange a dimension with itself, or make up a bound?"""
     match parent:
         case ast.Call(func=ast.Attribute(attr="transpose"), args=[a, b]):
             return ast.unparse(new) == ast.unparse(b if old is a else a)
         case ast.Compare(comparators=[_]):
             negative = isinstance(new, ast.UnaryOp) and isinstance(old, ast.Constant)
+            bound = getattr(new, "value", 0) if isinstance(new, ast.Constant) else 0
             other = parent.comparators[0] if old is parent.left else parent.left
-            return negative or ast.unparse(new) == ast.unparse(other)
+            made_up = negative or bound not in (0, *literals)
+            return made_up or ast.unparse(new) == ast.unparse(other)
     return False
-
-
-def omissions(source, values, terms=False):
-    """A function, a factor, a term or an index that was left out; terms: these come first."""
-    kinds = kinds_of(values)
-    slots = [slot for slot in slots_of(source) if is_value(source, slot[2])]
-    slots.sort(key=lambda slot: 2 - isinstance(slot[2], ast.Name) - is_whole(source, slot[2]))
-    ways = [(f"{name}({{}})", "") for name in of_one_argument(source)]
-    batched = range(len(values.get("in_dims", ())))
-    ways += [(f"{{}}.movedim(in_dims[{k}], 0)", "") for k in batched]
-    with_a_name = WITH_A_NAME[::-1] if terms else WITH_A_NAME
-    then = [(template, name) for template in with_a_name for name in kinds]
-    then += [(template, "") for template in AROUND]
-    then += [(template, text) for template in WITH_A_PART for text in parts_of(source)]
-    then += [(template, name) for template in THEN for name in kinds]
-    if terms:
-        some = itertools.product(with_a_name[:2], at_indices(values))
-        then = [*some, *then]
-
-    def turned(name):
-        return [template.format(name) for template in EACH] if name in kinds else []
-
-    yield from before(source, slots_of(source))
-    for owner, key, node in slots:
-        yield from (Edit([(owner, key, new)], node) for new in with_other_sums(node))
-    for some in (ways, then):
-        for template, name in some:
-            if name not in values or fits(template, values[name]):
-                for owner, key, node in slots:
-                    if suits(template, node, kinds) and not grows(
-                        source, template, node, values.get(name), kinds
-                    ):
-                        new = parsed(template.format(bracketed(node), name))
-                        yield Edit([(owner, key, new)], node)
-        if some is ways:
-            for template in of_more_arguments(source, kinds):
-                for owner, key, node in (slot for slot in slots if is_whole(source, slot[2])):
-                    yield Edit([(owner, key, parsed(template.format(bracketed(node))))], node)
-            yield from of_one_name(source, slots, turned)
-            yield from batch_first(source)
 
 
 def of_no_shape(source, values):
@@ -244,7 +213,8 @@ def of_no_shape(source, values):
     for line in source.body:
         if isinstance(line, (ast.Assign, ast.AugAssign)):
             for edit in of_a_line(source, *source.up[line][:2]):
-                match edit.puts[0][2]:
+                owner, _, new = edit.puts[0]
+                match new if isinstance(owner, list) else owner:
                     case ast.AugAssign() | ast.Assign(targets=[ast.Subscript()]):  # in place
                         yield edit
                     case ast.Assign(targets=[ast.Name(id=name)]) if name in numbers_only:
@@ -279,11 +249,8 @@ def as_elsewhere(source, values):
         match line:
             case ast.Assign(targets=[ast.Name(id=name)], value=old):
                 for other, new in source.elsewhere:
-                    nodes = list(ast.walk(new))
-                    names = {n.id for n in nodes if isinstance(n, ast.Name)}
-                    methods = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-                    harm = NEVER | {"data"} | {n for n in methods if n.endswith("_")}  # in place
-                    if other == name and names <= known and not methods & harm:
+                    names = {n.id for n in ast.walk(new) if isinstance(n, ast.Name)}
+                    if other == name and names <= known and changes_nothing(new):
                         if ast.unparse(new) != ast.unparse(old):
                             yield Edit([(line, "value", new)], old)
 
@@ -329,19 +296,39 @@ def in_place_of(source, node, values, kinds):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
         yield from (name for name, kind in kinds.items() if kind in wanted)
+    elif isinstance(node, ast.BinOp) and is_of_no_tensor(node, kinds):
+        yield from counted(values)
+        yield from (name for name, kind in kinds.items() if kind == "int")
     elif power := power_of(node):
         yield from (f"{bracketed(node.left)} ** {power - 1} * {n}" for n in others_of(node, kinds))
     elif isinstance(node, ast.Subscript) or (
-        isinstance(node, (ast.Call, ast.BinOp)) and is_used(source, node)
+        isinstance(node, (ast.Call, ast.BinOp)) and (is_used(source, node) or is_filled(node))
     ):
         yield from (name for name, kind in kinds.items() if kind == "number")
     yield from at_an_index(node, values)
+    yield from at_each_index(node, values)
     if re.search(COUNT, ast.unparse(node)):
         yield from counted(values)
         yield from (name for name, kind in kinds.items() if kind in ("int", "number"))
     elif is_name(node) and kinds.get(ast.unparse(node)) == "int":
         if isinstance(getattr(source.up[node][2], "op", None), (ast.Mult, ast.Div)):
             yield from (name for name, kind in kinds.items() if kind == "number")
+
+
+def at_each_index(node, values):
+    """In the place of a reduction, the elements of an index for each row, as of its group."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="sum" | "mean" | "amax" | "amin" | "max")):
+            for name, index in values.items():
+                if getattr(index, "dtype", None) is torch.int64 and index.dim() == 1:
+                    yield f"{bracketed(of)}[{name}]"
+                    yield f"{bracketed(of)}[{name}, None]"
+
+
+def is_filled(node):
+    """Is it a tensor of one number?"""
+    names = "ones", "zeros", "full", "ones_like", "zeros_like", "full_like"
+    return getattr(getattr(node, "func", None), "attr", "") in names
 
 
 def counted(values):

@@ -6,8 +6,9 @@ import itertools
 import torch
 
 from .edits import MODULES
+from .harmless import NEVER
 
-PARTS, CALLS = 8, 24  # at most
+PARTS, CALLS, FACTORS, PAIRED, LONG = 8, 24, 40, 24, 40  # at most; letters
 
 
 def slots_of(source):
@@ -91,12 +92,13 @@ def is_of_no_tensor(node, kinds):
     return isinstance(node, (ast.Constant, ast.List, ast.Tuple))
 
 
-def grows(source, template, node, value, kinds):
+def grows(source, template, node, name, values, kinds):
     """Would something get more dimensions, perhaps one in each round of a loop?"""
     if "unsqueeze" in template:
         return source.is_in_a_loop(node)
-    counts = isinstance(node, ast.Name) and kinds.get(node.id) == "int"
-    return counts and isinstance(value, torch.Tensor) and value.dim() > 0
+    value = values.get(name)
+    large = value.dim() > 0 if isinstance(value, torch.Tensor) else name and name not in values
+    return bool(large) and is_of_no_tensor(node, kinds)
 
 
 def is_name(node):
@@ -151,6 +153,70 @@ def parts_of(source):
     found = [node for node in source.body if isinstance(node, ast.Subscript)]
     found = [n for n in found if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
     return list(dict.fromkeys(ast.unparse(node) for node in found))[:PARTS]
+
+
+def elsewhere_indexed(source, kinds):
+    """Other tensors at the indices that stand in the source, of one dimension."""
+    found = {ast.unparse(n.slice): None for n in source.body if isinstance(n, ast.Subscript)
+             and isinstance(n.slice, (ast.Name, ast.BinOp))}  # fmt: skip
+    names = [name for name, kind in kinds.items() if kind == "number" and "ctx." not in name]
+    return [f"{name}[{index}]" for index in list(found)[:PARTS] for name in names]
+
+
+def sizes_of(values):
+    """How many elements some tensors have, and along which dimension."""
+    tensors = [n for n, t in values.items() if isinstance(t, torch.Tensor) and t.dim()][:PARTS]
+    found = [f"{name}.shape[{d}]" for d in (-1, 0, -2, 1) for name in tensors]
+    return [*found, *(f"{name}.numel()" for name in tensors)]
+
+
+def of_two(names):
+    """Products and ratios of what may be brought in."""
+    some = [name for name in names if "ctx" not in name][:PAIRED]
+    found = [f"({a} * {b})" for a, b in itertools.combinations_with_replacement(some, 2)]
+    return [*found, *(f"({a} / {b})" for a, b in itertools.permutations(some, 2))]
+
+
+def centred(source, values):
+    """What normalisations and softmaxes pass on, along the dimensions that stand in the source."""
+    tensors = [n for n, t in values.items() if isinstance(t, torch.Tensor) and t.dim() > 1
+               and t.is_floating_point() and "ctx." not in n][:PARTS]  # fmt: skip
+    dims = {}
+    for node in source.body:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="sum" | "mean"), args=args, keywords=keywords):
+                given = [*args, *(k.value for k in keywords if k.arg == "dim")]
+                dims |= {ast.unparse(d): None for d in given[:1]}
+    found = []
+    for (a, b), d in itertools.product(itertools.permutations(tensors, 2), list(dims)[:2]):
+        mean = f"({{}}).mean({d}, keepdim=True)"
+        rest = f"{b} * {mean.format(f'{a} * {b}')}"
+        found += [f"{a} - {rest}", f"{a} - {mean.format(a)} - {rest}"]
+        found += [f"{b} * ({a} - ({a} * {b}).sum({d}, keepdim=True))"]
+    return found
+
+
+def changes_nothing(node):
+    attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    in_place = {name for name in attributes if name.endswith("_")}
+    return not attributes & (NEVER | {"data", "append", "pop", "update"} | in_place)
+
+
+def factors_of(source, values):
+    """What else is multiplied, divided or added somewhere in the Function, and is known here."""
+    known, found = {*values, *MODULES}, {}
+    for node in (*source.body, *(new for _, new in source.elsewhere), *source.returned):
+        for part in ast.walk(node) if node not in source.body else (node,):
+            match part:
+                case ast.BinOp(left=a, op=ast.Mult() | ast.Div() | ast.Add() | ast.Sub(), right=b):
+                    found |= dict.fromkeys((part, a, b))
+    wanted = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Subscript, ast.Attribute)
+    texts = {
+        ast.unparse(node): None for node in found if isinstance(node, wanted)
+        and {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} <= known
+        and changes_nothing(node)
+    }  # fmt: skip
+    return [f"({text})" for text in sorted(texts, key=len) if len(text) < LONG][:FACTORS]
 
 
 def of_one_argument(source):

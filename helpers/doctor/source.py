@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from .applied import applied
+from .flows import methods_of, only_kept
 from .harmless import assigned, ends, harmless
 
 KEEP, ROUNDS = "what_the_doctor_keeps", 1000
@@ -30,7 +31,7 @@ class Source:
     up: node -> (owner, key, parent), where owner[key] or owner.key is the node
     siblings: functions of the class, of one argument; constants: its numbers
     literals, slices: the numbers that forward is written with, and {text: node} of its slices
-    elsewhere: (name, expression) of what other methods assign to a name
+    elsewhere: (name, expression) of what other methods assign to a name; returned: by them
     calls_held: does it call what ctx, or a variable, holds? That is to be looked at
     """
 
@@ -47,9 +48,13 @@ class Source:
             numbers = {name: n for name, n in vars(cls).items() if type(n) in (int, float)}
             self.constants = {f"{cls.__name__}.{name}": n for name, n in numbers.items()}
         self.literals, self.slices = written_in(cls.forward)
-        others = [of for of in map(inspect.unwrap, methods_of(cls)) if of is not fn]
+        helpers = [of.__func__ for of in vars(cls).values() if isinstance(of, staticmethod)]
+        others = dict.fromkeys(map(inspect.unwrap, (*methods_of(cls), *helpers)))
+        others = [of for of in others if of is not fn and inspect.isfunction(of)]
         lines = [line for of in others for line in nodes_of(of)]
         self.elsewhere = [pair for line in lines for pair in assigned(line)]
+        ends = [line.value for line in lines if isinstance(line, ast.Return)]
+        self.returned = [value for value in ends if value]
         try:
             self.text, first = text_of(fn)
             self.definition = ast.parse(self.text).body[0]
@@ -67,6 +72,8 @@ class Source:
         lines = self.definition.body
         if saves:
             lines = [n for n in ast.walk(self.definition) if isinstance(n, ast.stmt) and keeps(n)]
+            more = [*lines, *only_kept(self.definition, lines)]
+            lines = more if harmless(fn, more, cls, caches=caches) else lines
         self.calls_held = not harmless(fn, lines, cls, caches=caches)
         if self.calls_held and not harmless(fn, lines, cls, caches=caches, held=True):
             raise UnsuitableError
@@ -210,11 +217,6 @@ def written_in(fn):
         elif isinstance(node, ast.Slice):
             slices[ast.unparse(node)] = node
     return list(numbers), slices
-
-
-def methods_of(cls):
-    names = "forward", "setup_context", "backward", "vjp", "jvp"
-    return [of for name in names if inspect.isfunction(of := getattr(cls, name))]
 
 
 class Counted(ast.NodeTransformer):

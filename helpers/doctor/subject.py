@@ -202,8 +202,7 @@ class Subject:
         owner = getattr(fn, "__self__", None)
         is_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
         self.cls = owner if is_function else None
-        label = self.cls or (fn if hasattr(fn, "__name__") else type(fn))
-        self.label = label.__name__
+        self.label = (self.cls or (fn if hasattr(fn, "__name__") else type(fn))).__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module, self.of_state = isinstance(module, torch.nn.Module), {}
         if self.is_module:

@@ -1,0 +1,48 @@
+"""What flows into what is returned, and what only into what is kept for backward."""
+
+import ast
+import inspect
+
+
+def flows(nodes):
+    """(line, names that it makes or adds to, names that it reads) of lines that make something."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AugAssign(target=target, value=value):
+                targets = [target]
+            case ast.For(target=target, iter=value):
+                targets = [target]
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=of), args=args)):
+                targets, value = [of], ast.Tuple(args, ast.Load())
+            case _:
+                continue
+        yield node, {name for t in targets for name in names_in(t)}, names_in(value)
+
+
+def names_in(node):
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def only_kept(definition, lines):
+    """The lines that make nothing but what these lines keep, and no part of what is returned."""
+    nodes = list(ast.walk(definition))
+    made = list(flows(nodes))
+
+    def behind(names):
+        while more := {n for _, to, of in made if to & names for n in of} - names:
+            names |= more
+        return names
+
+    returned = [n.value for n in nodes if isinstance(n, ast.Return) and n.value]
+    out = behind({name for value in returned for name in names_in(value)})
+    kept = behind({name for line in lines for name in names_in(line)} - {"ctx"})
+    inputs = {arg.arg for arg in definition.args.args}
+    return [line for line, to, _ in made if not isinstance(line, ast.For) and line not in lines
+            and to & kept and not to & (out | inputs)]  # fmt: skip
+
+
+def methods_of(cls):
+    names = "forward", "setup_context", "backward", "vjp", "jvp"
+    return [of for name in names if inspect.isfunction(of := getattr(cls, name))]
