@@ -9,6 +9,9 @@ def repeated(function, t, times):
         t = function(t)
     return t
 
+def turned(t):
+    return t.flip(-1).cumsum(-1).flip(-1)
+
 class Layer(Function):
     @staticmethod
     def forward(ctx, x, w, n):
@@ -230,10 +233,9 @@ SLIPS = {  # (shapes, n, what forward returns, backward, what is said)
     "a factor that belongs inside": (
         [(5, 5), (5,)], 1,
         "        return w * x.cumsum(-1).sin()",
-        """        gx = torch.flip(torch.cumsum(torch.flip(g * w, [-1]), -1), [-1])
-        slope = x.cumsum(-1).cos()
-        return gx * slope, (g * x.cumsum(-1).sin()).sum(0), None""",
-        "slope",
+        """        slope = x.cumsum(-1).cos()
+        return turned(g * w) * slope, (g * x.cumsum(-1).sin()).sum(0), None""",
+        "`turned(g * w * slope)` stood in place of `turned(g * w) * slope`",
     ),
     "a mask that is at hand": (
         [(9,), ()], 1,
@@ -285,6 +287,6 @@ SLIPS = {  # (shapes, n, what forward returns, backward, what is said)
         "        return x * w ** (n + 1)",
         """        power = repeated(lambda t: t * w, w, n)
         return g * w, g * x * (n + 1) * w**n + 0 * power, None""",
-        "power",
+        "`g * power` stood in place of `g * w`",
     ),
 }  # fmt: skip

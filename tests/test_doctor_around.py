@@ -11,6 +11,7 @@ from torch.autograd import Function
 from helpers.doctor import examine
 from helpers.doctor.around import Around, Foreseen, Operands, key_of, written
 from helpers.doctor.edits import parsed
+from helpers.doctor.harmless import computes
 from tests.common import random
 from tests.small_slips import BACKWARD, HEAD, SLIPS
 from tests.test_doctor_edits import errors, made
@@ -254,3 +255,19 @@ def test_what_is_kept_of_a_parameter_until_the_dtype_changes():
     (found,) = errors(examine(MadeForEachDtype(), random(4, 3).detach().float()))
     assert (found.code, found.input) == ("parameter-cached", "log")
     assert found.remedy.endswith("once, and keeps: `self.kept`")
+
+
+LOOPS = {  # a `while`, and whether a helper with it ends, whatever it is given
+    "h = 1\n    while h < n:\n        h *= 2": True,
+    "h = 1\n    while h < n:\n        h += 1": True,
+    "h = 0\n    while h < n:\n        h *= 2": False,
+    "h = 1\n    while h < n:\n        h *= 2\n        h = 1": False,
+    "h = 1\n    while h < n:\n        if n > 3:\n            continue\n        h *= 2": False,
+    "h = 1\n    while h < n:\n        h *= 2\n        n += h": False,
+}
+
+
+@pytest.mark.parametrize(("loop", "is_to_end"), LOOPS.items())
+def test_a_loop_that_counts_is_known_to_end(loop, is_to_end):
+    helper = made(f"def helper(t):\n    n = len(t)\n    {loop}\n    return t * h\n", "helper")
+    assert computes(helper, 1) is is_to_end

@@ -132,8 +132,10 @@ def counts(loop, started):
     """Does a whole number that started above zero grow in each round, up to one that stays?"""
     match loop.test:
         case ast.Compare(left=ast.Name(id=name), ops=[ast.Lt() | ast.LtE()], comparators=[bound]):
-            made = {n.id for line in loop.body for n in ast.walk(line)
-                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
+            nodes = [n for line in loop.body for n in ast.walk(line)]
+            made = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            if made.count(name) != 1 or any(isinstance(n, ast.Continue) for n in nodes):
+                return False
             grows = any(re.fullmatch(rf"{name} (\*= [2-9]|\+= [1-9])", ast.unparse(line))
                         for line in loop.body)  # fmt: skip
             plain = isinstance(bound, (ast.Name, ast.Constant))

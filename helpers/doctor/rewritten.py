@@ -48,6 +48,8 @@ def rewritten(cases, known, edits=slips, few=False):
 
 
 class NothingFound:
+    """What stands for `Rewritten` where nothing is tried."""
+
     def found(self, likely_only=False):
         return None
 

@@ -197,6 +197,7 @@ def centred(source, values):
 
 
 def changes_nothing(node):
+    """Has it no method that changes what it is called of, or leaves PyTorch?"""
     attributes = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
     in_place = {name for name in attributes if name.endswith("_")}
     return not attributes & (NEVER | {"data", "append", "pop", "update"} | in_place)

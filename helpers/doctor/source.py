@@ -53,8 +53,8 @@ class Source:
         others = [of for of in others if of is not fn and inspect.isfunction(of)]
         lines = [line for of in others for line in nodes_of(of)]
         self.elsewhere = [pair for line in lines for pair in assigned(line)]
-        ends = [line.value for line in lines if isinstance(line, ast.Return)]
-        self.returned = [value for value in ends if value]
+        values = [line.value for line in lines if isinstance(line, ast.Return)]
+        self.returned = [value for value in values if value]
         try:
             self.text, first = text_of(fn)
             self.definition = ast.parse(self.text).body[0]
