@@ -9,7 +9,8 @@ import itertools
 from .calls import Call, heard_by, is_a_users
 from .forward import nodes
 from .harmless import is_data
-from .repair import Known, forgiving
+from .raised import forgiving
+from .repair import Known
 from .rewritten import Mended
 from .slopes import is_symmetric
 from .subject import tensors

@@ -10,13 +10,12 @@ from .effort import WITHOUT_LINES
 from .examination import Trials
 from .gradient import Case, Point
 from .kept import caches_of, dicts_kept
-from .repair import forgiving
+from .raised import CallError, forgiving
 from .report import error
 from .rewritten import Mended, rewritten
 from .screen import is_large, screen
 from .slopes import Dice
 from .source import only_compute
-from .subject import CallError
 
 trial = Trials()
 CACHE_KEY = error(

@@ -7,7 +7,7 @@ import functools
 import torch
 
 from .edits import bracketed, parsed
-from .repair import forgiving
+from .raised import forgiving
 
 LINEAR = {  # functions and methods of PyTorch that are linear in each tensor
     "sum", "mean", "reshape", "view", "permute", "transpose", "unsqueeze", "squeeze", "expand",

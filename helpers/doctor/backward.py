@@ -15,11 +15,12 @@ from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
 from .forward import nodes
 from .gradient import Point
 from .kept import kept_outside
+from .raised import CallError
 from .report import brief, error, note, warning
 from .slopes import largest, position
 from .source import nodes_of
 from .steps import Effects, watching
-from .subject import CallError, differentiable, graph
+from .subject import differentiable, graph
 
 trial = Trials()
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from .gradient import Case, Point
+from .gradient import FEW
+from .raised import CallError
 from .report import TEXTS, Text, brief, error
-from .slopes import Dice, largest, of_the_same_kind
-from .subject import CallError
+from .slopes import largest, of_the_same_kind
 from .where import Spots, named, rule, sizes_of, subsets, value_of
 
 
@@ -122,19 +122,20 @@ class Cases(tuple):
         turned = [v.flip(tuple(range(v.dim()))) for v in c.point.values]
         turned = [of_the_same_kind(v, t) for v, t in zip(c.point.values, turned, strict=True)]
         with contextlib.suppress(CallError, RuntimeError):
-            return Case(Point(c.subject, turned, Dice()), c.i, c.o, c.tolerance)
+            return c.at(c.subject, turned)
         return None
 
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""
-        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(), 3)]
+        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(FEW), 3)]
         found += self[0].of_other_sizes() if not self.whole else ()
         return [c for c in (*self.whole, *found) if c.trusted.any()]
 
     def each(self):
         """Each case alone, and the first where the values stand in another order, if they can."""
-        yield from (Cases([c]) for c in (*self, *filter(None, [self.again])))
+        yield from (Cases([c]) for c in self)
+        yield from (Cases([c]) for c in filter(None, [self.again]))
 
     @functools.cached_property
     def through(self):

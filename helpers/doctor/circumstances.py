@@ -12,20 +12,12 @@ from .examination import Trials
 from .exceptions import told
 from .harmless import computes
 from .kept import dicts_kept, dicts_of, held_by, new_in
+from .raised import CallError, of_a_signal, phase
 from .reached import functions
 from .report import error, warning
 from .rewritten import with_line
 from .slopes import Dice
-from .subject import (
-    CallError,
-    Subject,
-    graph,
-    has_gradient,
-    mapped,
-    of_a_signal,
-    phase,
-    tensors,
-)
+from .subject import Subject, graph, has_gradient, mapped, tensors
 from .surroundings import reseed
 
 trial = Trials()

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from .gradient import Case, Point
-from .repair import forgiving
+from .raised import CallError, forgiving
 from .slopes import Dice
-from .subject import CallError
 
 FEW, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
 FEWER = 4, 3, 6, 5  # of what is not large, but slow

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from .applied import applied
-from .repair import forgiving
+from .raised import forgiving
 from .source import backward_by
 from .steps import HERE, TORCH, frame_of_a_step, source
 from .subject import tensors

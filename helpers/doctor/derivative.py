@@ -31,14 +31,14 @@ from .kept import (
 from .kinks import KINK, kink
 from .omissions import omissions
 from .paths import other_forward
-from .repair import LARGEST, at_last, expressed, forgiving, repair, size_of
+from .raised import CallError, forgiving
+from .repair import LARGEST, at_last, expressed, repair, size_of
 from .report import MEANT, TEXTS, brief, error, is_constant, note
 from .rewritten import HERE, SMALL, nothing, rewritten
 from .saved import is_overwritten
 from .screen import agrees, is_large, screen
 from .slips import slips
 from .slopes import Dice, as_vector, is_symmetric
-from .subject import CallError
 
 trial = Trials()
 

@@ -9,7 +9,7 @@ import types
 from .around import is_rare
 from .edits import parsed
 from .harmless import is_data, is_plain
-from .repair import forgiving
+from .raised import forgiving
 from .source import Source, UnsuitableError, at, in_place_of
 
 

@@ -9,10 +9,11 @@ from torch.autograd.function import BackwardCFunction
 
 from .cuts import CUT_OFF, exits
 from .exceptions import told
+from .raised import CallError
 from .reached import Reached
 from .report import SEVERITIES, Report
 from .slopes import Dice, as_vector, largest
-from .subject import CallError, Subject, announced
+from .subject import Subject, announced
 from .surroundings import draws
 
 

@@ -16,11 +16,11 @@ import torch
 from .around import Around, Foreseen, Operands, is_linear_in, is_rare, is_reduced_in, key_of
 from .changes import is_real
 from .parts import CHANCE, PROBE, UNKNOWN, Part, Place, Rank, handed_in, probed
-from .repair import flat, forgiving, projected
+from .raised import forgiving, of_a_signal
+from .repair import flat, projected
 from .slopes import shaped
 from .slots import is_value, slots_of
 from .source import at, made_in
-from .subject import of_a_signal
 
 AT_ONCE, LOOKS = 500, 40_000
 MOST, TURNS = 6000, 1000  # edits; of all parts together

@@ -9,9 +9,10 @@ from torch.autograd.function import BackwardCFunction
 from .examination import Trials
 from .exceptions import IN_PLACE, told
 from .grain import Grain, dtype_of, noise
+from .raised import CallError, phase
 from .report import brief, error, note, warning
 from .slopes import Dice, as_vector, position
-from .subject import CallError, differentiable, graph, phase, tensors
+from .subject import differentiable, graph, tensors
 
 trial = Trials()
 

@@ -9,13 +9,14 @@ import math
 import torch
 
 from .applied import of_fewer, with_other_arguments, with_other_buffers
+from .plain import by_autograd
+from .raised import CallError
 from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
-from .subject import CallError
 from .where import relation
 
 INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 SIZES = 4  # at which it is examined, at most
-FEW = 24  # elements, of many, that tell whether it is right for another grad_output
+FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
@@ -78,15 +79,18 @@ class Point:
                     self.suspects[i, o] = self.suspect(i, o)
                 drawn.append(self.suspects[i, o])
             elements = sorted({*drawn, *sides})
-        weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
-        sizes = [w.abs() for w in weights]
-        floors = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
+        elements = torch.tensor(elements, device=self.values[i].device)
+        self.known[i] = elements, by_autograd(self, i, elements) or self.by_differences(i, elements)
+        return self.known[i]
+
+    def by_differences(self, i, elements):
+        n, weights, rounding = self.values[i].numel(), self.weights, self.rounding
         columns = [[] for _ in self.outputs]
-        for s in elements:
+        for s in elements.tolist():
             sums = [[0, 0, True, None] for _ in self.outputs]
             for unit, u, step in self.units(i, s):
                 for o, slope in enumerate(self.slopes(i, u)):
-                    error = 10 * (sizes[o] @ slope.error) + floors[o]
+                    error = 10 * (weights[o].abs() @ slope.error) + rounding[o]
                     sums[o][0] = sums[o][0] + unit * (weights[o] @ slope.value) / step
                     sums[o][1] = sums[o][1] + error / step
                     sums[o][2] &= bool(slope.trusted.all())
@@ -99,8 +103,17 @@ class Point:
             jacobian = torch.stack(jacobian, 1) if jacobian[0] is not None else None
             trusted = torch.tensor(trusted, device=value[0].device)
             found.append((torch.stack(value, 1), torch.stack(error, 1), trusted, jacobian))
-        self.known[i] = torch.tensor(elements, device=self.values[i].device), found
-        return self.known[i]
+        return found
+
+    @property
+    def weights(self):
+        """Of each output, the v as vectors."""
+        return [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
+
+    @property
+    def rounding(self):
+        """Of each output, what v · output may be off by."""
+        return [1e-11 * (w * y).norm(dim=1) for w, y in zip(self.weights, self.y0, strict=True)]
 
     def given(self, o):
         """The gradients of the three v of output o: three lists, one entry for each input."""
@@ -322,13 +335,18 @@ class Case:
         others = [v for v in self.varied() if v.wrong.any()] if name and not tried else ()
         return how if all(v.how(True).endswith(f" = {name}") for v in others) else what
 
-    def varied(self):
+    def at(self, subject, values, elements=None):
+        """The same at another point; elements: at most so many of them."""
+        point = Point(subject, values, Dice())
+        point.limit = min(point.limit, elements or point.limit)
+        return Case(point, self.i, self.o, self.tolerance)
+
+    def varied(self, elements=None):
         """The same with another value of each argument that is a number, of masks and buffers."""
         others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
         for subject in itertools.chain(with_other_buffers(self.subject), others):
             with contextlib.suppress(CallError, RuntimeError):
-                point = Point(subject, self.point.values, Dice())
-                yield Case(point, self.i, self.o, self.tolerance)
+                yield self.at(subject, self.point.values, elements)
 
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
@@ -340,9 +358,7 @@ class Case:
         for size in sizes[:SIZES] if not self.sparse else ():
             for subject in of_fewer(self.subject, size):
                 with contextlib.suppress(CallError, RuntimeError):
-                    yield Case(
-                        Point(subject, subject.values, Dice()), self.i, self.o, self.tolerance
-                    )
+                    yield self.at(subject, subject.values, FEW)
 
 
 def borders(shape):

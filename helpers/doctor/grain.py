@@ -4,8 +4,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .effort import Mode
+from .raised import CallError
 from .slopes import Dice, largest
-from .subject import CallError, tensors
+from .subject import tensors
 
 
 class Grain(Mode):

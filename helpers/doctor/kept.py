@@ -9,7 +9,7 @@ import torch
 from .applied import applied
 from .forward import nodes
 from .gradient import Case, Point
-from .repair import forgiving
+from .raised import forgiving
 from .saved import saving
 from .slopes import Dice
 from .source import backward_by, is_of_ctx, nodes_of, only_compute

@@ -12,9 +12,11 @@ import torch.nn.functional as F
 
 from . import changes as of_steps
 from .changes import Change
-from .repair import forgiving, places_of, tidy
+from .plain import as_plain_code
+from .raised import forgiving
+from .repair import places_of, tidy
 from .slopes import largest
-from .through import Through, as_plain_code, is_plain
+from .through import Through, is_plain
 from .ways import at_another_place, deriving, exchanging, weighing, weighing_said
 
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
@@ -85,7 +87,7 @@ class OtherForward:
         self.off, self.size = case.given[:2] - self.rows, largest(case.given[:2])
 
     def forward(self, case, mode, values):
-        with as_plain_code(mode):
+        with as_plain_code(mode.call, mode):
             return case.subject.run(values)
 
     def gradients(self, case, changes, count=None):

@@ -14,14 +14,14 @@ from .exceptions import told
 from .factors import digits_in_words
 from .forward import FORWARD_NOT_FINITE
 from .grain import Grain, dtype_of
+from .plain import is_number
+from .raised import CallError, forgiving
 from .reached import functions
-from .repair import forgiving
 from .report import TEXTS, brief, error, warning
 from .slopes import largest, position
 from .steps import STEPS, frame_of_a_step, source, watching
-from .subject import CallError, Subject
+from .subject import Subject
 from .surroundings import OwnGenerators, draws
-from .through import is_number
 
 trial = Trials()
 

@@ -16,10 +16,10 @@ import torch
 from .changes import FIRST, THEN, is_simple
 from .expressions import OF_A_SITE, TRIED, matches
 from .gradient import Case, Point
+from .raised import CallError, forgiving
 from .saved import others_stay
 from .slopes import Dice, as_vector, of_the_same_kind
 from .steps import STEPS, Return, Watch, watching
-from .subject import CallError, of_a_signal
 
 LARGEST = 20000  # elements of all inputs and outputs
 CHANGES, RUNS = 10000, 300  # at most
@@ -79,16 +79,6 @@ def at_last(known, only=lambda number: True):
         found = (tried() for number, tried in known.later if only(number))
         return next(filter(None, found), None)
     return None
-
-
-@contextlib.contextmanager
-def forgiving():
-    """What is raised inside does not matter, unless a caller's time limit raised it."""
-    try:
-        yield
-    except Exception as error:
-        if of_a_signal(error):
-            raise
 
 
 class Backward:

@@ -17,11 +17,12 @@ from .effort import WITHOUT_LINES, Work
 from .foreseen import Foresight
 from .forward import nodes
 from .omissions import omissions
-from .repair import forgiving, size_of
+from .raised import CallError, forgiving
+from .repair import size_of
 from .saved import others_stay
 from .slips import of_no_shape, slips
 from .source import at, backwards_seen, in_place_of, made_in
-from .subject import CallError, graph
+from .subject import graph
 from .surroundings import reseed
 
 FURTHER = 400  # runs that one more looks for an edit that serves other gradients, too

@@ -35,8 +35,9 @@ from .calls import LOCK, Call, autocasts, full_name, heard_by, is_a_users, kind,
 from .effort import progress
 from .examination import Examination
 from .forward import NOT_EXAMINED
+from .raised import of_a_signal
 from .report import SEVERITIES, Report, WrongGradientError
-from .subject import of_a_signal, tensors
+from .subject import tensors
 from .surroundings import undisturbed
 from .trials import TRIALS
 

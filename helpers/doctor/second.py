@@ -13,13 +13,13 @@ from .examination import Trials, tolerance
 from .exceptions import told
 from .forward import nodes
 from .grain import Grain
-from .repair import forgiving
+from .raised import CallError, forgiving, phase
 from .report import error, note, warning
 from .saved import saving
 from .screen import screen
 from .slopes import as_vector, shaped
 from .steps import held
-from .subject import CallError, graph, phase
+from .subject import graph
 
 trial = Trials()
 

@@ -6,42 +6,17 @@ import dataclasses
 import functools
 import inspect
 import re
-import traceback
 
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .effort import calls_a_second, tell
+from .raised import CallError, phase
 from .slopes import as_vector
 from .source import only_compute, own_grads
-from .surroundings import HANDLERS, reseed
-
-
-class CallError(Exception):
-    """The examined function raised `error` in `phase`."""
-
-    def __init__(self, phase, error):
-        self.phase, self.error = phase, error
-
-
-@contextlib.contextmanager
-def phase(name):
-    try:
-        yield
-    except Exception as error:
-        if of_a_signal(error):
-            raise
-        raise CallError(name, error) from error
-
+from .surroundings import reseed
 
 SLOW = 50  # calls a second, or fewer
-
-
-def of_a_signal(error):
-    """Was it raised by a signal handler, such as that of a caller's time limit?"""
-    if isinstance(error, CallError):  # one of a signal has not become one
-        return False
-    return any(frame.f_code in HANDLERS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextlib.contextmanager

@@ -7,12 +7,10 @@ import inspect
 import re
 
 import torch
-from torch.autograd.function import Function, FunctionCtx
 from torch.autograd.graph import get_gradient_edge
 
-from .applied import applied
-from .calls import is_a_users
 from .cuts import CUTS
+from .plain import is_number
 from .steps import STEPS, Step, Watch, frame_of_a_step, source
 
 
@@ -142,10 +140,6 @@ def is_plain(name):
     return re.fullmatch(r"`[\w.]+`|an operand", name) is not None
 
 
-def is_number(value):
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
 def same(a, b):
     return is_number(a) and a.shape == b.shape and torch.equal(a, b)
 
@@ -200,25 +194,3 @@ class Through(Watch):
         step.made_of(value)
         self.steps.append(step)
         return value
-
-
-@contextlib.contextmanager
-def as_plain_code(mode):
-    """In this thread, what a Function's forward computes is differentiated by autograd."""
-    inside = []
-
-    def way(apply, cls, *args, **kwargs):
-        if not is_a_users(cls):
-            return apply(cls, *args, **kwargs)
-        ctx = FunctionCtx()
-        ctx.needs_input_grad = tuple(torch.is_tensor(a) and a.requires_grad for a in args)
-        first = () if cls.setup_context is not Function.setup_context else (ctx,)
-        inside.append(cls)
-        with torch.enable_grad(), contextlib.nullcontext() if inside[1:] else mode:
-            try:
-                return mode.call(cls, (*first, *args), kwargs)
-            finally:
-                inside.pop()
-
-    with applied(way):
-        yield

@@ -12,11 +12,12 @@ from torch.autograd import Function, forward_ad
 from .examination import Trials
 from .exceptions import told
 from .forward import nodes
+from .raised import CallError, phase
 from .reached import unwatched
 from .report import error, note
 from .rewritten import with_line
 from .slopes import as_vector, largest, position, slopes_along
-from .subject import CallError, differentiable, phase, tensors
+from .subject import differentiable, tensors
 from .surroundings import draws, reseed
 from .where import relation
 
