@@ -289,4 +289,41 @@ SLIPS = {  # (shapes, n, what forward returns, backward, what is said)
         return g * w, g * x * (n + 1) * w**n + 0 * power, None""",
         "`g * power` stood in place of `g * w`",
     ),
+    "what is put where an index repeats, in two lines' worth": (
+        [(4,), (5, 2)], 1,
+        """        ends = torch.tensor([[0, 1], [1, 2], [2, 1]])
+        return (x[ends[:, 0]] * x[ends[:, 1]].sin()) + w.sum()""",
+        """        ends = torch.tensor([[0, 1], [1, 2], [2, 1]])
+        a, b = x[ends[:, 0]], x[ends[:, 1]]
+        gx = torch.zeros_like(x)
+        gx[ends[:, 0]] = gx[ends[:, 0]] + g * b.sin()
+        gx[ends[:, 1]] = gx[ends[:, 1]] + g * a * b.cos()
+        return gx, g.sum().expand(w.shape), None""",
+        "gx.index_put_((ends[:, 1],), g * a * b.cos(), accumulate=True)` stood in place of `gx[",
+    ),
+    "what a call is given by name elsewhere": (
+        [(1, 2, 6), (2, 3, 3)], 2,
+        """        step = ctx.step = n
+        return torch.nn.functional.conv_transpose1d(x, w, stride=step)""",
+        """        gx = torch.nn.functional.conv1d(g, w)[..., : x.shape[-1]]
+        frames = g.unfold(-1, w.shape[-1], n)
+        return gx, torch.einsum("ncl,nolk->cok", x, frames), None""",
+        "torch.nn.functional.conv1d(g, w, stride=ctx.step)` stood in place of",
+    ),
+    "shifts that go back": (
+        [(5, 7), ()], 1,
+        """        shifts = [x.shape[0] // 2, x.shape[1] // 2]
+        ctx.shifts = shifts
+        return x.roll(shifts, (0, 1)) * w""",
+        """        shifts = ctx.shifts
+        return (g * w).roll(shifts, (0, 1)), (g * x.roll(shifts, (0, 1))).sum(), None""",
+        "roll([-n for n in shifts], (0, 1))` stood in place of",
+    ),
+    "a factor that belongs inside, before a slice": (
+        [(6,), (6,)], 1,
+        "        return torch.nn.functional.pad(x[:-2], (2, 0)) * w + x",
+        """        late = torch.nn.functional.pad(g[2:], (0, 2)) * w
+        return late + g, g * torch.nn.functional.pad(x[:-2], (2, 0)), None""",
+        "pad((g * w)[2:], (0, 2))` stood in place of",
+    ),
 }  # fmt: skip

@@ -253,7 +253,7 @@ SLIPS = {  # forward, backward, what is said
         """        x, w = ctx.saved_tensors
         gw = fitted(g * x[:, None] * w.cos(), w)
         return (g * w.sin()).sum(1), gw, None""",
-        "stood in place of `fitted(g * x[:, None] * w.cos(), w)`",
+        "`t.sum(0)` stood in place of `t.mean(0)`",
     ),
     "a chain of methods before an operation": (
         """        ctx.save_for_backward(x, w)

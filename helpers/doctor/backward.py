@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import itertools
 import re
 
 import torch
@@ -15,6 +16,7 @@ from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
 from .forward import nodes
 from .gradient import Point
 from .kept import kept_outside
+from .precision import Noted
 from .raised import CallError
 from .report import brief, error, note, warning
 from .slopes import largest, position
@@ -148,6 +150,14 @@ def made_by(exam):
     return ""
 
 
+def in_backward(exam):
+    """In words, what backward is the first to make nan or inf of."""
+    with contextlib.suppress(CallError), watching(Noted()) as watch:
+        exam.subject.gradients(exam.subject.values, exam.vs)
+    found = (text for text, made in watch.steps if not made.isfinite().all())
+    return "".join(f", first of all in {text}" for text in itertools.islice(found, 1))
+
+
 def users_frame(traceback):
     """In words, the last line of the user's own code in a traceback of strings."""
     frames = [re.match(r' +File "(.*)", line (\d+), in (.*)\n +(.*)', text) for text in traceback]
@@ -177,7 +187,7 @@ def gradients_are_finite(exam):
                 words["finite"] = "the slope is" if fine else "input and output are"
                 half = next(halved(exam), "")
                 words["half"] = half and f", of half precision first: {half}"
-                words["made"] = "" if half or subject.cls else made_by(exam)
+                words["made"] = "" if half else in_backward(exam) if subject.cls else made_by(exam)
                 yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
             else:
                 yield SINGULAR(x, seen=seen)
@@ -185,7 +195,7 @@ def gradients_are_finite(exam):
 
 BACKWARD_NOT_DETERMINISTIC = error(
     "backward-not-deterministic",
-    "The same backward gives another gradient the second time{why}.",
+    "The same backward gives another gradient {why}.",
     look="what backward changes, draws or adds to; what forward drew must be saved",
 )
 BACKWARD_ONLY_ONCE = warning(
@@ -247,9 +257,9 @@ def backward_twice(exam):
             for attribute in kept:
                 setattr(*attribute)
 
-    why = ", because it draws random numbers"
+    why = "for another random state, because it draws random numbers"
     fine = True
-    for finding in exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why=""):
+    for finding in exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why="the second time"):
         fine = False
         yield with_places(exam, finding)
     fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))

@@ -208,7 +208,7 @@ STALE = error(
 )
 CACHED = error(  # a warning where the module does not train, as what is merged for inference
     "parameter-cached",
-    "{x} gets no gradient, but without what an earlier call has kept, the output follows it.",
+    "{x} gets {what} without what an earlier call has kept, the output follows it{how}.",
     look="caches: what forward makes of {x} once, and keeps{where}",
 )
 
@@ -266,19 +266,22 @@ def calls_follow_each_other(exam):
 
 
 @trial()
-def parameters_without_a_gradient(exam):
+def nothing_is_kept_of_parameters(exam):
+    """Is what forward makes of a parameter made again once that has changed?"""
     subject = exam.subject
+    where = kept_by(exam) if subject.is_module else ""
+    partly = where and not exam.has("error", *STATE)
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
         values = [*subject.values[:i], Dice().nearby(subject.values[i]), *subject.values[i + 1 :]]
-        if grad is None and subject.is_module:
-            fresh = Subject(*exam.given[:3])
-            fresh.use(torch.float64 if exam.low else None)
-            severity = None if subject.scope.module.training else "warning"
+        words = {"what": "no gradient, but", "how": ""}
+        if grad is not None:
+            words = {"what": "only a part of its gradient:", "how": " in another way"}
+        if subject.is_module and (grad is None or partly and x in subject.state):
             with contextlib.suppress(CallError):
-                before = held_by(fresh.scope.module)
                 subject.forward(subject.values)  # it keeps what it has made, of this dtype
-                if not all(map(exam.same, fresh.forward(values), subject.forward(values))):
-                    yield CACHED(x, severity=severity, where=new_in(fresh, before))
+                if not all(map(exam.same, anew(exam).forward(values), subject.forward(values))):
+                    severity = None if subject.scope.module.training else "warning"
+                    yield CACHED(x, severity=severity, where=where, **words)
         elif (
             grad is None and inspect.isfunction(subject.fn) and computes(subject.fn, 2, None, True)
         ):
@@ -288,4 +291,21 @@ def parameters_without_a_gradient(exam):
                 for cache in caches.values():
                     cache.clear()
                 if not all(map(exam.same, after, subject.forward(values))):
-                    yield CACHED(x, where=f": {', '.join(caches)}")
+                    yield CACHED(x, where=f": {', '.join(caches)}", **words)
+
+
+def anew(exam):
+    """The same, before its first call."""
+    fresh = Subject(*exam.given[:3])
+    fresh.use(torch.float64 if exam.low else None)
+    return fresh
+
+
+def kept_by(exam):
+    """In words, what a module has after its first call that it had not before."""
+    with contextlib.suppress(CallError):
+        fresh = anew(exam)
+        before = held_by(fresh.scope.module)
+        fresh.forward(exam.subject.values)
+        return new_in(fresh, before)
+    return ""

@@ -66,7 +66,8 @@ REPLACED = error(
     "state-replaced",
     "The gradient of {x} is right with the {names} of the time of forward, but backward reads "
     "what has been put there since.",
-    look="{places}save what forward used: ctx.save_for_backward",
+    look="{places}save what forward used, or a copy if that is changed in place: "
+    "ctx.save_for_backward",
 )
 FIRST_CALL_KEPT = error(
     "first-call-kept",

@@ -30,6 +30,7 @@ ALIKE = [  # what is taken for each other
 SCATTERED = [("scatter", "scatter_add"), ("scatter_", "scatter_add_"), ("index_copy", "index_add"),
              ("index_copy_", "index_add_")]  # fmt: skip
 MODULES = "torch", "F", "math"
+WITHIN = "nn", "functional", "fft", "linalg", "special"  # as `torch.nn.functional`
 
 
 class Edit(NamedTuple):
@@ -42,6 +43,13 @@ class Edit(NamedTuple):
 
 def parsed(text):
     return ast.parse(text, mode="eval").body
+
+
+def is_module(node):
+    """Does it hold functions, and is no tensor?"""
+    if isinstance(node, ast.Attribute):
+        return node.attr in WITHIN and is_module(node.value)
+    return isinstance(node, ast.Name) and node.id in MODULES
 
 
 def bracketed(node):
@@ -139,7 +147,7 @@ def calls(node):
         return
     func, args, keywords = node.func, node.args, node.keywords
     name = func.attr if isinstance(func, ast.Attribute) else ""
-    method = name and ast.unparse(func.value) not in MODULES
+    method = name and not is_module(func.value)
     for i, j in itertools.combinations(range(len(args)), 2):
         news = args.copy()
         news[i], news[j] = args[j], args[i]
@@ -344,6 +352,11 @@ def negated(node):
 def assignments(line):
     """It adds to what is there, or takes its place."""
     match line:
+        case ast.Assign(
+            targets=[ast.Subscript() as target],
+            value=ast.BinOp(left=ast.Subscript() as left, op=Add() | Sub() as old, right=value),
+        ) if ast.unparse(left) == ast.unparse(target):
+            pass
         case ast.Assign(targets=[ast.Name() | ast.Subscript() as target], value=value):
             old = None
             for op in (Add(), Sub()):  # a name may be that of grad_output: never in place

@@ -18,7 +18,18 @@ def flows(nodes):
                 targets, value = [of], ast.Tuple(args, ast.Load())
             case _:
                 continue
-        yield node, {name for t in targets for name in names_in(t)}, names_in(value)
+        yield node, *parted(targets, value)
+
+
+def parted(targets, value):
+    """The names of what is made, or filled, and those of what is read for it."""
+    made, read = set(), names_in(value)
+    for target in targets:
+        while isinstance(target, (ast.Subscript, ast.Attribute)):
+            read |= names_in(getattr(target, "slice", ast.Tuple([], ast.Load())))
+            target = target.value
+        made |= names_in(target)
+    return made, read
 
 
 def names_in(node):

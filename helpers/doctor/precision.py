@@ -48,25 +48,42 @@ def digits_of_backward(exam):
 
 COARSE_BACKWARD = warning(
     "coarse-backward",
-    "Backward computes the gradient of {x} in {dtype}, forward computes in float64.",
+    "Backward computes the gradient of {x} in {dtype}, forward computes in {finer}.",
     look="casts in backward",
 )
 
 
 @trial(unless=("error",))
 def precision_of_backward(exam):
-    """Are there fewer digits than differences can show?"""
-    subject, fine = exam.subject, 1e-10
-    if exam.low or max(subject.eps, exam.precision) > fine:
-        return
-    if any(torch.finfo(t.dtype).eps > fine for t in exam.run.saved if is_number(t)):
-        return  # which is meant to save memory
-    with Grain(subject.values + exam.vs) as watch:
-        grads = subject.gradients(subject.values, exam.vs)
-    for x, grad in zip(subject.inputs, grads, strict=True):
-        (eps,) = (None,) if grad is None else watch.of([grad])
-        if eps and eps > fine:
-            yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)))
+    """Are there fewer digits than differences can show, or than what was given has?"""
+    subject, dtype = exam.subject, exam.low or torch.float64
+    if exam.low:
+        subject.use(None)
+    try:
+        fine = max(1e-10, 100 * torch.finfo(dtype).eps)
+        if exam.precision <= fine:
+            for x, eps in zip(subject.inputs, coarser_than_forward(exam, fine), strict=False):
+                if eps and eps > fine:
+                    words = {"dtype": brief(dtype_of(eps)), "finer": brief(dtype)}
+                    yield COARSE_BACKWARD(x, **words)
+    finally:
+        if exam.low:
+            subject.use(torch.float64)
+
+
+def coarser_than_forward(exam, fine):
+    """The eps of each gradient, if forward has none that is coarser than `fine`."""
+    subject, values = exam.subject, exam.subject.values
+    with contextlib.suppress(CallError), Grain(values) as watch:
+        run = subject.run(values)
+        inside = [eps or 0.0 for eps in watch.of(run.outputs)]
+        inside += [torch.finfo(t.dtype).eps for t in run.saved if is_number(t)]  # to save memory
+        if max(inside) <= fine:
+            vs = [v.to(o.dtype) for v, o in zip(exam.vs, run.outputs, strict=True)]
+            watch.note(vs)
+            grads = subject.backward(run, vs)
+            return [None if grad is None else watch.of([grad])[0] for grad in grads]
+    return []
 
 
 LOW_PRECISION = error(

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 
-from .edits import MODULES, Add, Div, MatMult, Mult, Sub, at_end, bracketed, indices, parsed
+from .edits import Add, Div, MatMult, Mult, Sub, at_end, bracketed, indices, is_module, parsed
 
 
 def reordered(node):
@@ -29,11 +29,11 @@ def reordered(node):
             yield ast.Call(at_end(ast.BinOp(method.value, op, b), method), call.args, call.keywords)
     match node:
         case ast.BinOp(left=ast.Call(func=ast.Attribute() as f, args=[x, *rest]) as call, op=op,
-                       right=b) if ast.unparse(f.value) in MODULES:  # fmt: skip
+                       right=b) if is_module(f.value):  # fmt: skip
             yield ast.Call(f, [ast.BinOp(x, op, b), *rest], call.keywords)
         case ast.BinOp(left=a, op=op,
                        right=ast.Call(func=ast.Attribute() as f, args=[x, *rest]) as call,
-                       ) if ast.unparse(f.value) in MODULES:  # fmt: skip
+                       ) if is_module(f.value):  # fmt: skip
             yield ast.Call(f, [ast.BinOp(a, op, x), *rest], call.keywords)
     match node:
         case ast.BinOp(left=ast.Call() as call, op=op, right=b) if root_of(call) is not call:
@@ -57,13 +57,21 @@ def in_and_out(node):
         for n, (by, factor) in enumerate(rest) if isinstance(op, Mult) else ():
             if not isinstance(factor, ast.Constant):
                 for each in (factor, *reduced(factor)):
-                    if x := first_given(call):
-                        within = given_another(call, ast.BinOp(x, by, each))
+                    for x in multiplied_by(first_given(call), by, each):
+                        within = given_another(call, x)
                         yield multiplied([(op, within), *rest[:n], *rest[n + 1 :]])
     inside = factors_in(x) if (x := first_given(node)) else []
     for n, (by, factor) in enumerate(inside) if inside[1:] else ():
         within = given_another(node, multiplied([*inside[:n], *inside[n + 1 :]]))
         yield ast.BinOp(within, by, factor)
+
+
+def multiplied_by(node, op, factor):
+    """The product; of elements and slices, too, those of a product."""
+    if node:
+        yield ast.BinOp(node, op, factor)
+    if isinstance(node, ast.Subscript):
+        yield ast.Subscript(ast.BinOp(node.value, op, factor), node.slice, ast.Load())
 
 
 def reduced(node):
@@ -95,7 +103,7 @@ def multiplied(factors):
 def first_given(node):
     """The first argument of a function, or what has the method."""
     match node:
-        case ast.Call(func=ast.Attribute(value=of)) if ast.unparse(of) not in MODULES and not (
+        case ast.Call(func=ast.Attribute(value=of)) if not is_module(of) and not (
             isinstance(of, ast.Name) and of.id[:1].isupper()
         ):
             return of

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import itertools
+import re
 
 from .edits import Edit, bracketed, calls, indices, numbers, operators, parsed
 from .slots import is_name, is_whole
@@ -146,6 +147,42 @@ def from_the_other_end(source):
             )
             said = f"`{source.quoted(node)}` ran from the other end of dimension {d}"
             yield Edit(puts, node, said)
+
+
+def called_as_elsewhere(source, values):
+    """A call, or that of its counterpart, is given by name what it is given elsewhere."""
+    given, known = {}, {*values, *source.fn.__globals__}
+    for expression in (*(new for _, new in source.elsewhere), *source.returned):
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call) and (more := named_in(node, known)):
+                given.setdefault(family_of(node), []).append(more)
+    for node in source.body:
+        if isinstance(node, ast.Call):
+            for keywords in given.get(family_of(node), ()):
+                own = [k.arg for k in node.keywords]
+                more = [k for k in keywords if k.arg not in own]
+                for some in ([more] if more else []) + [[k] for k in more if more[1:]]:
+                    new = ast.Call(node.func, node.args, [*node.keywords, *some])
+                    yield Edit([(*source.up[node][:2], new)], node)
+
+
+def named_in(call, known):
+    """What it is given by name; what has a name in forward may be known as that of ctx."""
+    found = []
+    for keyword in call.keywords:
+        names = {n.id for n in ast.walk(keyword.value) if isinstance(n, ast.Name)} - known
+        if keyword.arg and all(f"ctx.{name}" in known for name in names):
+            text = ast.unparse(keyword.value)
+            for name in names:
+                text = re.sub(rf"\b{name}\b", f"ctx.{name}", text)
+            found.append(ast.keyword(keyword.arg, parsed(text)))
+    return found
+
+
+def family_of(call):
+    """Its name, of which some are counterparts of each other."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    return re.sub(r"_transpose|^un(?=fold)|^i?r?(?=fft)", "", name)
 
 
 def cut_off(source):

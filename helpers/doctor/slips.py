@@ -24,6 +24,7 @@ from .rearranged import (
     together,
 )
 from .several import (
+    called_as_elsewhere,
     cut_off,
     exchanged_letters,
     exchanges,
@@ -87,6 +88,7 @@ def slips(source, values):
     yield from in_all_alike(source, slots)
     yield from longer(source)
     yield from cut_off(source)
+    yield from called_as_elsewhere(source, values)
     yield from statements(source)
     yield from of_kinds(
         source,
@@ -292,6 +294,8 @@ def in_place_of(source, node, values, kinds):
         yield from others(name, kinds)
         yield from multiples(source, name, kinds)
         yield from gathered(name, values)
+        if is_of_numbers(values.get(name)):
+            yield f"[-n for n in {name}]"
     elif is_number(node) and not is_sign(source.up[node][2]):
         inside = isinstance(source.up[node][2], ast.Subscript)
         wanted = "int", "index" if inside else "number"
@@ -313,6 +317,11 @@ def in_place_of(source, node, values, kinds):
     elif is_name(node) and kinds.get(ast.unparse(node)) == "int":
         if isinstance(getattr(source.up[node][2], "op", None), (ast.Mult, ast.Div)):
             yield from (name for name, kind in kinds.items() if kind == "number")
+
+
+def is_of_numbers(value):
+    """Are there several numbers, as of the shifts of a roll?"""
+    return isinstance(value, (list, tuple)) and {type(n) for n in value} <= {int, float}
 
 
 def at_each_index(node, values):

@@ -1,6 +1,7 @@
 """Where a gradient is wrong, and what it is there, in words."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -85,16 +86,16 @@ def rule(shape, points, numbers=None, varied=(), repeated=()):
     if not len(right) or not len(wrong):
         return None
     place = by_place(shape, right, wrong, 1) if len(points) > 1 else None
+    found_at = by_place(shape, right, wrong)
     if found and not (place and (len(shape) > 1 or " to " in place)):
-        return found, BRANCH
+        return (found_at, PLACE) if "diagonal" in (found_at or "") else (found, BRANCH)
     index = [torch.stack(torch.unravel_index(t, shape), -1) for t in (wrong, right)]
     for (name, many), d in itertools.product(repeated, range(len(shape))):
         bad, good = (set(t[:, d].tolist()) for t in index)
         if bad and bad == many & (bad | good) and not bad & good:
             where = f"at {indices(sorted(bad), shape[d])} of dimension {d}"
             return f"{where}, which `{name}` holds more than once,", REPEATED
-    found = by_place(shape, right, wrong)
-    return (found, PLACE) if found else None
+    return (found_at, PLACE) if found_at else None
 
 
 def by_value(points, numbers, varied):
@@ -170,13 +171,17 @@ def by_place(shape, right, wrong, most=None):
         sets = [sorted(set(index[k][:, d].tolist())) for d in range(len(shape))]
         inside = [torch.isin(index[1 - k][:, d], torch.tensor(s)) for d, s in enumerate(sets)]
         full = [len(s) == n for s, n in zip(sets, shape, strict=True)]
-        if not torch.stack(inside).all(0).any() and not all(full):
+        some = [len(s) for s, whole in zip(sets, full, strict=True) if not whole]
+        if some and not torch.stack(inside).all(0).any():
             parts, outside = [], ~torch.stack(inside)
             for d in [d for d, whole in enumerate(full) if not whole]:
                 only_here = outside[d] & (outside.sum(0) == 1)
                 others = index[1 - k][only_here][:, d].tolist()
                 parts.append(f"{indices(sets[d], shape[d], others)} of dimension {d}")
-            return f"{how}at {' and '.join(parts)}"
+            # Where not all are known, it may be otherwise where the indices of several meet.
+            known = len(index[k]) >= (math.prod(map(len, sets)) if how else sum(some))
+            if known or all(" to " in part for part in parts):
+                return f"{how}at {' and '.join(parts)}"
     return None
 
 
