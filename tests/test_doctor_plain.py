@@ -91,5 +91,5 @@ def test_what_differences_do_not_confirm_does_not_count(fn, at):
 
 
 def test_few_elements_are_left_to_differences():
-    (x,) = draw((2, 5))
-    assert by_autograd(point_of(torch.exp, x), 0, torch.arange(10)) is None
+    (x,) = draw((5,))
+    assert by_autograd(point_of(torch.exp, x), 0, torch.arange(5)) is None

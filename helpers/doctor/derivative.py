@@ -287,24 +287,26 @@ def diagnosis(exam, cases, mends):
         if text.code in COARSE and there.code not in COARSE:
             cases, case, text, words = corner, corner[0], there, its_words
             seen = {CORNER: list(case.shape)}
+    target = corner or cases
+    fitted = whole if size_of(whole[0]) <= LARGEST else target
     words = {"meant": MEANT if case.identity else "", **words}
     if not WITHOUT_LINES:
         words |= cut(cases) or {}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
     if not sharp and "change" not in words and not WITHOUT_LINES:
-        words |= other_forward(whole, forwards, only_known=True) or {}
+        known = repair(fitted, changes, only_known=True)
+        words |= known or other_forward(whole, forwards, only_known=True) or {}
     within = mends.finding
     mended = within and within.change and not within.change.endswith(HERE)
     lost = within and within.code in VAGUE and not mended  # not even where it is
     changes.vain |= bool(lost)
-    target = corner or cases
     if "change" not in words and not WITHOUT_LINES and not lost and (not sharp or is_long(exam)):
         words |= rewritten(target, edits, slips, few=sharp or changes.vain).found() or {}
     if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
         omission = rewritten(target, edits, terms_first(case))
         words |= (
             omission.found(likely_only=True)
-            or repair(whole if size_of(whole[0]) <= LARGEST else target, changes)
+            or repair(fitted, changes)
             or omission.found()
             or expressed(changes, of_backward=True)
             or at_last(changes, is_constant)

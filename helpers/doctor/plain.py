@@ -15,7 +15,7 @@ from .cuts import CUTS
 from .raised import forgiving
 from .slopes import Dice, as_vector, shaped
 
-DIRECTIONS, ALONE = 3, 6  # in which differences are taken: of all elements, of one
+DIRECTIONS, ALONE = 2, 3  # in which differences are taken: of all elements, of one
 SURE = 1e-7  # of what is summed, by which the two may differ
 
 

@@ -41,19 +41,22 @@ class Known(list):
     left, runs, later, last, first, vain = CHANGES, RUNS, (), None, None, False
 
 
-def repair(cases, known):
+def repair(cases, known, only_known=False):
     """The words for the one change that makes this gradient right, or None.
 
     known: those that made another one right, which come first; what is found is added
+    only_known: is nothing else tried?
     """
     case, known.later, known.last = cases[0], [], None
     size = size_of(case)
     if case.none or case.x.is_complex() or case.y.is_complex() or size > LARGEST:
         return None
+    if only_known and not known:
+        return None
     with forgiving():
         known.first = known.first or case
         known.last = Repair(cases, known)
-        return known.last.found()
+        return known.last.found(only_known)
     return None
 
 
@@ -148,11 +151,13 @@ class Repair:
                 parts.append(torch.stack([flat([r.detach()]) for r in rows]))
             self.slopes[site] = torch.cat(parts, 1)
 
-    def found(self):
+    def found(self, only_known=False):
         """The first that makes it right: the simpler changes first, the later steps first."""
         for changes, words, dims in self.known:
             if self.dims(changes) == dims and self.holds(changes):
                 return words
+        if only_known:
+            return None
         return self.by_level(FIRST) or self.first_of(self.short) or self.by_level(THEN)
 
     def by_level(self, levels):
