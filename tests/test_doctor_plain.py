@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd.function import Function
 
+from helpers.doctor import examine
 from helpers.doctor.gradient import Point
 from helpers.doctor.plain import by_autograd
 from helpers.doctor.slopes import Dice, largest
@@ -93,3 +94,25 @@ def test_what_differences_do_not_confirm_does_not_count(fn, at):
 def test_few_elements_are_left_to_differences():
     (x,) = draw((5,))
     assert by_autograd(point_of(torch.exp, x), 0, torch.arange(5)) is None
+
+
+class Remembers(Function):
+    """Forward leaves something of each call on the class."""
+
+    seen = []
+
+    @staticmethod
+    def forward(ctx, x):
+        Remembers.seen.append(x.mean())
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x.exp()
+
+
+def test_what_a_function_keeps_elsewhere_has_no_graph_afterwards():
+    examine(Remembers.apply, *draw((3, 24)))
+    assert Remembers.seen and not any(t.requires_grad for t in Remembers.seen)

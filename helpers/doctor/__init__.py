@@ -18,14 +18,15 @@
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
-elements if there are many), and hypotheses are tried on it, the simplest first: negated? scaled?
-transposed? that of another input? Then the source of backward is edited, in hundreds of ways, if it
-does nothing but compute: which edit makes the gradient right? Where none does, backward runs under
-watch, and changes of what its code computes are tried; at last autograd goes through forward in
-place of backward: of which other forward would the gradient be right? Other trials repeat the same
-backward under other circumstances: with an expanded grad_output, a second time, for one of the
-inputs only, and so on. A jvp is compared with differences, too, and a rule for vmap with a loop
-over the batch.
+elements if there are many): by autograd through forward where differences along some directions
+confirm what that says, by differences alone where they do not. Hypotheses are tried on it, the
+simplest first: negated? scaled? transposed? that of another input? Then the source of backward is
+edited, in hundreds of ways, if it does nothing but compute: which edit makes the gradient right?
+Where none does, backward runs under watch, and changes of what its code computes are tried; at last
+autograd goes through forward in place of backward: of which other forward would the gradient be
+right? Other trials repeat the same backward under other circumstances: with an expanded
+grad_output, a second time, for one of the inputs only, and so on. A jvp is compared with
+differences, too, and a rule for vmap with a loop over the batch.
 
 It does not examine tensors that a closure holds, nor whether forward computes what it should.
 It knows nothing of branches that its calls do not take, and names the first line of these.

@@ -62,12 +62,15 @@ def by_autograd(point, i, elements):
     """What `Point.expected` says of each output, or None if that is unsure, or no less work."""
     x, sizes, found = point.values[i], [len(y) for y in point.y0], []
     few = [x.numel() * len(y) <= 4096 for y in point.y0]
+    subject = point.subject
     passes = sum(3 + n * is_few for n, is_few in zip(sizes, few, strict=True))
-    if passes + 4 * (DIRECTIONS + ALONE) > 4 * len(elements) or point.subject.eps > 1e-10:
+    if passes + 4 * (DIRECTIONS + ALONE) > 4 * len(elements) or subject.eps > 1e-10:
+        return None
+    if subject.applied and not subject.only_computes:  # what it keeps elsewhere would have a graph
         return None
     with forgiving():
         with Plain(), as_plain_code(forward_of, contextlib.nullcontext()):
-            run = point.subject.run(point.values)
+            run = subject.run(point.values)
         if not all(map(torch.equal, map(as_vector, run.outputs), point.y0)):
             return None
         rows = [graded(run, i, o, vs) for o, vs in enumerate(point.vs)]
