@@ -319,6 +319,13 @@ SLIPS = {  # (shapes, n, what forward returns, backward, what is said)
         return (g * w).roll(shifts, (0, 1)), (g * x.roll(shifts, (0, 1))).sum(), None""",
         "roll([-n for n in shifts], (0, 1))` stood in place of",
     ),
+    "a difference in the place of a name that stands twice": (
+        [(6,), (6,)], 1,
+        "        return torch.where(x > 0, w * x, (w - 1) * x)",
+        """        slope = torch.where(x > 0, 1 - w, -w)
+        return g * slope, g * x, None""",
+        "`(1 - w)` stood in place of each `w` in `slope = ",
+    ),
     "a factor that belongs inside, before a slice": (
         [(6,), (6,)], 1,
         "        return torch.nn.functional.pad(x[:-2], (2, 0)) * w + x",

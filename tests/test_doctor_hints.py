@@ -149,7 +149,7 @@ def test_none_that_is_answered_rightly_is_not_blamed():
 
 
 def test_an_edit_that_raises_for_none_is_no_mend(monkeypatch):
-    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_, **__: None)
     (found,) = errors(examine(TwoSums, random(4), random(4)))
     assert "gx + g_sum` stood in place of" in found.change
 

@@ -131,7 +131,7 @@ def errors(report):
 
 def backward_is_taken_as_it_is(monkeypatch):
     """What would be sought in it comes before what forward may be taken for."""
-    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_, **__: None)
     monkeypatch.setattr("helpers.doctor.derivative.rewritten", lambda *_, **__: NothingFound())
 
 

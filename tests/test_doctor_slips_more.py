@@ -393,7 +393,7 @@ SLIPS = {  # what is wrong: (forward, backward, what is said)
 
 @pytest.mark.parametrize(("forward", "backward", "said"), SLIPS.values(), ids=SLIPS)
 def test_it_says_how_to_undo_rarer_slips(forward, backward, said, monkeypatch):
-    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_: None)
+    monkeypatch.setattr("helpers.doctor.derivative.repair", lambda *_, **__: None)
     assert said in change_of(forward, backward)
 
 

@@ -1,5 +1,6 @@
 """What is kept, lost or coarse in ways that only another call, dtype or line shows."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -238,3 +239,63 @@ def test_of_what_is_not_known_nothing_is_said(right, said):
     text = by_place((10, 10), torch.tensor(right), torch.tensor(wrong))
     assert text is None or text.startswith(said)
     assert bool(text) == bool(said)
+
+
+class Times(nn.Module):
+    """An input of which nobody asks a gradient may go to NumPy; a parameter may not."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates, self.out = nn.Parameter(random(4).detach()), nn.Linear(4, 2).double()
+
+    def forward(self, t):
+        phases = torch.as_tensor(t.numpy()[:, None]) * self.rates.detach()
+        return self.out(phases.sin())
+
+
+def test_an_input_of_a_module_may_leave_autograd():
+    times = torch.linspace(0, 1, 5, dtype=torch.float64)
+    (found,) = errors(examine(Times(), times))
+    assert (found.code, found.input) == ("gradient-none", "rates")
+    assert "`self.rates.detach()`" in found.remedy
+    (asked,) = errors(examine(Times(), times.requires_grad_()))
+    assert asked.code == "numpy-detour"
+
+
+class KeepsWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def forward(self, x):
+        if x.shape not in self.kept:
+            self.kept[x.shape] = (x[:, None] - x[None]).square().neg().softmax(-1)
+        return self.kept[x.shape] @ x
+
+
+def test_what_a_module_keeps_from_one_call_to_the_next_is_named():
+    (found,) = errors(examine(KeepsWeights(), random(5).requires_grad_()))
+    assert found.code == "state-between-calls" and "in a later call with the" in found.message
+    assert found.remedy.endswith("from one call to the next: `self.kept`")
+
+
+class InNumPy(Function):
+    """Forward takes numbers out of autograd, which sees nothing of it; backward is wrong."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_numpy(x.detach().numpy() ** 3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slopes = [v * v + 0.1 * v * float(x.sum()) for v in x.numpy().tolist()]
+        return g * torch.from_numpy(np.array(slopes))
+
+
+def test_what_a_function_takes_out_of_autograd_is_not_to_blame():
+    found = errors(examine(lambda a, b: InNumPy.apply(a * b), *(random(5, seed=k) for k in (1, 2))))
+    assert len(found) == 2 and all("detach" not in f.remedy for f in found)
+    assert all("`InNumPy`, which is wrong by itself" in f.remedy for f in found)

@@ -15,7 +15,7 @@ from .examination import Trials
 from .exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
 from .forward import nodes
 from .gradient import Point
-from .kept import kept_outside
+from .kept import kept_by, kept_outside
 from .precision import Noted
 from .raised import CallError
 from .report import brief, error, note, warning
@@ -205,7 +205,7 @@ BACKWARD_ONLY_ONCE = warning(
 )
 STATE_BETWEEN_CALLS = error(
     "state-between-calls",
-    "The gradient of {x} is another if forward runs once more, with other inputs, before backward.",
+    "The gradient of {x} is another {when}.",
     look="what is kept outside ctx: class attributes, globals, self; and memory never filled, as "
     "of torch.empty",
 )
@@ -263,9 +263,16 @@ def backward_twice(exam):
         fine = False
         yield with_places(exam, finding)
     fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))
+    ways = {
+        "in a later call with the same inputs": lambda: subject.gradients(subject.values, vs),
+        "if forward runs once more, with other inputs, before backward": after_another_call,
+    }
+    found = (exam.compare(STATE_BETWEEN_CALLS, way, when=when) for when, way in ways.items())
     if fine:
-        for finding in exam.compare(STATE_BETWEEN_CALLS, after_another_call):
+        for finding in itertools.islice(itertools.chain.from_iterable(found), 1):
             if places := kept_outside(exam):
                 finding.remedy = "what forward writes outside ctx, and backward reads: "
                 finding.remedy += ", ".join(places)
+            elif subject.is_module and (where := kept_by(exam)):
+                finding.remedy = f"what forward keeps from one call to the next{where}"
             yield finding

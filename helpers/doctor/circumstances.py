@@ -11,13 +11,13 @@ from .effort import Mode, Work
 from .examination import Trials
 from .exceptions import told
 from .harmless import computes
-from .kept import dicts_kept, dicts_of, held_by, new_in
+from .kept import dicts_kept, dicts_of, kept_by
 from .raised import CallError, of_a_signal, phase
 from .reached import functions
 from .report import error, warning
 from .rewritten import with_line
 from .slopes import Dice
-from .subject import Subject, graph, has_gradient, mapped, tensors
+from .subject import graph, has_gradient, mapped, tensors
 from .surroundings import reseed
 
 trial = Trials()
@@ -279,7 +279,8 @@ def nothing_is_kept_of_parameters(exam):
         if subject.is_module and (grad is None or partly and x in subject.state):
             with contextlib.suppress(CallError):
                 subject.forward(subject.values)  # it keeps what it has made, of this dtype
-                if not all(map(exam.same, anew(exam).forward(values), subject.forward(values))):
+                anew = exam.before_calls().forward(values)
+                if not all(map(exam.same, anew, subject.forward(values))):
                     severity = None if subject.scope.module.training else "warning"
                     yield CACHED(x, severity=severity, where=where, **words)
         elif (
@@ -292,20 +293,3 @@ def nothing_is_kept_of_parameters(exam):
                     cache.clear()
                 if not all(map(exam.same, after, subject.forward(values))):
                     yield CACHED(x, where=f": {', '.join(caches)}", **words)
-
-
-def anew(exam):
-    """The same, before its first call."""
-    fresh = Subject(*exam.given[:3])
-    fresh.use(torch.float64 if exam.low else None)
-    return fresh
-
-
-def kept_by(exam):
-    """In words, what a module has after its first call that it had not before."""
-    with contextlib.suppress(CallError):
-        fresh = anew(exam)
-        before = held_by(fresh.scope.module)
-        fresh.forward(exam.subject.values)
-        return new_in(fresh, before)
-    return ""

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from .applied import applied
+from .calls import is_a_users
 from .raised import forgiving
 from .source import backward_by
 from .steps import HERE, TORCH, frame_of_a_step, source
@@ -38,7 +39,7 @@ class Uncut(TorchFunctionMode):
 
     def __init__(self, left=()):
         super().__init__()
-        self.sites, self.left, self.exits = {}, left, {}
+        self.sites, self.left, self.exits, self.within = {}, left, {}, 0
 
     def leaves_out(self, frame, words, leaves=True):
         """Shall this cut be left out? frame: where it is made; leaves: is it one of autograd?"""
@@ -71,6 +72,8 @@ class Uncut(TorchFunctionMode):
                 hooks.update(before)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.within:  # a Function, of which autograd sees nothing anyway
+            return func(*args, **(kwargs or {}))
         if func in EXITS and any(torch.is_tensor(a) and a.requires_grad for a in args):
             if frame := frame_of_a_step():
                 self.exits[source(frame)] = place_of(frame)
@@ -105,7 +108,11 @@ def exits(subject):
                 while frame.f_code.co_filename.startswith((TORCH, HERE)):
                     frame = frame.f_back
                 mode.exits[source(frame)] = place_of(frame)  # it records nothing then
-            return apply(cls, *args, **kwargs)
+            mode.within += is_a_users(cls)
+            try:
+                return apply(cls, *args, **kwargs)
+            finally:
+                mode.within -= is_a_users(cls)
 
         with uncut(mode), mode.without_hooks(subject), applied(way):
             subject.run(subject.values)

@@ -188,10 +188,10 @@ def derivative_of_forward(exam):
             message = finding.message[0].lower() + finding.message[1:]
             finding.message = f"{CORNER.capitalize()} {seen[CORNER]}, {message}"
         nameless = text.code == "gradient-wrong" and not finding.change
-        if finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
-            finding.remedy = CUT_OFF
-        elif "within" in words and text.code in (*VAGUE, "gradient-none"):
+        if finding.remedy and "within" in words and text.code in (*VAGUE, "gradient-none"):
             finding.remedy = words["within"]
+        elif finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
+            finding.remedy = CUT_OFF
         elif finding.remedy and not finding.change:
             finding.remedy += idle(exam)
         yield finding

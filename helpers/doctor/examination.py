@@ -46,14 +46,15 @@ def tolerance(eps):
 
 
 class Examination:
-    def __init__(self, fn, args, kwargs, faithful, as_given=False):
-        self.given = fn, args, kwargs, faithful
-        self.subject, self.faithful = Subject(fn, args, kwargs), faithful
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False):
+        self.given, self.own = (fn, args, kwargs, faithful), own
+        self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
         self.findings, self.dice, self.examined = [], Dice(), True
         self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
         self.mends = None  # of a whole, of which it is a part
         self.given_up = False  # has a trial ended with an exception that is no finding?
+        self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
         if as_given:
             self.subject.lower = None
 
@@ -65,6 +66,8 @@ class Examination:
             known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
             if not known or finding.through and finding.message not in [f.message for f in known]:
                 self.findings.append(finding)
+        if self.asks_too_much:
+            return Examination(*self.given, own=True).report(trials)
         tried = "refusal" in vars(self)
         if tried and self.has("error") and self.low and self.copies_differ():
             return Examination(*self.given, as_given=True).report(trials)
@@ -79,10 +82,17 @@ class Examination:
             if not self.has("error"):
                 yield from self.reached.findings()
         except CallError as raised:
+            self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
         finally:
             self.reached.stop()
+
+    def may_leave(self, error):
+        """Does a module hand an input to NumPy that is not asked for a gradient?"""
+        given = {*self.subject.inputs} - {*self.subject.state}
+        asked = self.own or not self.subject.is_module or given & self.subject.leaves
+        return "numpy() on Tensor that requires grad" in str(error) and given and not asked
 
     def has(self, *codes):
         return any(f.code in codes or f.severity in codes for f in self.findings)
@@ -102,6 +112,12 @@ class Examination:
             self.subject.use(None)
             self.try_out()
             return raised
+
+    def before_calls(self):
+        """The function as it was before its first call, in the precision of the examination."""
+        fresh = Subject(*self.given[:3], self.own)
+        fresh.use(torch.float64 if self.low else None)
+        return fresh
 
     def copies_differ(self):
         """Does forward compute something else in float64 than in the dtype that was given?"""

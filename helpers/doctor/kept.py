@@ -9,11 +9,11 @@ import torch
 from .applied import applied
 from .forward import nodes
 from .gradient import Case, Point
-from .raised import forgiving
+from .raised import CallError, forgiving
 from .saved import saving
 from .slopes import Dice
 from .source import backward_by, is_of_ctx, nodes_of, only_compute
-from .subject import Subject, tensors
+from .subject import tensors
 
 
 def unused(cls):
@@ -236,10 +236,19 @@ def new_in(subject, before):
     return where and f": {where}"
 
 
+def kept_by(exam):
+    """In words, what a module has after its first call that it had not before."""
+    with contextlib.suppress(CallError):
+        fresh = exam.before_calls()
+        before = held_by(fresh.scope.module)
+        fresh.forward(exam.subject.values)
+        return new_in(fresh, before)
+    return ""
+
+
 def of_the_first_call(exam, case):
     """Words for what a module keeps of its first call, if a fresh copy has the right gradient."""
-    fresh = Subject(*exam.given[:3])
-    fresh.use(torch.float64 if exam.low else None)
+    fresh = exam.before_calls()
     before = held_by(fresh.scope.module)
     anew = Case(Point(fresh, case.point.values, Dice()), case.i, case.o, case.tolerance)
     where = new_in(fresh, before)

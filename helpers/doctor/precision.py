@@ -156,7 +156,7 @@ def with_these(exam, vs):
         low = subject.backward(run, vs)
     except CallError as raised:
         try:  # again, with a module that has not yet seen float64
-            fresh = Subject(*exam.given[:3])
+            fresh = Subject(*exam.given[:3], exam.own)
             fresh.run(fresh.values)
         except CallError:
             yield told(subject, raised)

@@ -65,7 +65,7 @@ def of_one_name(source, slots, meant):
         if line is None:
             continue
         for other in meant(name) if len(some) > 1 else ():
-            puts, new = [(*slot, parsed(other)) for slot in some], ast.unparse(parsed(other))
+            puts, new = [(*slot, parsed(other)) for slot in some], bracketed(parsed(other))
             said = f"`{new}` stood in place of each `{name}` in `{source.quoted(line)}`"
             yield Edit(puts, line, said)
 

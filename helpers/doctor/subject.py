@@ -167,9 +167,12 @@ def graph(outputs):
 
 
 class Subject:
-    """The examined function, callable with other values for the inputs that are differentiated."""
+    """The examined function, callable with other values for the inputs that are differentiated.
 
-    def __init__(self, fn, args, kwargs):
+    own: of a module, are only its parameters differentiated, if no input requires a gradient?
+    """
+
+    def __init__(self, fn, args, kwargs, own=False):
         while isinstance(fn, functools.partial):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
         if isinstance(fn, type) and issubclass(fn, torch.autograd.Function):
@@ -196,7 +199,7 @@ class Subject:
         self.refuses_grad = None  # may it only be asked by `.backward()`? None: who knows?
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
-        chosen = any(t.requires_grad for _, t in slots)
+        chosen = own and self.is_module or any(t.requires_grad for _, t in slots)
         examined = [differentiable(t) and (t.requires_grad or not chosen) for _, t in slots]
         if self.is_module:
             state = [*module.named_parameters(), *module.named_buffers()]
