@@ -21,7 +21,7 @@ from .ways import at_another_place, deriving, exchanging, weighing, weighing_sai
 
 LARGEST, ENOUGH = 500_000, 20_000  # elements of all inputs and outputs; of those that are fitted
 RUNS, LOOKS, TRIED = 200, 3500, 30  # at most: changes that are made; looked at; made in a loop
-STEPS = 30_000  # that are made again, at most, to see what each counts
+SLOW = 8  # times as long as by itself, about, a forward takes that is watched
 PROBES = 5
 NUMBERS = of_steps.with_another_number, of_steps.with_another_float
 SIMPLE = {0, -1, 2, 0.5}
@@ -142,7 +142,7 @@ class OtherForward:
 
     def weighed(self):
         """What passes a call through one of its arguments counts otherwise, or not at all."""
-        self.ways, most = [], STEPS // max(1, len(self.steps))
+        self.ways, most = [], max(4, self.case.subject.calls_a_second // SLOW)
         for site, steps in reversed(self.sites.items()):
             twice = [(where,) for part in steps[-1].parts if part[1:] for where in part]
             for part in (*steps[-1].parts, *twice):
@@ -183,7 +183,7 @@ class OtherForward:
 
     def otherwise(self):
         """The derivative of one call is another."""
-        if 2 * PROBES * len(self.steps) > STEPS:
+        if self.case.subject.calls_a_second < 2 * PROBES * SLOW:
             return
         tangents, wanted = self.tangents(), self.project(self.off)
         levels = of_its_own, with_another_function, *NUMBERS, of_steps.with_another_tensor
