@@ -258,12 +258,14 @@ def fitting(ways, wanted, limit, any_factor):
     """
     (a, b, *_), (x, y, *_) = ways.unbind(1), wanted.unbind(1)
     parallel = (a * y[:, None] - b * x[:, None]).abs() <= 2 * limit * (a.abs() + b.abs())
-    for s, k in (parallel & (a != 0)).nonzero().tolist():
-        way = ways[s, :, k]
-        factor = ((way @ wanted[s]) / way.square().sum()).item()
-        near = abs(12 * factor - round(12 * factor)) < 1e-4 and abs(factor) > 0.05
-        if (near or any_factor) and (wanted[s] - factor * way).norm() <= limit:
-            yield s, k, round(12 * factor) / 12 if near else factor
+    s, k = (parallel & (a != 0)).nonzero(as_tuple=True)
+    some, wanted = ways[s, :, k], wanted[s]
+    factor = (some * wanted).sum(1) / some.square().sum(1)
+    near = ((12 * factor - (12 * factor).round()).abs() < 1e-4) & (factor.abs() > 0.05)
+    fits = (wanted - factor[:, None] * some).norm(dim=1) <= limit
+    factor = torch.where(near, (12 * factor).round() / 12, factor)
+    fits = fits & near if not any_factor else fits
+    yield from zip(*(t[fits].tolist() for t in (s, k, factor)), strict=True)
 
 
 def stacked(some, shape, left, sites):

@@ -168,7 +168,7 @@ class Case:
         self.whole = not self.sparse and bool(self.trusted.all())
         self.floor = tolerance * largest(self.expected[:, self.trusted])
         self.limit = error + self.floor
-        exact = 0.01 if tolerance <= 1e-5 else 1.0  # what mends it is more than nearly right
+        exact = 0.1 if tolerance <= 1e-5 else 1.0  # what mends it is more than nearly right
         self.close = error + exact * self.floor
         self.right = self.trusted & ((self.sampled - self.expected).abs() <= self.limit).all(0)
         self.wrong = self.trusted & ~self.right

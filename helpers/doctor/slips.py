@@ -56,6 +56,7 @@ from .slots import (
 
 FIRST = "-{}", "{}.mT", "{}.conj()", "{}.real"
 COUNT = r"^len\(\w+\)$|^\w+\.(numel\(\)|shape\[-?\w+\]|size\(-?\w+\))$"  # of all, and masked ones?
+TINY = 1e-3
 LONGEST = 5000  # dimension, of which there may be two by mistake
 
 
@@ -76,7 +77,9 @@ def slips(source, values):
     literals = [n for n in source.literals if n != round(n) or abs(n) > 3]
     for (owner, key, node), n in itertools.product(slots, literals):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != n:
-            yield Edit([(owner, key, ast.Constant(n))], node)
+            sums = isinstance(getattr(source.up[node][2], "op", None), (ast.Add, ast.Sub))
+            if not sums or abs(n) > TINY:  # else it would be nearly nothing
+                yield Edit([(owner, key, ast.Constant(n))], node)
     yield from other_masks(source, slots, values)
     yield from of_kinds(source, slots, KINDS)
     yield from copied(source, slots, kinds, lambda name: len(name) == 1)
