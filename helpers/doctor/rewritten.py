@@ -105,9 +105,7 @@ class Rewritten:
         """
         if [t._version for t in self.guarded] != self.versions or self.is_used_up:
             self.start()
-        case, run = self.case, self.run
-        vs = [torch.zeros_like(t) for t in run.outputs]
-        vs[case.o] = case.vs[0].clone()
+        case, run, vs = self.case, self.run, self.grad_outputs()
         if function and self.alone:
             grad = returned(function, self.alone[0], vs)[self.alone[1]]
             if grad is None or grad.shape != case.shape:
@@ -125,13 +123,16 @@ class Rewritten:
         except RuntimeError:
             return True
 
+    def grad_outputs(self):
+        vs = [torch.zeros_like(t) for t in self.run.outputs]
+        vs[self.case.o] = self.case.vs[0].clone()
+        return vs
+
     @functools.cached_property
     def is_shaped(self):
         """Has what backward returns the shape of the input, without the engine's help?"""
-        own = inspect.unwrap(self.alone[0]._forward_cls.backward)
-        vs = [torch.zeros_like(t) for t in self.run.outputs]
-        vs[self.case.o] = self.case.vs[0].clone()
-        grad = returned(own, self.alone[0], vs)[self.alone[1]]
+        node, k = self.alone
+        grad = returned(inspect.unwrap(node._forward_cls.backward), node, self.grad_outputs())[k]
         return grad is not None and grad.shape == self.case.shape
 
     def once(self):
@@ -225,9 +226,7 @@ class Rewritten:
 
         def run(function):
             function = calling(own, cls, helper[0], function) if helper else function
-            vs = [torch.zeros_like(t) for t in self.run.outputs]
-            vs[self.case.o] = self.case.vs[0].clone()
-            found = returned(function, self.alone[0], vs, records=True)
+            found = returned(function, self.alone[0], self.grad_outputs(), records=True)
             return found[self.alone[1]], [found[k] for k in rights]
 
         if self.alone:
@@ -310,17 +309,14 @@ def returned(backward, ctx, grads, records=False):
 def in_order(edits, without, later):
     last = []
     for edit in edits:
-        nodes = [n for put in edit.puts for n in listed(at(*put[:2]))] or [edit.node]
+        found = (at(*put[:2]) for put in edit.puts)
+        nodes = [n for t in found for n in (t if isinstance(t, list) else [t])] or [edit.node]
         if not without.issuperset(nodes):
             if later.isdisjoint(nodes):
                 yield edit
             else:
                 last.append(edit)
     yield from last
-
-
-def listed(nodes):
-    return nodes if isinstance(nodes, list) else [nodes]
 
 
 def is_right(cases):
