@@ -35,6 +35,7 @@ class Uncut(TorchFunctionMode):
     sites: {site: (words, place)} of each cut; left: those that are made none the
            less, all if None
     exits: {expression: place} of each, and of where a tensor that has a gradient becomes a number
+    within: in how many Functions of the user forward is
     """
 
     def __init__(self, left=()):
