@@ -101,7 +101,7 @@ def linear(input, weight, bias=None):
             f"got {tuple(bias.shape)}"
         )
     device_type = input.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    if not input.is_meta and torch.is_autocast_enabled(device_type):  # "meta" has no autocast
         # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(device_type)
         tensors = {
