@@ -66,8 +66,7 @@ NOT_IN_THE_TABLE = {
     "collectives": "run in several processes, against one: tests/processes",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: tests/legacy",
-    "recompute.py": "takes a function: test_recompute.py",
-    "reversible.py": "a module of modules: test_reversible.py",
+    "recompute.py": "takes a function: test_recompute.py, test_reversible.py",
 }
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
