@@ -69,18 +69,11 @@ def turn(item):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=turn)
-    # And torch with it, which the process that hands out the tests does without.
-    from tests.needs import needs_compiler, needs_triton
-
     for item in items:
         if isinstance(item, IPyNbCell):
             if item.options["check"]:
                 item.user_properties.append((COMPARED, len(item.cell.outputs)))
             item.runtest = partial(run_or_let_it_say_why, item, item.runtest)
-        elif any(name in item.name for name in ("[7.3]", "[8.", "[15.2]")):
-            item.add_marker(needs_compiler)
-        elif "[15.3]" in item.name:
-            item.add_marker(needs_triton)
 
 
 def pytest_collection_finish():
