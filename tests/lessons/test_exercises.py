@@ -52,10 +52,14 @@ def exercise_cells():
 
 def test_notebooks_hold_each_exercise_once_with_its_stub_untouched():
     cells = list(exercise_cells())
-    assert [number for number, _, _ in cells] == list(EXERCISES)
+    numbers = [number for number, _, _ in cells]
+    for number in EXERCISES:
+        once = f'write one cell that ends with `exercise("{number}").check(...)` into its notebook'
+        assert numbers.count(number) == 1, once
+    assert numbers == list(EXERCISES), "write an Exercise for each of these, in this order"
     for number, chapter, cell in cells:
         assert chapter.startswith(f"{int(number.split('.')[0]):02d}_")
-        assert EXERCISES[number].cell in cell.source
+        assert EXERCISES[number].cell in cell.source, "write its stub into the cell"
         (shown,) = (output.data for output in cell.outputs)
         expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
         assert shown["text/plain"] == expected
@@ -82,7 +86,7 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
 @each_exercise
 def test_hints_and_solution_are_said(number, capsys):
     given = EXERCISES[number]
-    assert 2 <= len(given.hints) <= 3
+    assert 2 <= len(given.hints) <= 3, "write two or three hints"
     for _ in range(len(given.hints) + 1):
         given.hint()
     said = capsys.readouterr().out

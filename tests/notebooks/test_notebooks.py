@@ -118,7 +118,8 @@ def omissions(path, paths, notebook, readme):
 
 @each_notebook
 def test_nothing_of_a_chapter_was_forgotten(path):
-    assert list(omissions(path, NOTEBOOKS, read(path)[0], README)) == []
+    forgotten = "; ".join(omissions(path, NOTEBOOKS, read(path)[0], README))
+    assert not forgotten, forgotten
 
 
 @pytest.mark.parametrize(
