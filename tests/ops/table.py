@@ -45,8 +45,8 @@ class Op(NamedTuple):
     dtypes:    which are supported.
     remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
                gradient is not the derivative of the forward.
-    raises:    what of test_ops.USES raises, with some of the words.
-    wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch.
+    raises:    what of test_table.USES raises, with some of the words.
+    wrong:     what of test_table.USES is wrong without a word on the pinned version of torch.
     wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
     """
 

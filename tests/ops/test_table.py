@@ -48,7 +48,8 @@ def test_every_file_has_a_row():
     files = {path.name for path in FILES}
     with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
     assert NOT_IN_THE_TABLE.keys() <= files
-    assert {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} == with_a_row
+    without = {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} - with_a_row
+    assert not without, f"write a row for {without} into tests/ops/table.py, or say why not there"
     for op in OPS.values():
         assert {*op.raises, *op.wrong} <= USES.keys()
 
@@ -276,8 +277,10 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
 
 @each_file
 def test_is_in_the_readme_and_documented(path):
-    assert f"helpers/ops/{path.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    where = f"README.md, into the table of what to copy: `helpers/ops/{path.name}`"
+    assert f"(helpers/ops/{path.name}" in readme, f"write a line into {where}"
     source = path / "__init__.py" if path.is_dir() else path
     docstring = source.read_text(encoding="utf-8").split('"""')[1]
-    assert ">>> " in docstring, "no usage example"
-    assert "https://" in docstring, "no source"
+    assert ">>> " in docstring, "write an example into its docstring"
+    assert "https://" in docstring, "write the source, a link, into its docstring"
