@@ -65,6 +65,11 @@ def of_linear(dtype):
         "one input feature": ((4, 1), (2, 1), (2,)),
         "empty batch": ((0, 3), (2, 3), (2,)),
         "empty batch of matrices": ((2, 0, 3), (2, 3), (2,)),
+        "one bias for all": ((4, 3), (2, 3), (1,)),
+        "a number for a bias": ((2, 5, 3), (4, 3), ()),
+        "a bias for each element": ((4, 3), (2, 3), (4, 2)),
+        "a vector for a weight": ((4, 3), (3,), None),
+        "two vectors": ((3,), (3,), None),
         "no input features": ((4, 0), (2, 0), (2,)),
         "no output features": ((4, 3), (0, 3), (0,)),
     }

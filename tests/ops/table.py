@@ -62,6 +62,13 @@ class Op(NamedTuple):
     wraps: Callable | None = None
 
 
+# The oldest torch on which the tests of each file pass: `python -m tools.other_torch` tells.
+TORCH = dict.fromkeys(
+    """collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
+    linear_cross_entropy.py mul_constant.py recompute.py sinh.py softplus.py
+    straight_through.py""".split(),
+    "2.10",
+)
 NOT_IN_THE_TABLE = {
     "collectives": "run in several processes, against one: tests/processes",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
@@ -158,11 +165,12 @@ OPS = {
             (weight(2, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
             ({"bias": torch.zeros(2).half()}, TypeError, "bias is torch.float16, but input"),
             ({"input": random(4, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
-            (weight(3), ValueError, "(out_features, in_features), got (3,)"),
+            (weight(1, 2, 3), ValueError, "or (in_features,), got (1, 2, 3)"),
             (weight(3, 2), ValueError, "input must have shape (..., 2) to fit weight (3, 2)"),
             ({"input": random()}, ValueError, "got ()"),
-            ({"bias": random(1)}, ValueError, "shape (2,) to fit weight (2, 3), got (1,)"),
+            ({"bias": random(3)}, ValueError, "bias must broadcast to the result (4, 2), got (3,)"),
             ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
+            ({"bias": random(1, 4, 2)}, ValueError, "got (1, 4, 2)"),
         ],
     ),
     "linear_cross_entropy": Op(

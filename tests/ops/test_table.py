@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
 from tests.common import assert_agree, assert_raises
-from tests.ops.table import NOT_IN_THE_TABLE, OPS
+from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -277,10 +277,12 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
 
 @each_file
 def test_is_in_the_readme_and_documented(path):
+    link = f"](helpers/ops/{path.name}{'/' * path.is_dir()})"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    where = f"README.md, into the table of what to copy: `helpers/ops/{path.name}`"
-    assert f"(helpers/ops/{path.name}" in readme, f"write a line into {where}"
+    (row,) = [line for line in readme.splitlines() if line.startswith("| [") and link in line]
+    assert row.split("|")[3].strip() == TORCH[path.name]
     source = path / "__init__.py" if path.is_dir() else path
     docstring = source.read_text(encoding="utf-8").split('"""')[1]
-    assert ">>> " in docstring, "write an example into its docstring"
-    assert "https://" in docstring, "write the source, a link, into its docstring"
+    assert ">>> " in docstring, "no usage example"
+    assert "https://" in docstring, "no source"
+    assert f"Needs torch {TORCH[path.name]} or later." in docstring
