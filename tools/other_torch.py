@@ -1,6 +1,7 @@
 """The operations, the doctor and the template on another torch: which tests pass there.
 
     python -m tools.other_torch 2.10.0 [--keep FOLDER]
+    python -m tools.other_torch newest
 
 Makes a virtual environment with that torch and what the tests need, of the Python that runs this,
 runs the tests of each in it, and prints a table and what failed. FOLDER is where the environment is
@@ -32,7 +33,8 @@ def requirements(version):
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [line.split("#")[0].strip() for line in lines]
     kept = [pin for pin in pins if pin and not pin.startswith(LEFT_OUT)]
-    return [f"torch=={version}", *kept, "ipykernel"]  # nbval, which conftest.py loads, wants one
+    torch = "torch" if version == "newest" else f"torch=={version}"
+    return [torch, *kept, "ipykernel"]  # nbval, which conftest.py loads, wants one
 
 
 def environment(folder, version):
@@ -74,7 +76,7 @@ def table(version, results):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tools.other_torch", description=__doc__)
-    parser.add_argument("version")
+    parser.add_argument("version", help="such as 2.10.0, or newest")
     parser.add_argument("--keep", metavar="FOLDER", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
