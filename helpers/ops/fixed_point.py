@@ -162,11 +162,20 @@ class _Solution(torch.autograd.Function):
         def pulled(y, *inputs):
             return torch.autograd.grad(output, inputs, y, retain_graph=True, materialize_grads=True)
 
+        def solve(grad_output):
+            step = lambda y: grad_output + pulled(y, variables[0])[0]  # noqa: E731
+            try:
+                return ctx.iterate(step, grad_output, what="gradient")
+            except NotConvergedError:
+                scale = 2.0 ** math.frexp(_largest(grad_output))[1]
+                if grad_output.dtype != torch.float16 or scale == 1:
+                    raise
+                # Near 1 only its end overflows, which a loss scaler waits for, too.
+                return scale * solve(grad_output / scale)
+
         with torch.no_grad():
             if grad_output.isfinite().all():
-                y = ctx.iterate(
-                    lambda y: grad_output + pulled(y, variables[0])[0], grad_output, what="gradient"
-                )
+                y = solve(grad_output)
             else:  # not of our making, and a loss scaler waits for it
                 y = torch.full_like(grad_output, math.nan)
         if not torch.is_grad_enabled():

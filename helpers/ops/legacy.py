@@ -5,7 +5,6 @@ the code says `torch.autograd.Function` or `autograd.Variable` in full, write `F
 `Variable`. In those versions an operation was an *instance*: `__init__` took the arguments that are
 no tensors, a call ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward
 had left there. Both worked on plain tensors, whose use is not recorded.
-
 Needs torch 2.10 or later.
 
 >>> import torch

@@ -12,8 +12,7 @@ Source: Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models (wha
 https://arxiv.org/abs/2411.09009; Hsu et al., Liger Kernel (chunks, gradients in forward),
 https://arxiv.org/abs/2410.10989
 
-Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`, and the forward
-mode's `_set_fwd_grad_enabled`.
+Needs torch 2.10 or later. Private: `_are_functorch_transforms_active`, `_set_fwd_grad_enabled`.
 
 >>> import torch
 >>> x, weight = torch.zeros(6, 3), torch.ones(4, 3, requires_grad=True)

@@ -18,6 +18,8 @@ Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 tensor([3.7201e-44, 5.0000e-01, 1.0000e+00], dtype=torch.float64)
 """
 
+import math
+
 import torch
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
@@ -75,21 +77,40 @@ class Softplus(torch.autograd.Function):
             return tangent * _Sigmoid.apply(input)
 
 
-def softplus(input):
-    """The smooth ramp log(1 + exp(x)), elementwise, for every floating-point x.
+def softplus(input, beta=1.0):
+    """The smooth ramp log(1 + exp(beta · x)) / beta, elementwise, for every floating-point x.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and device.
+    beta: a finite Python number larger than 0: the larger, the sharper the bend.
 
-    Derivatives of every order, finite for every finite x, in reverse and in forward mode.
+    Derivatives of every order, finite where beta · x is finite, in reverse and in forward mode.
     Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
     alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
     and in a program from `torch.export`, trained further.
-    Raises TypeError if `input` is not a floating-point tensor.
+    Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
-    if torch.compiler.is_compiling():  # which takes no Function with a jvp
-        return Softplus.forward(input)
-    return Softplus.apply(input)
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)):
+        raise TypeError(f"beta must be a Python number, got {type(beta).__name__}")
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta must be finite and larger than 0, got {beta}")
+    # A compiler takes no Function with a jvp.
+    call = Softplus.forward if torch.compiler.is_compiling() else Softplus.apply
+    return call(input) if beta == 1 else call(beta * input) / beta
+
+
+class SoftplusLayer(torch.nn.Module):
+    """`softplus` as a module, as `torch.nn.Softplus` is, but without a threshold."""
+
+    def __init__(self, beta=1.0):
+        super().__init__()
+        self.beta = beta
+
+    def forward(self, input):
+        return softplus(input, self.beta)
+
+    def extra_repr(self):
+        return f"beta={self.beta}"

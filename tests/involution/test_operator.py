@@ -201,6 +201,13 @@ def test_nested_transforms_agree_with_autograd():
         torch.testing.assert_close(thrice(function)(input, weight), third)
 
 
+def test_vmap_over_a_batch_of_none():
+    input, weight = torch.ones(0, 2, 4, 5, 6), torch.ones(2, 2, 3, 3, 5, 6)
+    assert torch.vmap(function, (0, None))(input, weight).shape == (0, 2, 4, 5, 6)
+    slope = torch.vmap(torch.func.grad(lambda x, w: function(x, w).sum()), (0, None))
+    assert slope(input, weight).shape == input.shape
+
+
 def test_autocast_is_the_operators_own():
     input, weight = tensors(*SIZES, dtype=torch.float32)
     arguments = (1, 1), (1, 1), (1, 1)

@@ -341,6 +341,11 @@ def test_published_checkpoints_load(stem):
     for other in ([1], {"state_dict": None}):
         with pytest.raises(TypeError, match="checkpoint must be a dict, or have one as its"):
             RedNet.from_checkpoint(other)
+    short = alone | {"stem.0.conv.weight": alone["stem.0.conv.weight"][:1]}
     del alone["stem.0.conv.weight"]
-    with pytest.raises(RuntimeError, match="stem.0.0.weight"):
-        RedNet.from_checkpoint(alone)
+    for other, words in (
+        (alone, 'Missing key.*"stem.0.0.weight"'),
+        (short, "size mismatch"),
+    ):
+        with pytest.raises(ValueError, match=f"checkpoint does not fit RedNet-\\d+: {words}"):
+            RedNet.from_checkpoint(other)

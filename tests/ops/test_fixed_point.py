@@ -362,3 +362,12 @@ def test_export_raises():
 
     with pytest.raises(RuntimeError, match="the number of steps depends on the numbers"):
         torch.export.export(Settles(), (torch.ones(1),))
+
+
+def test_a_gradient_that_float16_does_not_hold_is_infinite_for_a_loss_scaler():
+    x = torch.ones(2, dtype=torch.float16, requires_grad=True)
+    z = fixed_point(lambda z, x: 0.75 * z + x, torch.zeros_like(x), x, tol=1e-3)
+    for size, right in ((1e-3, 4e-3), (1e4, 4e4), (3e4, float("inf"))):
+        weight = torch.tensor([size, 0.0], dtype=torch.float16)
+        (slope,) = torch.autograd.grad(z, x, weight, retain_graph=True)
+        assert slope.tolist() == [pytest.approx(right, rel=0.1), 0]

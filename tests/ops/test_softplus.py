@@ -1,7 +1,8 @@
 import pytest
 import torch
+import torch.nn.functional as F
 
-from helpers.ops.softplus import softplus
+from helpers.ops.softplus import SoftplusLayer, softplus
 from tests.common import FLOATS, random
 
 
@@ -39,3 +40,26 @@ def test_infinities_and_nan():
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(y.detach(), torch.tensor([0, torch.inf, torch.nan]), equal_nan=True)
     torch.testing.assert_close(gradient, torch.tensor([0, 1, torch.nan]), equal_nan=True)
+
+
+@pytest.mark.parametrize("beta", [1, 0.3, 5.0])
+def test_beta_bends_as_that_of_pytorch(beta):
+    x = random(5)
+    ours, theirs = SoftplusLayer(beta)(x), F.softplus(x, beta, threshold=1e3)
+    torch.testing.assert_close(ours, theirs)
+    slopes = [torch.autograd.grad(y.sum(), x, create_graph=True)[0] for y in (ours, theirs)]
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(*(torch.autograd.grad(s.sum(), x)[0] for s in slopes))
+    assert repr(SoftplusLayer(beta)) == f"SoftplusLayer(beta={beta})"
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    "beta, kind",
+    [(True, TypeError), ("1", TypeError), (0, ValueError), (NAN, ValueError), (INF, ValueError)],
+)
+def test_a_bad_beta_is_named(beta, kind):
+    with pytest.raises(kind, match="beta must be "):
+        softplus(random(2), beta)

@@ -198,6 +198,22 @@ BAD = {  # what process `rank` calls, what all are told, and what that with rank
         "all_reduce: rank 1 refused its arguments",
         "input must be floating-point, got torch.int32",
     ),
+    "losses of what requires a gradient": (
+        lambda rank: all_reduce(
+            ones(2, requires_grad=True), loss="summed" if rank == 1 else "replicated"
+        ),
+        "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 (0,)",
+    ),
+    "one is sparse": (
+        lambda rank: copy(ones(2).to_sparse() if rank == 1 else ones(2)),
+        "copy: rank 1 refused its arguments",
+        "input must be dense (torch.strided), got torch.sparse_coo",
+    ),
+    "one halo is too wide": (
+        lambda rank: halo_exchange(ones(6), 2**64 if rank == 1 else 1, 0),
+        "halo_exchange: rank 1 refused its arguments",
+        "width must be from 0 to 2**40, got 18446744073709551616",
+    ),
     "one is too narrow for its layer": (
         lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
         "all_reduce: rank 1 refused its arguments",
@@ -261,7 +277,7 @@ EVERYWHERE = {
     "three widths": (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
     "a negative width": (
         lambda: halo_exchange(ones(6), (1, -1), 0),
-        "width must not be negative, got (1, -1)",
+        "width must be from 0 to 2**40, got (1, -1)",
     ),
     "a width and no dimension": (
         lambda: halo_exchange(ones(6), -1, 1),

@@ -122,6 +122,33 @@ def test_without_the_check_and_in_a_group(team):
     assert said == ["all_reduce: this process is not in the group"] * team.size
 
 
+def changed_in_place():
+    x = torch.ones(4, 4, requires_grad=True)
+    calls = {
+        "copy": collectives.copy,
+        "all_reduce": collectives.all_reduce,
+        "all_gather": collectives.all_gather,
+        "all_gather, dim 1": partial(collectives.all_gather, dim=1),
+        "reduce_scatter": collectives.reduce_scatter,
+        "all_to_all": lambda x: collectives.all_to_all(x, 0, 1),
+        "halo_exchange": lambda x: collectives.halo_exchange(x, 1, 0),
+    }
+    sums = {}
+    for name, call in calls.items():
+        y, again = call(x).mul_(3), 3 * call(x)
+        slopes = [torch.autograd.grad(out.sum(), x)[0] for out in (y, again)]
+        sums[name] = y.equal(again) and slopes[0].equal(slopes[1]) and x.eq(1).all().item()
+    layer = collectives.RowParallelLinear(4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        return sums, layer(torch.ones(2, layer.weight.shape[1])).dtype
+
+
+def test_results_may_be_changed_in_place_and_a_bias_follows_autocast(team):
+    for right, dtype in team(changed_in_place):
+        assert all(right.values()), right
+        assert dtype == torch.bfloat16
+
+
 # What does not fit: each process gets an error, and none waits for the others
 
 

@@ -42,11 +42,11 @@ def agree(name, input, group, check, problem=None, *numbers, free=None, needs_gr
     for what, values in {
         "calls": [CALLS[row[1]] for row in rows],
         "has an input of": [DTYPES[row[2]] for row in rows],
-        "has an input with requires_grad": [bool(row[3]) for row in rows],
         "has an input of shape": [_but(free, shape) for shape in shapes],
         "has as dimensions, loss, width, sizes": [
             tuple(n for n in row[5 + row[4] :] if n >= 0) for row in rows
         ],
+        "has an input with requires_grad": [bool(row[3]) for row in rows],
     }.items():
         usual, times = Counter(values).most_common(1)[0]
         if times < size:
@@ -69,6 +69,8 @@ def wrong_tensor(input):
         return TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if input.dtype not in DTYPES:
         return TypeError(f"input must be floating-point, got {input.dtype}")
+    if input.layout is not torch.strided:
+        return TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if input.dim() > MOST_DIMS:
         return ValueError(f"input must have at most {MOST_DIMS} dimensions, got {input.dim()}")
     return None

@@ -8,6 +8,7 @@ from .agreement import LOSSES, agree, wrong_dim, wrong_loss, wrong_sizes
 from .maps import (
     Collective,
     add,
+    cloned,
     exchange,
     gather,
     halo_sent_home,
@@ -26,7 +27,7 @@ def copy(input, *, group=None, check=True):
     Raises TypeError or ValueError on every process, if shapes or dtypes differ between them.
     """
     agree("copy", input, group, check)
-    return Collective.apply(input, same, partial(add, group=group))
+    return Collective.apply(input, cloned, partial(add, group=group))
 
 
 def all_reduce(input, *, loss="replicated", group=None, check=True):
@@ -123,8 +124,8 @@ def halo_exchange(input, width, dim, *, group=None, check=True):
     pair = tuple(width) if isinstance(width, (tuple, list)) else (width, width)
     if len(pair) != 2 or any(isinstance(w, bool) or not isinstance(w, int) for w in pair):
         problem = problem or TypeError(f"width must be an int or a pair of ints, got {width!r}")
-    elif min(pair) < 0:
-        problem = problem or ValueError(f"width must not be negative, got {width!r}")
+    elif not 0 <= min(pair) <= max(pair) <= 2**40:
+        problem = problem or ValueError(f"width must be from 0 to 2**40, got {width!r}")
     numbers = () if problem else (dim := dim % input.dim(), *pair)
     shapes = agree("halo_exchange", input, group, check, problem, *numbers, free=dim)
     for rank, shape in enumerate(shapes):

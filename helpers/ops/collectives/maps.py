@@ -31,6 +31,10 @@ def same(tensor):
     return tensor.view_as(tensor)
 
 
+def cloned(tensor):
+    return tensor.clone()
+
+
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
@@ -43,7 +47,7 @@ def gather(tensor, dim, sizes, group):
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
     all_gather_single(whole, mine, group=group)
     parts = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
-    return torch.cat(parts).movedim(0, dim).contiguous()
+    return torch.cat(parts).movedim(0, dim).contiguous().detach()  # no view: it may be changed
 
 
 def scatter_sum(tensor, dim, sizes, group):
@@ -52,7 +56,7 @@ def scatter_sum(tensor, dim, sizes, group):
     whole = torch.cat(parts)
     mine = whole.new_empty(longest, *whole.shape[1:])
     reduce_scatter_single(mine, whole, group=group)
-    return mine[: sizes[dist.get_rank(group)]].movedim(0, dim).contiguous()
+    return mine[: sizes[dist.get_rank(group)]].movedim(0, dim).contiguous().detach()
 
 
 def _filled_up(part, longest):

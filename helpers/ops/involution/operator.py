@@ -139,15 +139,12 @@ def _made(array, tensors, pairs):
 def _vmap(op):
     # Samples do not meet, so a further batch dimension is merged into the batch.
     def rule(info, in_dims, first, second, *arguments):
-        def merge(tensor, dim):
-            if dim is None:
-                tensor = tensor.expand(info.batch_size, *tensor.shape)
-            else:
-                tensor = tensor.movedim(dim, 0)
-            return tensor.flatten(0, 1)
-
-        result = op(merge(first, in_dims[0]), merge(second, in_dims[1]), *arguments)
-        return result.unflatten(0, (info.batch_size, result.shape[0] // info.batch_size)), 0
+        pair = [
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((first, second), in_dims, strict=False)
+        ]
+        result = op(*(t.flatten(0, 1) for t in pair), *arguments)
+        return result.unflatten(0, pair[0].shape[:2]), 0
 
     return rule
 

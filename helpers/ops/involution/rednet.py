@@ -163,7 +163,11 @@ class RedNet(nn.Module):
             model = cls(depths[0], classes, stem_kernel_size=stem)
         model.to(state["stem.1.span.weight"].dtype)
         model.to_empty(device=state["stem.1.span.weight"].device)
-        model.load_state_dict(state)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            said = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+            raise ValueError(f"checkpoint does not fit RedNet-{depths[0]}: {said}") from error
         what = f"RedNet-{depths[0]} with a {stem} x {stem} involution in the stem and " + (
             f"a classifier of {classes} classes" if classes else "no classifier"
         )
