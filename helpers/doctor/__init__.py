@@ -48,12 +48,12 @@ Sources of the ideas
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
-from .effort import progress
-from .examination import Examination
+from .function.budget import progress
+from .circumstances.examination import Examination
 from .report import Finding, Report, WrongGradientError
-from .rounds import Found, rounds
-from .surroundings import undisturbed
-from .trials import TRIALS
+from .program.rounds import Found, rounds
+from .function.surroundings import undisturbed
+from .circumstances.trials import TRIALS
 
 __all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
 

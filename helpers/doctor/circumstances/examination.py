@@ -1,0 +1,262 @@
+"""One examination: what its trials share, computed when it is first asked for."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from ..line.cuts import CUT_OFF, exits
+from ..name.exceptions import told
+from ..function.raised import CallError
+from .reached import Reached
+from ..report import SEVERITIES, Report
+from ..measure.slopes import Dice, as_vector, largest
+from ..function.subject import Subject, announced
+from ..function.surroundings import draws
+
+
+class Trials(list):
+    """The trials of one file, in the order in which they stand there.
+
+    A trial is a generator that takes the examination and yields findings; if it returns True, what
+    it found makes all later trials pointless. unless: the codes, or the severity, of findings after
+    which it is left out.
+    """
+
+    def __call__(self, unless=()):
+        def register(trial):
+            self.append((trial, unless))
+            return trial
+
+        return register
+
+
+@dataclass
+class FirstBackward:
+    grads: list
+    returned: dict  # what backward returned for each argument, before the engine corrected it
+    grad_output_changed: bool
+    saved_changed: bool
+
+
+def tolerance(eps):
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+
+
+class Examination:
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False):
+        self.given, self.own = (fn, args, kwargs, faithful), own
+        self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
+        self.findings, self.dice, self.examined = [], Dice(), True
+        self.reached = Reached()
+        self.of_a_program = False  # are there calls that the program would not make?
+        self.mends = None  # of a whole, of which it is a part
+        self.given_up = False  # has a trial ended with an exception that is no finding?
+        self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
+        if as_given:
+            self.subject.lower = None
+
+    def report(self, trials):
+        self.trials = trials
+        for finding in self.run_through(trials):
+            if finding.remedy == CUT_OFF:
+                finding.remedy = exits(self.subject) or CUT_OFF
+            known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
+            if not known or finding.through and finding.message not in [f.message for f in known]:
+                self.findings.append(finding)
+        if self.asks_too_much:
+            return Examination(*self.given, own=True).report(trials)
+        tried = "refusal" in vars(self)
+        if tried and self.has("error") and self.low and self.copies_differ():
+            return Examination(*self.given, as_given=True).report(trials)
+        self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
+        return Report(self.subject.label, self.findings, self.examined)
+
+    def run_through(self, trials):
+        try:
+            for trial, unless in trials:
+                if not self.has(*unless) and (yield from trial(self)):
+                    return
+            if not self.has("error"):
+                yield from self.reached.findings()
+        except CallError as raised:
+            self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
+            self.examined = raised.phase != "forward" or "first" in vars(self)
+            yield told(self.subject, raised)
+        finally:
+            self.reached.stop()
+
+    def may_leave(self, error):
+        """Does a module hand an input to NumPy that is not asked for a gradient?"""
+        given = {*self.subject.inputs} - {*self.subject.state}
+        asked = self.own or not self.subject.is_module or given & self.subject.leaves
+        return "numpy() on Tensor that requires grad" in str(error) and given and not asked
+
+    def has(self, *codes):
+        return any(f.code in codes or f.severity in codes for f in self.findings)
+
+    @functools.cached_property
+    def refusal(self):
+        """What the function raised in float64, so that it is examined as given; or None.
+
+        Afterwards the subject works in the precision in which it is examined.
+        """
+        if self.subject.lower is None:
+            return None
+        self.subject.use(torch.float64)
+        try:
+            self.try_out()
+        except CallError as raised:
+            self.subject.use(None)
+            self.try_out()
+            return raised
+
+    def before_calls(self):
+        """The function as it was before its first call, in the precision of the examination."""
+        fresh = Subject(*self.given[:3], self.own)
+        fresh.use(torch.float64 if self.low else None)
+        return fresh
+
+    def copies_differ(self):
+        """Does forward compute something else in float64 than in the dtype that was given?"""
+        subject = self.subject
+        with contextlib.suppress(CallError):
+            subject.use(torch.float64)
+            double = subject.forward(subject.values)
+            subject.use(None)
+            for a, b in zip(double, subject.forward(subject.values), strict=True):
+                both = a.isfinite() & b.isfinite()
+                if (a - b)[both].norm() > 0.5 * a[both].norm():
+                    return not draws()
+        return False
+
+    def try_out(self):
+        run = self.subject.run(self.subject.values)
+        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+
+    @property
+    def low(self):
+        """The dtype that was given, if a float64 copy is examined in its place."""
+        return None if self.refusal else self.subject.lower
+
+    @property
+    def precision(self):
+        """The eps of what was given."""
+        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    @property
+    def tolerance(self):
+        return tolerance(self.subject.eps)
+
+    @functools.cached_property
+    def run(self):
+        """The first forward pass."""
+        return self.subject.run(self.subject.values)
+
+    @functools.cached_property
+    def vs(self):
+        """The grad_output of every output."""
+        # Backwards, for the input may have been drawn in the same way from the same seed.
+        vs = [self.dice.normal(o) for o in self.run.outputs]
+        vs = [v.flip(tuple(range(v.dim()))) for v in vs]
+        return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
+
+    @functools.cached_property
+    def first(self):
+        """The first backward pass."""
+        versions = [t._version for t in self.run.saved]
+        with self.watched() as (handed, returned):
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+        grads = [None if grad is None else grad.clone() for grad in grads]
+        self.subject.recalls = bool(self.subject.state) and self.recalls()
+        changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        if changed:  # what follows from that is no finding of its own
+            self.subject.protects = True
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+        return FirstBackward(
+            grads, returned, changed, versions != [t._version for t in self.run.saved]
+        )
+
+    def recalls(self):
+        """Does the same backward give other gradients once the module has its own state again?"""
+        subject, found = self.subject, []
+        with contextlib.suppress(CallError):
+            run = subject.run([Dice().nearby(v) for v in subject.values])  # not its own state
+            for subject.recalls in (True, False):
+                grads = subject.backward(run, [v.clone() for v in self.vs], retain=True)
+                found.append([None if grad is None else grad.clone() for grad in grads])
+            return not all(map(self.same, *found, self.floors))
+        return True
+
+    @functools.cached_property
+    def loud(self):
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        with contextlib.suppress(CallError):
+            grads = self.subject.backward(self.run, [-100 * v for v in self.vs], retain=True)
+            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
+                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+                    return 100.0
+        return 1.0
+
+    @functools.cached_property
+    def sizes(self):
+        """Of each gradient, before anything cancels: changes of the output by the input."""
+        pairs = zip(self.run.outputs, self.vs, strict=True)
+        size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
+        return [size / (largest(value) or 1.0) for value in self.subject.values]
+
+    @property
+    def floors(self):
+        """What each gradient may be by rounding alone."""
+        return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
+
+    @contextlib.contextmanager
+    def watched(self):
+        """What backward is handed (with copies), and what it returns before the engine corrects it.
+
+        Yields a list and a dict from the examined Function's arguments to their gradients.
+        """
+        handed, returned = [], {}
+
+        def calls(node, *grads):
+            handed.extend((grad, grad.clone()) for grad in grads if grad is not None)
+            return returns if node._forward_cls is self.subject.cls else None
+
+        def returns(grads):
+            grads = grads if isinstance(grads, tuple) else (grads,)
+            pairs = zip(self.subject.arguments.items(), grads, strict=False)
+            tensors = [(x, t, g) for (x, t), g in pairs if isinstance(g, torch.Tensor)]
+            returned.update({x: g for x, t, g in tensors if isinstance(t, torch.Tensor)})
+
+        with announced(BackwardCFunction, "apply", calls):
+            yield handed, returned
+
+    def same(self, a, b, floor=0.0):
+        """Are two tensors the same but for rounding? None is zero."""
+        if a is None or b is None:
+            return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
+        a, b = as_vector(a), as_vector(b)
+        limit = (1e-7 if self.subject.eps < 1e-10 else 1e-3) * largest(b) + floor
+        both = a.isfinite() & b.isfinite()
+        fine = torch.equal(a.isfinite(), b.isfinite())
+        return fine and bool(((a - b)[both].abs() <= limit).all())
+
+    def compare(self, text, gradients, expected=None, x=None, **words):
+        """Are the gradients that gradients() returns those of the first backward?
+
+        Yields `text` if not; returns whether they are.
+        """
+        try:
+            found = gradients()
+        except CallError as raised:
+            yield told(self.subject, raised, text, x, **words)
+            return False
+        expected = expected or self.first.grads
+        for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
+            if not self.same(*pair):
+                yield text(x or name, fails="gives another gradient for", **words)
+                return False
+        return True
