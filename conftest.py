@@ -37,13 +37,13 @@ def team(request):
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
 LONGEST = [
-    "tests/test_exercises.py",
-    "tests/test_collectives.py",
-    "tests/test_parallel.py",
-    "tests/test_ops.py",
-    "tests/test_doctor_patients.py",
-    "tests/test_involution_operator.py",
-    "tests/test_doctor_promises.py",
+    "tests/lessons/test_exercises.py",
+    "tests/processes/test_collectives.py",
+    "tests/processes/test_parallel.py",
+    "tests/ops/test_table.py",
+    "tests/doctor/test_doctor_patients.py",
+    "tests/involution/test_operator.py",
+    "tests/doctor/test_doctor_promises.py",
     "tests/test_template.py",
 ]
 TEAMS = LONGEST[:3]  # one worker runs all three: what their processes are forked from starts once
@@ -93,7 +93,7 @@ def run_or_let_it_say_why(item, run):
     try:
         run()
     except NbCellError:
-        from helpers.lessons.missing import NOT_HERE
+        from helpers.lessons.unavailable import NOT_HERE
         from tests import needs
 
         outputs = item.test_outputs

@@ -1,5 +1,5 @@
 """What only the notebooks need: exercises, drawings, data."""
 
-from helpers.lessons.checking import exercise
+from helpers.lessons.exercise import exercise
 
 __all__ = ["exercise"]

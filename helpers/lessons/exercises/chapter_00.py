@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.checking import Exercise
+from helpers.lessons.exercise import Exercise
 
 SAMPLE = torch.tensor(
     [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64

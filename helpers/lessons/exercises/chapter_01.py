@@ -6,9 +6,9 @@ import re
 
 import torch
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference, first_line
-from helpers.lessons.properties import at, instances_apart, random
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference, first_line
+from helpers.lessons.requirements import at, instances_apart, random
 from helpers.ops.legacy import Function
 
 

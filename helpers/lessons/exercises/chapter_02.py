@@ -3,8 +3,8 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.properties import (
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import (
     calls_apart,
     gradients_fit,
     no_tensor_on_ctx,

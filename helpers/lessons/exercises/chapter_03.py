@@ -7,8 +7,8 @@ import weakref
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.properties import calls_apart, saved_by
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import calls_apart, saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 

@@ -4,8 +4,8 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.properties import saved_by
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import saved_by
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 EXTREME = torch.tensor([-800.0, 800.0], dtype=torch.float64)

@@ -10,9 +10,9 @@ import weakref
 import torch
 from torch.autograd import Function, functional, grad
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
-from helpers.lessons.properties import at, saved_by
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference
+from helpers.lessons.requirements import at, saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 FAR = torch.tensor([-800.0, 800.0], dtype=torch.float64)

@@ -6,9 +6,9 @@ import re
 import torch
 from torch import nn
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
-from helpers.lessons.properties import at
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference
+from helpers.lessons.requirements import at
 
 SAMPLE = torch.tensor([[0.5, -1.0, 2.0], [1.5, 3.0, -0.5]], dtype=torch.float64)
 

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons import native
-from helpers.lessons.checking import Exercise
+from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
-from helpers.lessons.properties import at
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
@@ -186,10 +186,10 @@ def _runs(source):
         where = f"with x of shape {tuple(x.shape)} and K = {K}"
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
-        blocks, seconds = -(-x.numel() // 32) + 1, native.PROCESSOR_SECONDS
+        blocks, seconds = -(-x.numel() // 32) + 1, c_and_cpp.PROCESSOR_SECONDS
         run = partial(emulator.run, source, "depthwise", arguments=arrays, seconds=seconds)
         try:
-            yield at(where, native.crash_of(lambda run=run, blocks=blocks: run(blocks, 32)))
+            yield at(where, c_and_cpp.crash_of(lambda run=run, blocks=blocks: run(blocks, 32)))
             actions = run(blocks, 32, watch=((0, 0, 0), (1, 0, 0)))
         except emulator.KernelError as error:
             yield f"{where}: {_explained(str(error), cell, x.numel(), run)}"

@@ -5,11 +5,11 @@ import itertools
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import native
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
-from helpers.lessons.properties import at, random
-from helpers.lessons.words import differ
+from helpers.lessons import c_and_cpp
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference
+from helpers.lessons.requirements import at, random
+from helpers.lessons.verdicts import differ
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -18,10 +18,10 @@ def _compiled(cases, language, doors="", calls=""):
 
     def sentences(source):
         try:
-            library = native.compile_library(source, language, doors, calls)
-            yield native.crash_of(lambda: any(cases(library)))
+            library = c_and_cpp.compile_library(source, language, doors, calls)
+            yield c_and_cpp.crash_of(lambda: any(cases(library)))
             yield from cases(library)
-        except native.NativeError as error:
+        except c_and_cpp.NativeError as error:
             yield str(error)
 
     return sentences
@@ -30,9 +30,9 @@ def _compiled(cases, language, doors="", calls=""):
 def _called(where, *call, **options):
     """A native call, whose errors begin with `where`."""
     try:
-        native.call(*call, **options)
-    except native.NativeError as error:
-        raise native.NativeError(f"{where}: {error}") from None
+        c_and_cpp.call(*call, **options)
+    except c_and_cpp.NativeError as error:
+        raise c_and_cpp.NativeError(f"{where}: {error}") from None
 
 
 def _wrong(name, given, right):

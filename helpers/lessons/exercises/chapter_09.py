@@ -10,11 +10,11 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef, opcheck
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference
-from helpers.lessons.complaints import in_one_sentence, raised
-from helpers.lessons.properties import at
-from helpers.lessons.words import differ
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference
+from helpers.lessons.requirements import at
+from helpers.lessons.torch_messages import in_one_sentence, raised
+from helpers.lessons.verdicts import differ
 
 
 def _no_tensor(given):

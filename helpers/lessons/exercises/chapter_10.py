@@ -4,10 +4,10 @@ import torch
 from torch.autograd import Function
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.complaints import raised
-from helpers.lessons.properties import random
-from helpers.lessons.transforms import TRANSFORMS, everywhere, loss
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
+from helpers.lessons.requirements import random
+from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 

@@ -3,8 +3,8 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.properties import of_shapes, random
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import of_shapes, random
 
 SHAPE = "for an input of shape"
 

@@ -6,9 +6,9 @@ import torch
 from torch.autograd import Function, grad
 from torch.utils._pytree import tree_leaves
 
-from helpers.lessons.checking import Exercise
+from helpers.lessons.exercise import Exercise
 from helpers.lessons.memory import Alive, Kept
-from helpers.lessons.properties import at, no_tensor_on_ctx, random
+from helpers.lessons.requirements import at, no_tensor_on_ctx, random
 
 
 class Dropout(Function):

@@ -6,10 +6,10 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.lessons.checking import Exercise
-from helpers.lessons.compare import difference, first_line
-from helpers.lessons.properties import saved_by
-from helpers.lessons.words import copies
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judging import difference, first_line
+from helpers.lessons.requirements import saved_by
+from helpers.lessons.verdicts import copies
 
 NUMBERS = torch.tensor([[-3.7, -2.0, -1.5, -0.4], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64)
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Function, grad
 
-from helpers.lessons.checking import Exercise
+from helpers.lessons.exercise import Exercise
 from helpers.lessons.processes import Team, TeamError
-from helpers.lessons.properties import at, random
+from helpers.lessons.requirements import at, random
 from helpers.ops import collectives
 
 SIZE = 3

@@ -9,9 +9,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from helpers.lessons import native
-from helpers.lessons.checking import Exercise
+from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
+from helpers.lessons.exercise import Exercise
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -116,7 +116,7 @@ def _loads_once(source):
         arguments = arrays | {"channels": channels, "n": n}
         where = f"with {channels} channels of {n}" if channels > 1 else f"with 1 channel of {n}"
         try:
-            options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": native.PROCESSOR_SECONDS}
+            options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
             did = emulator.run(source, "taps", 2, 8, arguments, **options)
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", str(error))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helpers.lessons.checking import Exercise
+from helpers.lessons.exercise import Exercise
 
 # 16.1
 PYPROJECT = """

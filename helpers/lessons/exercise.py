@@ -1,0 +1,293 @@
+"""`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
+
+import dis
+import html
+import importlib
+import inspect
+import linecache
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch.autograd import Function
+
+from helpers.lessons.judging import difference, first_line, silently_wrong
+from helpers.lessons.requirements import at
+
+NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
+# Two that colour-blind people tell apart, on a white page and on a black one.
+COLOURS = {NOT_ATTEMPTED: "gray", WRONG: "#d55e00", RIGHT: "#009e73"}
+_source = cache(inspect.getsource)  # which parses the whole file each time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` says why."""
+
+    mark: str
+    message: str
+
+
+@dataclass(repr=False, kw_only=True)
+class Exercise:
+    """One exercise, with the three things that a learner can do: `check`, `hint`, `solution`.
+
+    number:      "2.1" is the first of chapter 02
+    reference:   a right answer: a class or function, whose source `solution()` shows, or a value
+    stub:        what the notebook's cell holds before anyone touched it, without the check; or
+                 (old, new, ...), what to change in the source of the reference to get it
+    wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
+                 reference, and words that the verdict on it must hold
+    like:        what an attempt must do, written with PyTorch's own operations
+    samples:     {where: inputs} on which it must do so; a verdict begins with `where`
+    order:       2 if there must be second derivatives; silently wrong they are never right
+    faithful:    False if the gradient is not meant to be the derivative
+    properties:  what else must hold, in this order (see properties.py)
+    needs:       a function that raises, and says what is missing, where attempts cannot be tried
+    success:     said of a right attempt
+    hints:       two or three, from vague to nearly there
+    explanation: said under the solution
+
+    What is wrong is said in one or two sentences, without giving the solution away.
+    """
+
+    number: str
+    name: str
+    reference: object
+    stub: str | tuple[str, ...]
+    wrong: Iterable[tuple[str, ...]] = ()
+    like: Callable | None = None
+    samples: dict[str, list] = field(default_factory=dict)
+    order: int = 1
+    faithful: bool = True
+    properties: Iterable[Callable[[object], Iterable[str | None]]] = ()
+    needs: Callable = lambda: None
+    success: str
+    hints: tuple[str, ...]
+    explanation: str
+    hints_given: int = 0
+
+    def judge(self, *attempts):
+        """The verdict on `attempts`; an exception inside them becomes one, too."""
+        if len(attempts) != 1:
+            return Verdict(WRONG, f"check takes one answer, got {len(attempts)}.")
+        (attempt,) = attempts
+        if self._is_untouched(attempt):
+            return Verdict(NOT_ATTEMPTED, "not attempted yet")
+        try:
+            self.needs()
+        except Exception as error:
+            return Verdict(NOT_ATTEMPTED, f"it cannot be checked here: {error}")
+        try:
+            wrong = next(filter(None, self._sentences(attempt)), None)
+        except Exception as error:
+            wrong = f"your code raises {type(error).__name__}: {first_line(error)}"
+        return Verdict(WRONG, wrong) if wrong else Verdict(RIGHT, self.success)
+
+    def check(self, *attempts):
+        """Show the verdict on `attempts`."""
+        verdict = self.judge(*attempts)
+        title = f"{self.number} {self.name}"
+        message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
+        colour = COLOURS[verdict.mark]
+        _show(
+            _wrapped(f"{verdict.mark} {title}: {verdict.message}"),
+            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">'
+            f'<b style="color: {colour}">{verdict.mark}</b> '
+            f"<b>{html.escape(title)}</b>: {message}</div>",
+        )
+
+    def hint(self):
+        """Print the next hint; after the last one, say so and repeat it."""
+        self.hints_given = min(self.hints_given + 1, len(self.hints))
+        last = " (the last one)" if self.hints_given == len(self.hints) else ""
+        text = self.hints[self.hints_given - 1]
+        print(_wrapped(f"Hint {self.hints_given} of {len(self.hints)}{last}: {text}"))
+
+    def solution(self):
+        """Print the reference and why it is right."""
+        print(f"{self.edited().strip()}\n\n{_wrapped(self.explanation)}")
+
+    def edited(self, *edits):
+        """The source of the reference, each old text in `edits` replaced by the new one after it.
+
+        Raises ValueError if an old text does not occur.
+        """
+        has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
+        source = _source(self.reference) if has_source else str(self.reference)
+        for old, new in zip(edits[::2], edits[1::2], strict=True):
+            if old not in source:
+                raise ValueError(f"{self.number}: {old!r} does not occur in\n{source}")
+            source = source.replace(old, new)
+        return source
+
+    def made_of(self, source):
+        """What a learner's cell with that source would hand to `check`."""
+        if isinstance(self.reference, str):
+            return source
+        names = dict(vars(sys.modules[self.reference.__module__]))
+        cell = f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
+        linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
+        exec(compile(source, cell, "exec"), names)
+        return names[self.reference.__name__]
+
+    @property
+    def cell(self):
+        """The text of the stub."""
+        return self.stub if isinstance(self.stub, str) else self.edited(*self.stub).strip()
+
+    def __repr__(self):
+        return f"exercise {self.number} {self.name}: .check(...), .hint(), .solution()"
+
+    def _is_untouched(self, attempt):
+        if attempt is ...:
+            return True
+        (kind, parts), (stub_kind, stub_parts) = map(_outline, (attempt, self.made_of(self.cell)))
+        return kind == stub_kind and parts in ({}, stub_parts)
+
+    def _sentences(self, attempt):
+        """What is wrong, the coarsest first, and None for what is not."""
+        yield _misfit(attempt, self.reference)
+        function = attempt.apply if _is_function_class(attempt) else attempt
+        yield self._unlike(function, difference, self.order, self.faithful)
+        for has in self.properties:
+            yield from has(attempt)
+        if self.order == 1:
+            yield self._unlike(function, silently_wrong)
+
+    def _unlike(self, function, compared, *how):
+        """How `function` differs from `like`, and where, unless it is the same for all samples."""
+        for where, inputs in self.samples.items():
+            wrong = compared(function, self.like, inputs, *how)
+            if wrong:
+                others = (other for name, other in self.samples.items() if name != where)
+                same = (compared(function, self.like, other, *how) == wrong for other in others)
+                return wrong if all(same) else at(where, wrong)
+        return None
+
+
+def exercises():
+    """The exercises of the course, in its order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
+        module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
+        yield from (value for value in vars(module).values() if isinstance(value, Exercise))
+
+
+def exercise(number):
+    """The `Exercise` with that number, such as "2.1". Raises ValueError if there is none."""
+    if not isinstance(number, str):
+        raise ValueError(f'number must be a string such as "2.1", got {number!r}')
+    wanted = number.strip().replace(",", ".")
+    numbers = []
+    for candidate in exercises():
+        if candidate.number == wanted:
+            return candidate
+        numbers.append(candidate.number)
+    raise ValueError(f"number must be one of {', '.join(numbers)}; got {number!r}")
+
+
+def _show(text, in_colour):
+    """Show HTML in a notebook, and the same as plain text elsewhere."""
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():
+        ipython.display.display({"text/plain": text, "text/html": in_colour}, raw=True)
+    else:
+        print(text)
+
+
+def _wrapped(text):
+    return textwrap.fill(text, width=96, break_on_hyphens=False, break_long_words=False)
+
+
+def _misfit(attempt, reference):
+    """Why `attempt` is no answer of the kind that `reference` is, or None."""
+    if inspect.isclass(reference) and not inspect.isclass(attempt):
+        apply = ", its apply" if _is_function_class(reference) else ""
+        return (
+            f"give check the class {reference.__name__} itself, not its instance{apply} or a "
+            f"result; got a value of type {type(attempt).__name__}."
+        )
+    if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
+        return f"give check the source, a string; got a value of type {type(attempt).__name__}."
+    if inspect.isfunction(reference) and _is_function_class(attempt):
+        return f"give check the function itself, got the class {attempt.__name__}; call its apply."
+    if inspect.isfunction(reference) and not callable(attempt):
+        return f"give check the function itself, got a value of type {type(attempt).__name__}."
+    if _is_function_class(reference):
+        return _misfit_of_function_class(attempt, reference)
+    if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
+        if not issubclass(attempt, torch.nn.Module):
+            return "it must derive from nn.Module."
+    return None
+
+
+def _misfit_of_function_class(attempt, reference):
+    if not issubclass(attempt, Function):
+        others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
+        other = f"; its Function is that of {others[0].__module__}" if others else ""
+        return f"it must derive from torch.autograd.Function{other}."
+    for name in ("forward", "backward"):
+        method = inspect.getattr_static(attempt, name)
+        if method is inspect.getattr_static(Function, name):
+            if name == "backward" and vars(attempt).get("vjp"):
+                continue
+            return f"it has no method `{name}`. Look at its spelling and indentation."
+        if not isinstance(method, staticmethod):
+            return (
+                f"`{name}` must be a static method: @staticmethod, above any other decorator, and "
+                "no self."
+            )
+    names = [*inspect.signature(reference.forward).parameters]
+    if reference.setup_context is Function.setup_context:
+        names.remove("ctx")
+    if attempt.setup_context is Function.setup_context:
+        names.insert(0, "ctx")
+    try:
+        inspect.signature(attempt.forward).bind(*names)
+    except TypeError:
+        return f"`forward` must take ({', '.join(names)})."
+    try:
+        inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
+    except TypeError:
+        return "`setup_context` must take (ctx, inputs, output)."
+    return None
+
+
+def _is_function_class(value):
+    return inspect.isclass(value) and issubclass(value, Function)
+
+
+def _outline(value):
+    """The kind of a value, and what of its code is not empty.
+
+    Comments, layout, and docstrings where nothing else stands do not count.
+    """
+    if isinstance(value, str):  # a source in C
+        return str, re.sub(r"//[^\n]*|/\*.*?\*/", " ", value, flags=re.DOTALL).split()
+    if inspect.isclass(value):
+        methods = {name: getattr(m, "__func__", m) for name, m in vars(value).items()}
+        functions = {name: m for name, m in methods.items() if inspect.isfunction(m)}
+        code = {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
+        return value.__bases__, code | {n: m for n, m in methods.items() if isinstance(m, bool)}
+    if inspect.isfunction(value):
+        return "function", {} if _is_blank(value) else _code(value)
+    return None, None
+
+
+def _code(value):
+    """What a function compiles to, without where it stands."""
+    code = getattr(value, "__code__", value)
+    constants = tuple(_code(c) if inspect.iscode(c) else c for c in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames
+
+
+def _is_blank(function):
+    """Does it nothing at all? `...`, `pass` and a docstring leave behind: return None."""
+    steps = [i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")]
+    loads = [i for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
+    return len(steps) <= 2 and [i.argval for i in loads] == [None]

@@ -1,0 +1,270 @@
+"""What is wrong with a learner's attempt, in a sentence or two.
+
+Values are compared with a reference; gradients go to the doctor, whose first finding is the
+answer.
+"""
+
+import contextlib
+import itertools
+import warnings
+
+import torch
+
+from helpers.doctor import examine
+from helpers.doctor.effort import without_lines
+from helpers.lessons.verdicts import as_tuple, copies, differ, in_words
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-11}  # in float64: what float32 touched is not right
+ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wrong
+SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
+
+
+def difference(attempt, like, inputs, order=1, faithful=True):
+    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
+
+    inputs: tensors (float64 for those to differentiate) and other values; neither function sees
+    these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
+    the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
+    operations.
+    """
+    theirs = copies(inputs)
+    expected = like(*theirs)
+    try:
+        outputs = attempt(*copies(inputs))
+    except Exception as error:
+        outputs = error
+    if outputs is None:
+        return "it returns None. Is a `return` missing in `forward`?"
+    raised = outputs if isinstance(outputs, Exception) else None
+    wrong = None if raised else _unfilled(attempt, inputs) or _wrong_outputs(outputs, expected)
+    if wrong:
+        return wrong
+    with without_lines():  # which line to change is the exercise
+        findings = examine(attempt, *copies(inputs), faithful=faithful).findings
+    counting = next((found for found in findings if _counts(found, order)), None)
+    if counting and counting.code not in SECOND:
+        exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
+        return exchanged or in_words(counting, attempt, inputs)
+    if raised:
+        return f"calling it raises {type(raised).__name__}: {first_line(raised)}"
+    wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
+    if wrong or not counting:
+        return wrong
+    second = _wrong_second_derivative(attempt, like, inputs)
+    if second and "nan" in second:
+        return f"the gradient is right; its own derivative {second}"
+    return in_words(counting, attempt, inputs)
+
+
+def silently_wrong(attempt, like, inputs):
+    """None if `attempt` has no second derivative, or has that of `like`; otherwise what it has.
+
+    For an attempt without a `difference` at first order.
+    """
+    if _hides_its_steps(attempt, like, inputs):
+        return (
+            "the gradient is right, but autograd does not see how backward computes it (under "
+            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative counts "
+            "it as a constant, without a word. once_differentiable would say so."
+        )
+    wrong = _wrong_second_derivative(attempt, like, inputs)
+    return wrong and (
+        f"the gradient is right; its own derivative is silently wrong: it {wrong} This exercise "
+        "asks for no second derivative, so it may raise an error (once_differentiable does), but "
+        "not be wrong. Look at: what is saved (an input or an output of forward itself, no copy, "
+        "nothing computed from it), and .detach() or .data in backward."
+    )
+
+
+def _wrong_outputs(outputs, expected):
+    if isinstance(expected, tuple) != isinstance(outputs, tuple):
+        asked = f"a tuple of {len(expected)} tensors" if isinstance(expected, tuple) else "a tensor"
+        return f"it returns a {type(outputs).__name__}, but {asked} is asked for."
+    outputs, expected = as_tuple(outputs), as_tuple(expected)
+    if len(outputs) != len(expected):
+        plural = "" if len(outputs) == 1 else "s"
+        return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
+    for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
+        which = "the output" if len(expected) == 1 else f"output {index}"
+        if isinstance(value, tuple) and hasattr(value, "indices"):
+            name = type(value).__name__
+            return f"{which} is the pair (values, indices) that {name} returns; take its .values."
+        if not isinstance(value, torch.Tensor):
+            return f"{which} is a {type(value).__name__}, not a tensor."
+        if value.shape != right.shape:
+            return f"{which} has shape {tuple(value.shape)}, but {tuple(right.shape)} is right."
+        if value.dtype != right.dtype:
+            return f"{which} is {value.dtype}, but {right.dtype} is right."
+        worst = _worst(value, right)
+        if worst:
+            return f"`forward`: {which} {worst}"
+        if value.requires_grad and not right.requires_grad:
+            return f"{which} has no derivative, yet autograd thinks that it has one."
+    return None
+
+
+def _unfilled(attempt, inputs):
+    """Where a result or a gradient is memory that nothing was written to, or None."""
+
+    def results():
+        leaves = copies(inputs)
+        outputs = as_tuple(attempt(*leaves))
+        differentiable = [output for output in outputs if output.requires_grad]
+        ones = [torch.ones_like(output) for output in differentiable]
+        yield from (("`forward`: the output", output) for output in outputs)
+        for gradient in _gradients(differentiable, _leaves(leaves), ones):
+            yield "the gradient", torch.tensor(0.0) if gradient is None else gradient
+
+    mode = torch.get_deterministic_debug_mode()
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # which others name
+        warnings.simplefilter("ignore")
+        usual = list(results())
+        try:
+            torch.set_deterministic_debug_mode("warn")  # new memory is nan
+            marked = list(results())
+        finally:
+            torch.set_deterministic_debug_mode(mode)
+        for (what, one), (_, other) in zip(usual, marked, strict=True):
+            unfilled = other.isnan() & ~one.isnan()
+            if unfilled.any():
+                where = unfilled.nonzero()[0].tolist()
+                return f"{what} has no value at {where}: nothing fills what torch.empty made there."
+    return None
+
+
+def _counts(found, order):
+    """Does this finding of the doctor make an attempt wrong?"""
+    if found.code in SECOND:
+        return order == 2
+    return found.severity == "error" or found.code in ALWAYS
+
+
+def _exchanged(attempt, expected, inputs, theirs):
+    """Does backward take the gradient of one output for that of another?"""
+    mine = copies(inputs)
+    outputs, expected = as_tuple(attempt(*mine)), as_tuple(expected)
+    weights = _weights(expected, torch.Generator().manual_seed(0))
+    for i, j in itertools.combinations(range(len(expected)), 2):
+        swapped = list(weights)
+        swapped[i], swapped[j] = weights[j], weights[i]
+        with contextlib.suppress(Exception):  # not of one shape, or it is the doctor's to say
+            given = _gradients(outputs, _leaves(mine), weights)
+            right = _gradients(expected, _leaves(theirs), swapped)
+            if not any(map(_worst, given, right)):
+                return (
+                    f"`backward` exchanges the gradients of output {i} and output {j}. They "
+                    "arrive in the order in which forward returns the outputs."
+                )
+    return None
+
+
+def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
+    """What the doctor has no eye for: a faithful gradient of a function with another derivative.
+
+    Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
+    one of about 1000, which clipping would change.
+    """
+    mine = copies(inputs)
+    pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
+    for index, (output, right) in enumerate(pairs):
+        if right.requires_grad and not output.requires_grad:
+            which = "the output" if len(pairs) == 1 else f"output {index}"
+            return (
+                f"{which} requires no gradient, as if it were marked as non-differentiable, or "
+                "detached."
+            )
+    pairs = [(output, right) for output, right in pairs if right.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    for size in (0, 1, 1000):
+        weights = _weights([right for _, right in pairs], generator, size)
+        weights = weights if size else [torch.ones_like(weight) for weight in weights]
+        given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
+        right = _gradients([r for _, r in pairs], _leaves(theirs), weights)
+        for index, (one, other) in enumerate(zip(given, right, strict=True)):
+            leaf = _leaves(theirs)[index] if say_input and len(given) == 1 else None
+            worst = None if one is None or other is None else _worst(one, other, leaf)
+            if worst:
+                which = "the gradient" if len(given) == 1 else f"gradient {index}"
+                others = "with a grad_output of about 1000, " if size > 1 else ""
+                others = "with a grad_output that is not all ones, " if size == 1 else others
+                return f"{others}{which} {worst}"
+    return None
+
+
+def _differentiable_gradients(function, inputs, generator):
+    """Leaves, and their gradients with a graph of their own."""
+    leaves = copies(inputs)
+    outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
+    weights = [w.requires_grad_() for w in _weights(outputs, generator)]
+    leaves = _leaves(leaves)
+    return leaves, torch.autograd.grad(
+        outputs, leaves, weights, create_graph=True, allow_unused=True
+    )
+
+
+def _hides_its_steps(attempt, like, inputs):
+    """Is a gradient a constant for autograd, which that of `like` is not?"""
+    try:
+        _, mine = _differentiable_gradients(attempt, inputs, torch.Generator().manual_seed(0))
+    except Exception:
+        return False
+    _, theirs = _differentiable_gradients(like, inputs, torch.Generator().manual_seed(0))
+    return any(
+        one is not None and right is not None and right.requires_grad and not one.requires_grad
+        for one, right in zip(mine, theirs, strict=True)
+    )
+
+
+def _wrong_second_derivative(attempt, like, inputs):
+    """Where and how the second derivative differs from that of `like`; None if there is none."""
+
+    def second(function):
+        generator = torch.Generator().manual_seed(0)
+        leaves, slopes = _differentiable_gradients(function, inputs, generator)
+        slopes = [slope for slope in slopes if slope is not None]
+        # Not grad, which would pass by a node that refuses to be differentiated.
+        torch.autograd.backward(slopes, _weights(slopes, generator))
+        return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+
+    try:
+        mine = second(attempt)
+    except Exception:
+        return None
+    return next(filter(None, map(_worst, mine, second(like))), None)
+
+
+def _weights(outputs, generator, size=1):
+    return [size * torch.randn(y.shape, dtype=y.dtype, generator=generator) for y in outputs]
+
+
+def _gradients(outputs, leaves, weights):
+    weights = [weight.clone() for weight in weights]
+    return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
+
+
+def _worst(value, right, of=None):
+    """Where two tensors differ most, and both numbers, in words; None if they agree.
+
+    of: the input that they are gradients of, if its number there is to be said, too.
+    """
+    value = value.to_dense() if value.is_sparse else value
+    single = {"rtol": 1e-5, "atol": 1e-6}
+    tolerance = TOLERANCE if right.dtype in (torch.float64, torch.complex128) else single
+    if torch.allclose(value, right, equal_nan=True, **tolerance):
+        return None
+    distance = (value - right).abs().nan_to_num(nan=torch.inf)
+    index = distance.flatten().argmax()
+    where = [int(i) for i in torch.unravel_index(index, right.shape)]
+    place = f" at {where}" if where else ""
+    if of is not None:
+        place += f", where the input is {of.flatten()[index].item():.4g}"
+    return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
+
+
+def _leaves(values):
+    return [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
+
+
+def first_line(error):
+    """The first line of an exception's message; its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,43 @@
+"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing here."""
+
+import contextlib
+import re
+
+import cffi
+import matplotlib.pyplot as plt
+
+from helpers.lessons.c_and_cpp import NativeError
+from helpers.ops.involution.compiler import CompilerNotFoundError
+
+NOT_HERE = "not on this machine: "
+_missing = None  # why an earlier block of this notebook ended early
+
+
+@contextlib.contextmanager
+def or_say_why():
+    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence instead.
+
+    So do later blocks, for names that an earlier one would have made.
+    """
+    global _missing
+    try:
+        yield
+    except (CompilerNotFoundError, ImportError, cffi.VerificationError) as error:
+        _missing = str(error)
+    except RuntimeError as error:
+        if not str(error).startswith(("Ninja is required", "Error building extension")):
+            raise
+        lines = str(error).splitlines()
+        said = [line for line in lines if "error:" in line or "not found" in line]
+        line = (said or lines)[0]
+        own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
+        if own:  # the reader's text, not the machine
+            raise NativeError(f"line {own[1]} of the text does not compile: {own[2]}") from None
+        _missing = line
+    except NameError:
+        if _missing is None:
+            raise
+    else:
+        return
+    plt.close()  # a figure that was begun
+    print(f"{NOT_HERE}{_missing}. The course's own run shows what you would see here.")

@@ -1,0 +1,346 @@
+"""The layer `Involution2d` and the network `RedNet` of the paper, and its published checkpoints."""
+
+import copy
+import math
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.doctor import examine
+from helpers.lessons.memory import Alive, Kept
+from helpers.ops.involution import Bottleneck, Involution2d, RedNet, cpu, modules
+from helpers.ops.recompute import recompute
+from tests.involution.reference import unfolded
+
+
+@pytest.fixture(autouse=True)
+def plain_path(monkeypatch):
+    """The operation has tests of its own; here one second for a first build would be wasted."""
+    monkeypatch.setattr(cpu, "available", lambda: False)
+
+
+def test_layer_is_the_one_of_the_paper():
+    torch.manual_seed(0)
+    for stride, size in ((1, (9, 8)), (2, (8, 10))):
+        layer = Involution2d(32, 5, stride, group_channels=8, reduction_ratio=2).double()
+        input = torch.randn(2, 32, *size, dtype=torch.float64)
+        reduce, norm, span = layer.reduce[0], layer.reduce[1], layer.span
+        pooled = F.avg_pool2d(input, stride) if stride > 1 else input
+        hidden = F.conv2d(pooled, reduce.weight, reduce.bias)
+        hidden = F.batch_norm(hidden, None, None, norm.weight, norm.bias, training=True).relu()
+        kernels = F.conv2d(hidden, span.weight, span.bias)
+        kernels = kernels.view(2, 4, 5, 5, *kernels.shape[2:])
+        assert kernels.shape[1] == layer.groups
+        torch.testing.assert_close(layer(input), unfolded(input, kernels, stride, padding=2))
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 10, 11])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_layer_takes_any_size(size, stride):
+    layer = Involution2d(16, 3, stride, dilation=2)
+    assert layer(torch.randn(2, 16, size, 7)).shape == (2, 16, -(-size // stride), -(-7 // stride))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"channels": 24}, ValueError, "divisible by group_channels .* 24, 16 and 4"),
+        ({"channels": 16, "reduction_ratio": 3}, ValueError, "reduction_ratio"),
+        ({"channels": 16, "kernel_size": 4}, ValueError, "kernel_size must be odd, got 4"),
+        ({"channels": 16, "stride": 0}, ValueError, "stride must be 1 or more, got 0"),
+        ({"channels": 16, "keep_filters": 1}, TypeError, "must be True or False, got 1"),
+        ({"channels": 16, "dilation": 1.0}, TypeError, "dilation must be an int, got 1.0"),
+    ],
+)
+def test_layer_names_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        Involution2d(**options)
+
+
+def test_layer_trains_in_every_mode():
+    layer = Involution2d(16)
+    input = torch.randn(2, 16, 7, 7)
+    assert "kernel_size=7" in repr(layer)
+    expected = layer(input)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(input)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.1)
+    last = layer.to(memory_format=torch.channels_last)(input.to(memory_format=torch.channels_last))
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(last, expected)
+    last.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def forgetful(layer):
+    layer = copy.deepcopy(layer)
+    for module in layer.modules():
+        if isinstance(module, Involution2d):
+            module.keep_filters = False
+    return layer
+
+
+def step(module, input, autocast=None):
+    """Results, gradients and statistics."""
+    input = input.detach().requires_grad_()
+    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+        output = module(input)
+    output.square().sum().backward()
+    return [output, input.grad, *(p.grad for p in module.parameters()), *module.buffers()]
+
+
+@pytest.mark.parametrize("autocast", [None, torch.float16])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_filters_that_are_not_kept_give_the_same_numbers_to_the_last_bit(stride, autocast):
+    layer = Involution2d(32, 5, stride, group_channels=8, dilation=2)
+    other = Involution2d(32, 5, stride, group_channels=8, dilation=2, keep_filters=False)
+    assert "keep_filters" not in repr(layer) and "keep_filters=False" in repr(other)
+    other.load_state_dict(layer.state_dict())
+    input = torch.randn(2, 32, 6, 7)
+    for one, same in zip(step(layer, input, autocast), step(other, input, autocast), strict=True):
+        assert one.dtype == same.dtype and one.equal(same)
+
+
+def test_filters_that_are_not_kept_need_a_third_of_the_memory():
+    layer, input = Involution2d(64), torch.randn(1, 64, 14, 14)
+    totals, sizes = [], []
+    for module in (layer, forgetful(layer)):
+        with Alive() as alive, Kept(but=module.parameters()) as kept:
+            output = module(input)
+        totals.append(kept.total)
+        sizes.append(alive.now)
+        output.sum().backward()  # though the input needs no gradient
+        del output
+    filters = 4 * 4 * 49 * 14 * 14
+    assert totals[0] - totals[1] == sizes[0] - sizes[1] == filters  # what hooks see, what there is
+    assert totals[1] < 0.36 * totals[0]
+    assert module.to("meta")(input.to("meta")).device.type == "meta"  # which has no autocast
+
+
+def test_filters_that_are_not_kept_leave_nothing_to_a_recompute_around():
+    layer = forgetful(Involution2d(32, 3)).eval()  # no statistics to copy
+    input = torch.randn(2, 32, 6, 6, requires_grad=True)
+    right = torch.autograd.grad(layer(input).square().sum(), input)
+    with Alive() as alive, Kept(but=layer.parameters()) as kept:
+        output = recompute(layer, input)
+    assert kept.shapes == [tuple(input.shape)] and alive.now == output.nbytes
+    assert torch.autograd.grad(output.square().sum(), input)[0].equal(right[0])
+
+
+def test_filters_that_are_not_kept_have_second_derivatives_and_notice_changes():
+    layer = Involution2d(8, 3, group_channels=4, reduction_ratio=2).double()
+    layer, input = forgetful(layer), torch.randn(2, 8, 3, 3).double().requires_grad_()
+    layer.eval()
+    assert examine(layer, input).ok  # which calls it with other parameters, too
+    assert gradcheck(layer, input, fast_mode=True) and gradgradcheck(layer, input, fast_mode=True)
+    for changed in ("input", "span"):
+        given = 2 * input
+        loss = layer(given).square().sum()
+        with torch.no_grad():
+            (given if changed == "input" else layer.span.weight).add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(loss, layer.span.bias)
+    with torch.no_grad(), Kept() as kept:
+        layer(input)
+    assert not kept.shapes
+
+
+def test_where_filters_are_not_kept_whatever_else_is_saved_is(monkeypatch):
+    """A view, which has the same address; and a result, which must not hold itself."""
+
+    def saves_others(input, kernels, **geometry):
+        return torch.tanh(input.flatten().square().mean() * kernels.flatten().square().mean())
+
+    monkeypatch.setattr(modules, "involution2d", saves_others)
+    layer, input = Involution2d(16, 3), torch.randn(2, 16, 3, 3)
+    torch.testing.assert_close(step(forgetful(layer), input), step(layer, input))
+    result = weakref.ref(forgetful(layer)(input))
+    assert result() is None
+
+
+def test_filters_that_are_not_kept_compiled():
+    layer, input = forgetful(Involution2d(16, 3)), torch.randn(2, 16, 5, 5)
+    right = step(copy.deepcopy(layer), input)
+    torch.compiler.reset()
+    given = step(torch.compile(layer, backend="aot_eager", fullgraph=True), input)
+    torch.testing.assert_close(given, right)
+
+
+def test_a_network_without_its_filters():
+    torch.manual_seed(0)
+    model = RedNet(26, num_classes=3, keep_filters=False)
+    layers = [module for module in model.modules() if isinstance(module, Involution2d)]
+    assert len(layers) == 9 and not any(layer.keep_filters for layer in layers)
+    assert all(m.keep_filters for m in RedNet(26).modules() if isinstance(m, Involution2d))
+
+
+# From the paper: millions of parameters, and 10^9 multiply-adds at 224 x 224.
+PAPER = {
+    26: (9.23, 1.73),
+    38: (12.39, 2.22),
+    50: (15.54, 2.71),
+    101: (25.65, 4.74),
+    152: (33.99, 6.79),
+}
+
+
+@pytest.mark.parametrize("depth", PAPER)
+def test_rednet_has_as_many_parameters_as_in_the_paper(depth):
+    with torch.device("meta"):
+        model = RedNet(depth, stem_kernel_size=7)
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    assert f"{millions:.2f}" == f"{PAPER[depth][0]:.2f}"
+
+
+OTHERS = {nn.BatchNorm2d: 2, nn.ReLU: 1}  # multiply-adds for each element, as the authors count
+
+
+@pytest.mark.parametrize("depth", PAPER)
+def test_rednet_needs_as_many_operations_as_in_the_paper(depth):
+    with torch.device("meta"):
+        model = RedNet(depth, num_classes=None, stem_kernel_size=7).eval()
+    others = []
+
+    def count(module, inputs, output):
+        if isinstance(module, (nn.MaxPool2d, nn.AvgPool2d)):
+            others.append(inputs[0].numel())
+        elif getattr(module, "bias", None) is not None or isinstance(module, nn.ReLU):
+            others.append(OTHERS.get(type(module), 1) * output.numel())
+
+    for module in model.modules():
+        module.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:  # convolutions and involutions, times 2
+        model(torch.empty(1, 3, 224, 224, device="meta"))
+    giga = (counter.get_total_flops() / 2 + sum(others)) / 1e9
+    assert f"{giga:.2f}" == f"{PAPER[depth][1]:.2f}"
+
+
+def test_rednet_learns():
+    torch.manual_seed(0)
+    model = RedNet(26, num_classes=3)
+    images, labels = torch.randn(6, 3, 33, 41), torch.tensor([0, 1, 2, 0, 1, 2])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(3):
+        loss = F.cross_entropy(model(images), labels)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
+
+
+def test_a_block_starts_as_the_identity():
+    block = RedNet(26).layer3[1].eval()
+    input = torch.rand(2, 1024, 5, 5)
+    assert isinstance(block, Bottleneck) and block(input).equal(input)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"depth": 34}, ValueError, "26, 38, 50, 101, 152, got 34"),
+        ({"num_classes": 0}, ValueError, "num_classes must be 1 or more, got 0"),
+        ({"num_classes": "10"}, TypeError, "num_classes must be an int or None, got '10'"),
+        ({"stem_kernel_size": 4}, ValueError, "stem_kernel_size must be odd, got 4"),
+        ({"stem_kernel_size": 3.0}, TypeError, "stem_kernel_size must be an int, got 3.0"),
+    ],
+)
+def test_network_names_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        RedNet(**{"depth": 26} | options)
+
+
+def published_network(blocks, x, state, stem=3):
+    """The published network, in PyTorch's functions. It draws its parameters, into `state`.
+
+    Names and sizes are those in the authors' checkpoints: cls/mmcls/models/backbones/rednet.py,
+    with mmcv's ConvModule (conv, bn) and mmcls' LinearClsHead (fc).
+    """
+
+    def parameter(name, *size):
+        value = torch.randn(size, dtype=torch.float64)
+        several = len(size) > 1
+        state[name] = value / math.prod(size[1:]) ** 0.5 if several else value.abs() / 4 + 0.5
+        return state[name]
+
+    def conv(x, name, channels, kernel=1, stride=1, bias=False):
+        weight = parameter(f"{name}.weight", channels, x.shape[1], kernel, kernel)
+        bias = parameter(f"{name}.bias", channels) if bias else None
+        return F.conv2d(x, weight, bias, stride, kernel // 2)
+
+    def norm(x, name):
+        parameter(f"{name}.num_batches_tracked")
+        parts = ("running_mean", "running_var", "weight", "bias")
+        return F.batch_norm(x, *[parameter(f"{name}.{part}", x.shape[1]) for part in parts])
+
+    def involution(x, name, kernel, stride=1):
+        channels = x.shape[1]
+        pooled = F.avg_pool2d(x, stride) if stride > 1 else x
+        hidden = norm(conv(pooled, f"{name}.conv1.conv", channels // 4), f"{name}.conv1.bn").relu()
+        weight = conv(hidden, f"{name}.conv2.conv", kernel**2 * channels // 16, bias=True)
+        return unfolded(x, weight.unflatten(1, (-1, kernel, kernel)), stride, kernel // 2)
+
+    x = norm(conv(x, "backbone.stem.0.conv", 32, 3, 2), "backbone.stem.0.bn").relu()
+    x = norm(involution(x, "backbone.stem.1", stem), "backbone.stem.2").relu()
+    x = norm(conv(x, "backbone.stem.4.conv", 64, 3), "backbone.stem.4.bn").relu()
+    x = F.max_pool2d(x, 3, 2, 1)
+    for stage, count in enumerate(blocks):
+        middle = 64 * 2**stage
+        for index in range(count):
+            name = f"backbone.layer{stage + 1}.{index}"
+            stride = 2 if stage > 0 and index == 0 else 1
+            shortcut = x
+            if index == 0:
+                shortcut = conv(x, f"{name}.downsample.0", 4 * middle, stride=stride)
+                shortcut = norm(shortcut, f"{name}.downsample.1")
+            x = norm(conv(x, f"{name}.conv1", middle), f"{name}.bn1").relu()
+            x = norm(involution(x, f"{name}.conv2", 7, stride), f"{name}.bn2").relu()
+            x = norm(conv(x, f"{name}.conv3", 4 * middle), f"{name}.bn3")
+            x = (x + shortcut).relu()
+    weight = parameter("head.fc.weight", 1000, x.shape[1])
+    return x, F.linear(x.mean((2, 3)), weight, parameter("head.fc.bias", 1000))
+
+
+@pytest.mark.parametrize("stem", [3, 7])
+def test_published_checkpoints_load(stem):
+    torch.manual_seed(0)
+    images, state = torch.randn(1, 3, 64, 96, dtype=torch.float64), {}
+    with torch.no_grad():
+        features, scores = published_network(RedNet.BLOCKS[26], images, state, stem)
+        kind = f"RedNet-26 with a {stem} x {stem} involution in the stem and"
+        classifier = kind + " a classifier of 1000 classes"
+        backbone = {name: state[name] for name in state if "head" not in name}
+        detector = backbone | {"neck.conv.weight": features, "bbox_head.a": features}
+        alone = {name.removeprefix("backbone."): backbone[name] for name in backbone}
+        for checkpoint, what in (
+            ({"meta": {}, "state_dict": state}, classifier),
+            ({f"module.{name}": value for name, value in state.items()}, classifier),
+            (detector, f"{kind} no classifier; left out: neck, bbox_head"),
+            (alone, f"{kind} no classifier"),
+        ):
+            model, said = RedNet.from_checkpoint(checkpoint)
+            output = model.eval()(images)
+            assert said == what
+            if model.fc is None:
+                assert [tuple(stage.shape[1:]) for stage in output] == [
+                    (256, 16, 24), (512, 8, 12), (1024, 4, 6), (2048, 2, 3)
+                ]  # fmt: skip
+                torch.testing.assert_close(output[-1], features)
+            else:
+                torch.testing.assert_close(output, scores)
+    for other in ({"layer.weight": images}, {}, alone | {"layer1.7.conv1.weight": images}):
+        with pytest.raises(ValueError, match="must hold a RedNet of the authors' code, with"):
+            RedNet.from_checkpoint(other)
+    for other in ([1], {"state_dict": None}):
+        with pytest.raises(TypeError, match="checkpoint must be a dict, or have one as its"):
+            RedNet.from_checkpoint(other)
+    del alone["stem.0.conv.weight"]
+    with pytest.raises(RuntimeError, match="stem.0.0.weight"):
+        RedNet.from_checkpoint(alone)

@@ -1,0 +1,365 @@
+"""legacy.py runs programs in the style of PyTorch 0.1.12 to 0.3; PyTorch's own operations judge."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+from helpers.ops import exp as modern
+from helpers.ops.legacy import Function, Variable
+
+from .programs import (
+    Exp,
+    Linear,
+    LinearModule,
+    Max,
+    MulConstant,
+    ReLU,
+    SinCos,
+    Square,
+    StaticSquare,
+    Threshold,
+    Transpose,
+    assert_same,
+    linear,
+    made,
+    variable,
+)
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+# What it computes.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear(dtype):
+    x, w, b = variable(4, 3, dtype=dtype), variable(5, 3, dtype=dtype), variable(5, dtype=dtype)
+    # Two steps, a product and a sum, are rounded here; PyTorch's fused operation rounds once.
+    close = {} if dtype in (torch.float32, torch.float64) else {"rtol": 2e-2, "atol": 2e-2}
+    assert_same(linear, F.linear, x, w, b, **close)
+    assert_same(linear, F.linear, x, w, **close)  # the wrapper passes None
+    assert_same(lambda x, w: Linear()(x, w), F.linear, x, w, **close)  # one gradient too many
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [
+        (lambda x: Exp()(x), torch.exp),
+        (lambda x: Square()(x), torch.square),
+        (lambda x: MulConstant(3)(x), lambda x: x * 3),
+        (lambda x: Threshold(0.1, 7)(x), lambda x: F.threshold(x, 0.1, 7)),
+        (lambda x: Threshold(0.1, 7, inplace=True)(x * 1), lambda x: F.threshold(x, 0.1, 7)),
+        (lambda x: ReLU()(x), torch.relu),
+        (lambda x: ReLU(inplace=True)(x * 1), torch.relu),
+        (lambda x: SinCos()(x), lambda x: (x.sin(), x.cos())),
+        (lambda x: Max()(x), lambda x: x.max(1)),
+        (lambda x: Transpose(0, 1)(x), lambda x: x.transpose(0, 1)),
+        (lambda x: StaticSquare.apply(x, 2), lambda x: 2 * x * x),
+    ],
+)
+def test_programs_of_the_time(function, reference, dtype):
+    x = variable(4, 3, dtype=dtype)
+    assert_same(function, reference, x)
+    assert_same(function, reference, x.detach().t())  # not contiguous
+    assert_same(function, reference, x[:0])  # empty
+
+
+def test_scalars_and_empty_batches():
+    assert_same(lambda x: Exp()(x), torch.exp, variable())
+    assert_same(linear, F.linear, variable(0, 3), variable(5, 3), variable(5))
+
+
+def test_unused_output_has_a_gradient_of_zeros():
+    x, function = variable(3), SinCos()
+    function(x)[0].sum().backward()
+    assert torch.equal(x.grad, x.detach().cos())
+    assert torch.equal(function.received[1], torch.zeros(3, dtype=torch.float64))
+
+
+def test_non_differentiable_outputs():
+    x = variable(4, 3)
+    _, index, position = Max()(x)
+    assert torch.equal(index, x.max(1)[1]) and torch.equal(position, index.double())
+    assert not index.requires_grad and not position.requires_grad
+
+
+def test_outputs_keep_their_form():
+    assert isinstance(made(lambda self, input: (input * 1,))(variable(2)), tuple)
+    assert isinstance(Square()(variable(2)), torch.Tensor)
+
+
+def test_forward_and_backward_get_plain_tensors():
+    class Numpy(Function):
+        def forward(self, input, other):
+            self.input, self.unchanged, self.output = input, other, input.exp()
+            return self.output
+
+        def backward(self, grad_output):
+            assert not grad_output.requires_grad
+            return torch.from_numpy(grad_output.numpy() * self.output.numpy()), None
+
+    x, other, function = variable(3), variable(3), Numpy()
+    y = function(x, other)
+    for tensor in (function.input, function.unchanged, function.output):
+        assert tensor.grad_fn is None and not tensor.requires_grad
+    (gradient,) = torch.autograd.grad(y.sum() ** 2, x, create_graph=True)
+    torch.testing.assert_close(gradient, 2 * x.exp().sum() * x.exp())
+
+
+def test_saved_tensors_are_plain_and_saved_variables_are_not():
+    class Saves(Square):
+        def backward(self, grad_output):
+            (tensor,), (variable,) = self.saved_tensors, self.saved_variables
+            assert not tensor.requires_grad and tensor.grad_fn is None
+            assert variable.requires_grad and torch.equal(tensor, variable)
+            return 2 * variable * grad_output  # the Variable's history goes no further
+
+    x, function = variable(3), Saves()
+    assert function.saved_tensors == function.saved_variables == ()
+    y = function(x)
+    assert torch.equal(function.saved_tensors[0], x) and not function.saved_tensors[0].requires_grad
+    assert function.saved_variables[0] is x
+    y.sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())
+    assert not torch.autograd.grad(function(x).sum(), x)[0].requires_grad
+    with torch.no_grad():
+        function(variable(3))
+    assert function.saved_tensors == ()
+
+
+def test_a_saved_none_stays_none():
+    function, x, w = Linear(), variable(2, 3), variable(4, 3)
+    y = function(x, w)
+    assert function.saved_tensors[2] is None and y.grad_fn.function is function
+
+
+def test_variables_inside_backward_record():
+    class Recompute(Function):
+        def forward(self, input):
+            self.save_for_backward(input)
+            output = Variable(input, requires_grad=True).sin()
+            assert output.requires_grad
+            return output.data
+
+        def backward(self, grad_output):
+            input = Variable(self.saved_tensors[0], requires_grad=True)
+            input.sin().backward(grad_output)
+            return input.grad.data
+
+    assert_same(lambda x: Recompute()(x), torch.sin, variable(3))
+
+
+def test_needs_input_grad():
+    seen = []
+
+    def forward(self, a, b):
+        seen.append(self.needs_input_grad)
+        return a * b
+
+    def backward(self, grad_output):
+        seen.append(self.needs_input_grad)
+        return grad_output, grad_output
+
+    x, other, function = variable(2), variable(2), made(forward, backward)
+    function(x, Variable(torch.ones(2))).sum().backward()
+    assert seen == [(True, False)] * 2
+    y = function(x, other)
+    function(x, other.requires_grad_(False))
+    y.sum().backward()  # of the first call
+    assert seen[2:] == [(True, True), (True, False), (True, True)]
+
+
+def test_returning_the_input_makes_a_new_node():
+    reverse = made(lambda self, input: input, lambda self, grad_output: -grad_output)
+    assert_same(reverse, lambda x: 2 * x.detach() - x, variable(3))
+    x = variable(3)
+    assert reverse(x) is not x and x.is_leaf
+
+
+def test_in_place():
+    x = variable(4, 3)
+    z = x * 1
+    y = ReLU(inplace=True)(z)
+    assert y is z and z._version > 0 and y.grad_fn.name() == "ReLUBackward"
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad has been used"):
+        ReLU(inplace=True)(x)
+    z = x * 1
+    square = z * z  # saves z
+    Threshold(0, 0, inplace=True)(z)
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        square.sum().backward()
+
+
+def test_a_view_of_an_input_stays_one_and_a_view_of_another_tensor_does_not():
+    x = variable(4, 3) * 1
+    y = Transpose(0, 1)(x)
+    assert y.data_ptr() == x.data_ptr()
+    with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+        y.mul_(2)
+    flat = made(lambda self, input: input.clone().view(-1), lambda self, grad: grad.view(4, 3))
+    assert_same(lambda x: flat(x).mul_(2), lambda x: x.view(-1) * 2, variable(4, 3))
+
+
+@pytest.mark.parametrize("fast_mode", [False, True])
+def test_gradcheck_takes_wrappers_and_instances(fast_mode):
+    x, w, b = variable(4, 3), variable(5, 3), variable(5)
+    for function in (linear, Linear()):
+        assert gradcheck(function, (x, w, b), fast_mode=fast_mode)
+        assert gradcheck(function, (x, w), fast_mode=fast_mode)
+    for function in (Exp(), Square(), MulConstant(2), Threshold(0.0, 1), SinCos(), Transpose(0, 1)):
+        assert gradcheck(function, (x,), fast_mode=fast_mode)
+    assert gradcheck(lambda x: ReLU(inplace=True)(x * 1), (x,), fast_mode=fast_mode)
+    assert gradcheck(lambda x: Max()(x)[0], (x,), fast_mode=fast_mode)
+
+    class Wrong(Exp):
+        def backward(self, grad_output):
+            return super().backward(grad_output) * 1.01
+
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        gradcheck(Wrong(), (x,), fast_mode=fast_mode)
+
+
+def test_training_loop():
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(20, 3), torch.randn(20, 1)
+    legacy, modern = LinearModule(3, 1), nn.Linear(3, 1)
+    modern.load_state_dict(legacy.state_dict())
+    losses = []
+    for _ in range(20):
+        x, target = Variable(inputs), Variable(targets)
+        output = legacy(x)
+        loss = Square()(output - target).mean()
+        loss.backward()
+        for parameter in legacy.parameters():
+            parameter.data.add_(parameter.grad.data * -0.1)
+            parameter.grad.data.zero_()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    optimizer = torch.optim.SGD(modern.parameters(), lr=0.1)
+    for expected in losses:
+        loss = F.mse_loss(modern(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert abs(loss.item() - expected) < 1e-6
+    torch.testing.assert_close(legacy.state_dict(), modern.state_dict())
+
+
+# Two generations.
+
+
+def test_mixes_with_modern_code():
+    def legacy(x):
+        return Square()(modern.exp(Exp()(x) * 0.1)).sin()
+
+    assert_same(legacy, lambda x: (torch.exp(x.exp() * 0.1) ** 2).sin(), variable(3))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), LinearModule(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    twin = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(5, 3)
+    for m in (model, twin):
+        optimizer = torch.optim.Adam(m.parameters(), lr=0.1)
+        m(x).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+def test_hooks_and_graph():
+    x, seen = variable(3), []
+    y = Exp()(x)
+    assert y.grad_fn.name() == "ExpBackward"
+    assert y.grad_fn.next_functions[0][0].name() == "torch::autograd::AccumulateGrad"
+    x.register_hook(lambda grad: grad * 2)
+    y.register_hook(seen.append)
+    y.grad_fn.register_hook(lambda grad_inputs, grad_outputs: seen.append(len(grad_inputs)))
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().exp())
+    assert torch.equal(seen[0], torch.ones(3, dtype=torch.float64)) and len(seen) == 2
+
+
+def test_checkpoint_and_saved_tensor_hooks():
+    assert_same(
+        lambda x: checkpoint(lambda x: Exp()(x * 2), x, use_reentrant=False),
+        lambda x: torch.exp(2 * x),
+        variable(3),
+    )
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        y = Exp()(variable(3))
+    assert len(packed) == 1 and torch.equal(packed[0], y)
+
+
+def test_instances_in_modules_can_be_copied():
+    module = nn.Module()
+    module.threshold = Threshold(0.1, 7)
+    module.square = Square()
+    y = module.square(variable(3))
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert twin.threshold.value == 7 and twin.square.saved_tensors == ()
+        assert twin.square._call_inputs == () and twin.square is not y.grad_fn.function
+
+
+def test_static_functions():
+    x = variable(3)
+    assert gradgradcheck(lambda x: StaticSquare.apply(x, 3), (x,))
+    assert StaticSquare.apply(x, 3).grad_fn.name() == "StaticSquareBackward"
+    node = StaticSquare._call_static
+    StaticSquare.apply(x, 3)
+    assert StaticSquare._call_static is node
+
+    class Child(StaticSquare):
+        @staticmethod
+        def forward(ctx, input, scale):
+            return StaticSquare.forward(ctx, input, 2 * scale)
+
+    torch.testing.assert_close(Child.apply(x, 3), 6 * x * x)
+
+
+def test_static_functions_get_plain_tensors_and_record():
+    class NumpySquare(StaticSquare):
+        @staticmethod
+        def forward(ctx, input, scale):
+            ctx.save_for_backward(input)
+            ctx.scale, ctx.output = scale, torch.from_numpy(scale * input.numpy() ** 2)
+            return ctx.output
+
+    x = variable(3)
+    assert_same(lambda x: NumpySquare.apply(x, 3), lambda x: 3 * x * x, x)
+    assert gradgradcheck(lambda x: NumpySquare.apply(x, 3), (x,))
+
+    assert_same(Max.apply, lambda x: x.max(1), variable(4, 3))  # self is ctx
+    assert_same(lambda x: ClampInPlace.apply(x * 1), lambda x: x.clamp(min=0), x)
+    with pytest.raises(TypeError, match="NumpySquare.forward: .* but got float for output 0"):
+        type("NumpySquare", (Function,), {"forward": lambda ctx, x: 1.0}).apply(x)
+
+
+class ClampInPlace(Function):
+    @staticmethod
+    def forward(ctx, input):
+        ctx.mark_dirty(input)
+        ctx.save_for_backward(input.clamp_(min=0))
+        return input
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output * (ctx.saved_tensors[0] > 0)
+
+
+def test_class_keywords_and_a_second_base():
+    class Registered:
+        def __init_subclass__(cls, name=None, **kwargs):
+            super().__init_subclass__(**kwargs)
+            cls.name = name
+
+    class Named(Exp, Registered, name="exponential"):
+        pass
+
+    assert Named.name == "exponential" and Named()(variable(2)).grad_fn.name() == "NamedBackward"

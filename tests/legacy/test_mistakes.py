@@ -1,0 +1,283 @@
+"""What was wrong in 2017 or is no longer there, and how legacy.py tells it."""
+
+import operator
+
+import pytest
+import torch
+from torch.autograd import gradgradcheck
+
+from helpers.ops.legacy import Function, Variable
+
+from .programs import (
+    Exp,
+    Linear,
+    MulConstant,
+    ReLU,
+    SinCos,
+    Square,
+    StaticSquare,
+    assert_same,
+    linear,
+    made,
+    variable,
+)
+
+
+def returning(*gradients):
+    """The product of two inputs, whose backward returns these."""
+    return made(lambda self, a, b: a * b, lambda self, grad_output: gradients)
+
+
+def test_called_twice():
+    function, a, b = Square(), variable(2, seed=1), variable(2, seed=2)
+    first, second = function(a), function(b)
+    assert torch.equal(function.saved_tensors[0], b)
+    with pytest.raises(RuntimeError, match="Legacy autograd function object was called twice"):
+        first.sum().backward()
+    second.sum().backward()
+    assert a.grad is None and torch.equal(b.grad, 2 * b.detach())
+
+
+def test_called_twice_in_disguise():
+    x, w, function = variable(2, 3), variable(2, 3), Linear()
+    y = function(x * 2, w)
+    function(x * 3, w)  # the first input is gone; its place in memory may be the same
+    with pytest.raises(RuntimeError, match="called twice"):
+        y.sum().backward()
+    for inputs, others in (
+        ((x, w), (x, w, variable(2))),
+        ((x, w), (x, w, None)),
+        ((x, w), (w, x)),
+        ((x, w, variable(2)), (x, w, None)),
+        ((x, w, None), (x, w, variable(2))),
+    ):
+        y = function(*inputs)
+        inputs = None  # the bias is gone when None comes in its place
+        function(*others)
+        with pytest.raises(RuntimeError, match="called twice"):
+            y.sum().backward()
+
+
+def test_called_again_with_the_same_inputs():
+    x, function = variable(3), Exp()
+    assert_same(lambda x: function(x) + function(x), lambda x: 2 * x.exp(), x)
+    y = function(x)
+    x.data.add_(1)
+    function(x)
+    y.sum().backward()  # with what the first call saved
+    assert torch.equal(x.grad, y.detach())
+    assert torch.equal(function(x).detach(), x.detach().exp())
+    x, w, function = variable(2, 3), variable(4, 3), Linear()
+    y = function(x, w, None)
+    function(x, w, None)
+    y.sum().backward()
+    assert torch.equal(x.grad, w.detach().sum(0).expand(2, 3))
+
+
+def test_called_again_after_backward():
+    x, function = variable(3), Square()
+    for i in range(1, 4):
+        function(x * i).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * (1 + 4 + 9) * x.detach())
+
+
+@pytest.mark.parametrize("gradients", [1, 3])
+def test_wrong_number_of_gradients(gradients):
+    x = variable(2)
+    y = returning(*[torch.ones(2).double()] * gradients)(x, x)
+    message = rf"Made returned an invalid number of .* \(expected 2, but got {gradients}\)"
+    with pytest.raises(RuntimeError, match=message):
+        y.sum().backward()
+
+
+def test_trailing_nones_are_dropped():
+    x, one = variable(2), torch.ones(2).double()
+    returning(one, None, None, None)(x, variable(2)).sum().backward()
+    assert torch.equal(x.grad, one)
+    y = returning(one, one, None, one)(x, x)
+    with pytest.raises(RuntimeError, match=r"\(expected 2, but got 4\)"):
+        y.sum().backward()
+
+
+def test_gradient_that_is_no_tensor_or_has_another_shape():
+    x = variable(2)
+    with pytest.raises(RuntimeError, match=r"expected Variable or None \(got float\)"):
+        returning(1.0, None)(x, x).sum().backward()
+    with pytest.raises(RuntimeError, match="MadeBackward returned an invalid gradient at"):
+        returning(torch.ones(3), None)(x, x).sum().backward()
+    with pytest.raises(RuntimeError, match="a gradient different than None at"):
+        made(lambda self, a, b: a * 1, lambda self, g: (g, g))(x, None).sum().backward()
+
+
+def test_backward_twice():
+    x = variable(3)
+    y = Exp()(x)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().exp())
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        y.sum().backward()
+    y = MulConstant(2)(x)  # saves nothing, so nothing is missed, then as now
+    y.sum().backward()
+    y.sum().backward()
+
+
+def test_saved_tensor_changed_in_place():
+    x = variable(3)
+    z = x * 1
+    y = Square()(z)
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        y.sum().backward()
+    y = Exp()(x)
+    total = y.sum()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        total.backward()
+
+
+def second(f, x, how):
+    (g,) = torch.autograd.grad(f(x), x, create_graph=True)
+    if how == "grad":
+        return torch.autograd.grad(g.sum(), x)
+    return g.sum().backward()
+
+
+@pytest.mark.parametrize("how", ["grad", "backward"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: Square()(x).sum(),
+        lambda x: (Square()(x) + x**3).sum(),  # where once_differentiable returns 6 x
+        lambda x: (Square()(x) * x).sum(),
+        lambda x: (Square()(x * x) * x).sum(),
+        lambda x: Square()(MulConstant(2)(x)).sum(),
+        lambda x: sum(y.sum() for y in SinCos()(x)),
+        lambda x: ReLU(inplace=True)(x * x).sum() ** 2,
+        lambda x: linear(x.view(1, 3), x.view(1, 3)).sum(),
+    ],
+)
+def test_no_second_derivative(f, how):
+    with pytest.raises(RuntimeError, match="is not differentiable twice"):
+        second(f, variable(3), how)
+
+
+def test_no_second_derivative_with_respect_to_the_upstream_gradient():
+    x, scale = variable(3), variable(3)
+    (g,) = torch.autograd.grad((Square()(x) * scale).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="Square is not differentiable twice"):
+        torch.autograd.grad(g.sum(), scale)
+    with pytest.raises(RuntimeError, match="Square is not differentiable twice"):
+        gradgradcheck(lambda x: Square()(x), (x,))
+
+
+def test_second_derivatives_elsewhere_are_untouched():
+    x, z = variable(3), variable(3)
+    f = Square()(x).sum() + (z**3).sum()
+    gx, gz = torch.autograd.grad(f, (x, z), create_graph=True)
+    torch.testing.assert_close(gx, 2 * x)
+    torch.testing.assert_close(torch.autograd.grad(gz.sum(), z)[0], 6 * z)
+
+
+def test_bad_input():
+    x = variable(2)
+    with pytest.raises(TypeError, match="Exp: expected a Variable argument, but got int at .* 0"):
+        Exp()(3)
+    with pytest.raises(TypeError, match="Made: expected a Variable .* got list at .* 1"):
+        returning()(x, [1.0])
+    with pytest.raises(TypeError, match="takes no arguments"):
+        Exp(x)
+    for bad, got, i in (([x.data], "list", 0), (None, "NoneType", 0), ((x.data, 3), "int", 1)):
+        with pytest.raises(TypeError, match=f"Made.forward: .* but got {got} for output {i}$"):
+            made(lambda self, input, bad=bad: bad)(x)
+    with pytest.raises(NotImplementedError):
+        Function()(x)
+    with pytest.raises(NotImplementedError):
+        Function().backward(x)
+
+
+def test_code_of_0_4_to_1_4_is_told_to_use_no_grad():
+    layer = torch.nn.Linear(2, 2).double()
+    message = "without history, but got Variable for output 0; .* `with torch.no_grad.*inside"
+    with pytest.raises(TypeError, match=message):
+        made(lambda self, input: layer(input))(variable(2))
+    quiet = made(
+        lambda self, input: torch.no_grad()(layer)(input), lambda self, g: g @ layer.weight
+    )
+    assert_same(quiet, layer, variable(2))
+
+
+def test_a_failed_forward_leaves_nothing_behind():
+    class Fails(Square):
+        fail = True
+
+        def forward(self, input):
+            if not self.fail:
+                return input * input
+            self.save_for_backward(input)
+            self.mark_dirty(input)
+            raise ZeroDivisionError
+
+    x, function = variable(2), Fails()
+    with pytest.raises(ZeroDivisionError):
+        function(x)
+    function.fail = False
+    function(x)
+    assert function.saved_tensors == () and x._version == 0
+
+
+# What is not provided.
+
+
+def test_function_transforms_and_forward_mode_raise():
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: Exp()(x).sum())(x)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.vmap(lambda x: Exp()(x))(x)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        Exp()(torch.autograd.forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize(
+    ("f", "reference"),
+    [(lambda x: Exp()(x), torch.exp), (lambda x: StaticSquare.apply(x, 1), torch.square)],
+)
+def test_compile(f, reference):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([node.target for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    compiled = torch.compile(lambda x: f(x * 2).sin(), backend=backend)
+    assert_same(compiled, lambda x: reference(x * 2).sin(), variable(3))
+    assert graphs == [[operator.mul], ["sin"]]  # the call runs between them
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(f, backend="eager", fullgraph=True)(variable(3))
+
+
+@pytest.mark.parametrize("change", [lambda x: x, lambda x: x * 3, lambda x: x.data])
+def test_compile_what_makes_a_variable(change):
+    def compiled(f, backend="eager", **kwargs):
+        torch._dynamo.reset()
+        return torch.compile(f, backend=backend, **kwargs)
+
+    x = torch.ones(2)
+    y = compiled(lambda x: Variable(change(x), volatile=True) * 2)(x)
+    assert y.volatile and torch.equal(y.data, 2 * change(x))
+    y = compiled(lambda x: StaticSquare.apply(Variable(x, volatile=True), 2))(x)
+    assert y.volatile and torch.equal(y.data, torch.full((2,), 2.0))
+
+    def f(x):
+        leaf = Variable(change(x), requires_grad=True)
+        return leaf, (leaf * 2).sum()
+
+    leaf, loss = compiled(f, "aot_eager")(x)
+    loss.backward()
+    assert torch.equal(leaf.grad, torch.full((2,), 2.0))
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(f, fullgraph=True)(x)
+    y = compiled(lambda x: type(x) == Variable and isinstance(x, Variable) and x * 2)(x)  # noqa: E721
+    assert torch.equal(y, 2 * x)

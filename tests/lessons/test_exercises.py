@@ -1,0 +1,376 @@
+"""Every exercise: its stub, its solution, and wrong attempts that learners really make."""
+
+import ctypes
+import gc
+import os
+import re
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from helpers.doctor import examine
+from helpers.lessons import c_and_cpp, exercise
+from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.lessons.exercises import chapter_04
+from helpers.ops.involution import compiler
+from tests.needs import needs_compiler, needs_triton
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = {given.number: given for given in exercises()}
+each_exercise = pytest.mark.parametrize("number", EXERCISES)
+
+
+def judged(number, *edits):
+    """The verdict on the solution, edited."""
+    given = EXERCISES[number]
+    return given.judge(given.made_of(given.edited(*edits)))
+
+
+def exercise_cells():
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            found = re.search(r'^exercise\("([\d.]+)"\)\.check\(', cell.source, re.MULTILINE)
+            if cell.cell_type == "code" and found:
+                yield found[1], path.stem, cell
+
+
+def test_notebooks_hold_each_exercise_once_with_its_stub_untouched():
+    cells = list(exercise_cells())
+    assert [number for number, _, _ in cells] == list(EXERCISES)
+    for number, chapter, cell in cells:
+        assert chapter.startswith(f"{int(number.split('.')[0]):02d}_")
+        assert EXERCISES[number].cell in cell.source
+        (shown,) = (output.data for output in cell.outputs)
+        expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
+        assert shown["text/plain"] == expected
+        assert NOT_ATTEMPTED in shown["text/html"]
+
+
+@each_exercise
+def test_solution_is_accepted(number):
+    verdict = exercise(number).judge(EXERCISES[number].reference)
+    assert verdict.mark == RIGHT, verdict.message
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # as attempts at 5.2 do
+@each_exercise
+def test_wrong_attempts_are_answered_as_promised(number, monkeypatch):
+    monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
+    assert len(EXERCISES[number].wrong) >= 3
+    for *edits, words in EXERCISES[number].wrong:
+        verdict = judged(number, *edits)
+        assert verdict.mark == WRONG, f"{edits} was accepted"
+        assert words in verdict.message, f"{edits}: {verdict.message}"
+
+
+@each_exercise
+def test_hints_and_solution_are_said(number, capsys):
+    given = EXERCISES[number]
+    assert 2 <= len(given.hints) <= 3
+    for _ in range(len(given.hints) + 1):
+        given.hint()
+    said = capsys.readouterr().out
+    assert f"Hint 1 of {len(given.hints)}:" in said
+    assert said.count("(the last one)") == 2
+    given.hints_given = 0
+    given.solution()
+    assert given.explanation.split()[0] in capsys.readouterr().out
+
+
+def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
+    given = EXERCISES["2.1"]
+    names = {}
+    exec("from torch.autograd import Function\nclass Square(Function):\n    # hm\n    ...", names)
+    assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
+    exec("class Square(Function):\n    def forward(ctx, x): return x", names)
+    assert given.judge(names["Square"]).mark == WRONG
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new"),
+    [
+        ("0.1", "3 * x", "4 * x"),
+        ("10.3", "Matmul(Function):", "Matmul(Function):\n    generate_vmap_rule = True\n"),
+        ("11.5", "tanh", "sinh"),
+    ],
+)
+def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new):
+    given = EXERCISES[number]
+    assert old in given.cell
+    assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new"),
+    [
+        ("7.3", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
+        ("7.3", "void depthwise", "void /* mine */ depthwise"),
+        ("7.3", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
+        ("8.1", "int64_t i", "size_t i"),
+        ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
+        ("8.3", "for (int64_t r", "for (ptrdiff_t r"),
+        ("15.2", "factors[k] = weight", "factors[k] = make_float3(1, 1, 1).z * weight"),
+    ],
+)
+@needs_compiler
+def test_other_right_answers_in_c_are_accepted(number, old, new):
+    verdict = judged(number, old, new)
+    assert verdict.mark == RIGHT, verdict.message
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (", mask=mine, other=0", ", mask=mine"),
+        ("def ", "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef "),
+    ],
+)
+def test_other_right_answers_in_triton_are_accepted(old, new, monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    verdict = judged("15.3", old, new)
+    assert verdict.mark == RIGHT, verdict.message
+
+
+def test_other_right_answers_are_accepted():
+    def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
+        places = np.array([y, x]) + padding - np.array([i, j]) * dilation
+        places, rest = np.divmod(places, stride)
+        inside = (places >= 0) & (places < [out_height, out_width]) & (rest == 0)
+        return tuple(places) if inside.all() else None
+
+    def fake_windows(x, size, step):
+        starts = range(size)
+        columns = [x[i : x.shape[0] - size + 1 + i : step] for i in starts]
+        return torch.stack(columns).t().contiguous()
+
+    def as_a_list(*arguments):
+        found = output_pixel(*arguments)
+        return found and list(found)
+
+    def as_a_tensor(*arguments):
+        found = output_pixel(*arguments)
+        return found and torch.tensor(found)
+
+    pixels = [("7.1", answer) for answer in (output_pixel, as_a_list, as_a_tensor)]
+    start = "scan(Tensor x, Tensor decay,"
+    schemas = [
+        ("16.2", f"{start} {rest}) -> Tensor")
+        for rest in ("int reverse=0, Scalar scale=1", "bool reverse=0, Tensor? scale=None")
+    ]
+    for number, answer in (*pixels, ("9.1", fake_windows), *schemas):
+        verdict = EXERCISES[number].judge(answer)
+        assert verdict.mark == RIGHT, verdict.message
+
+
+LOOP = """        for _ in range(60):
+            before, z = z, (z + a / z) / 2
+            if torch.equal(z, before):
+                break
+"""
+
+
+@pytest.mark.parametrize(
+    "number, edits",
+    [
+        ("5.2", ["    x =", "    assert f(x).dim() == 0\n    x ="]),
+        ("5.2", ["return grad", "def product(): return product and grad",
+                 "[0]", "[0]\n    return product()"]),
+        ("5.2", ["(first,) = grad(f(x), x, create_graph=True)",
+                 "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"]),
+        ("13.2", ["        z = torch",
+                  "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
+        ("13.2", ["                break\n",
+                  "                break\n        else: raise RuntimeError\n"]),
+        ("13.2", [LOOP, "        from helpers.ops.fixed_point import fixed_point\n"
+                  "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=1e-6)\n"]),
+        ("13.2", ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"]),
+        ("13.2", ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)",
+                  "(2 * z)", "(2 * a.sqrt())"]),
+    ],
+)  # fmt: skip
+def test_other_ways_are_accepted(number, edits):
+    verdict = judged(number, *edits)
+    assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_subclass_of_an_answer_is_an_answer():
+    answer = EXERCISES["2.1"].reference
+    verdict = EXERCISES["2.1"].judge(type("Square", (answer,), {}))
+    assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_backward_that_works_at_first_order_only_is_accepted():
+    class Multiply(EXERCISES["2.2"].reference):
+        @staticmethod
+        def backward(ctx, grad_output):
+            a, b = ctx.saved_tensors
+            to_a, to_b = ((grad_output * other).numpy() for other in (b, a))
+            sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
+            return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
+
+    refuses = "@torch.autograd.function.once_differentiable\n    def backward"
+    once = [judged(number, "def backward", refuses) for number in ("2.1", "14.1")]
+    for verdict in (EXERCISES["2.2"].judge(Multiply), *once):
+        assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_line_of_ours_is_not_quoted():
+    verdict = judged("1.1", "return grad_output", "return grad_output, grad_output")
+    assert verdict.message.endswith("(expected 1, but got 2).")
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        EXERCISES["3.3"].judge(EXERCISES["3.3"].reference)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_where_is_said_unless_it_is_the_same_everywhere():
+    for edits, said in [
+        (["- 1), None", "- 1)"], "Backward returned 1 gradient(s)"),
+        (["x ** (ctx.n - 1)", "-(x ** (ctx.n - 1))"], "with n = 3: The gradient of `x` is right"),
+        (["return x**n", "return None if n == 1 else x**n"], "with n = 1: it returns None"),
+    ]:
+        verdict = judged("3.1", *edits)
+        assert verdict.message.startswith(said), verdict.message
+
+
+def test_one_suspect_only_is_wrong():
+    x = torch.linspace(-2, 2, 6, dtype=torch.float64)
+    wrong = [name for name, suspect in chapter_04.suspects.items() if not examine(suspect, x).ok]
+    assert wrong == [EXERCISES["4.3"].reference]
+
+
+def test_a_result_of_another_dtype_is_said():
+    verdict = judged("9.3", "return x", "return x.double()")
+    assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
+
+
+def test_a_wrapped_stub_is_an_attempt():
+    given, names = EXERCISES["9.3"], {}
+    exec(given.stub, names)
+    assert given.judge(names["clip_by_norm"]).mark == NOT_ATTEMPTED
+    assert given.judge(torch.compiler.disable(names["clip_by_norm"])).mark == WRONG
+
+
+def test_comments_and_layout_are_no_attempt_in_c():
+    given = EXERCISES["8.1"]
+    source = given.cell.replace("// yours: y = exp(x)", "/* hm */\n\n")
+    assert source != given.cell
+    assert given.judge(source).mark == NOT_ATTEMPTED
+
+
+@pytest.mark.parametrize("number", ["7.3", "8.1", "8.2", "8.3"])
+def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
+    compiler.find_compiler.cache_clear()
+    try:
+        verdict = EXERCISES[number].judge(EXERCISES[number].reference)
+    finally:
+        compiler.find_compiler.cache_clear()
+    assert verdict.mark == NOT_ATTEMPTED
+    assert "it cannot be checked here: no C++ compiler was found" in verdict.message
+
+
+@each_exercise
+def test_stub_is_untouched(number):
+    given = EXERCISES[number]
+    comment = "// mine\n\n" if isinstance(given.reference, str) else "# mine\n\n"
+    stub = ... if given.cell.endswith("= ...") else given.made_of(comment + given.cell)
+    assert given.judge(stub).mark == NOT_ATTEMPTED
+
+
+@pytest.mark.parametrize("body", ["...", "pass", "'''what it does'''"])
+def test_an_empty_skeleton_is_no_attempt(body):
+    source = f"""from torch.autograd import Function
+class Square(Function):
+    @staticmethod
+    def forward(ctx, x): {body}
+    @staticmethod
+    def backward(ctx, grad_output): {body}"""
+    names = {}
+    exec(source, names)
+    assert EXERCISES["2.1"].judge(names["Square"]).mark == NOT_ATTEMPTED
+
+
+def test_what_is_no_answer_at_all_gets_a_sentence():
+    given = EXERCISES["2.1"]
+    assert "check takes one answer, got 0" in given.judge().message
+    assert "got 2" in given.judge(given.reference, given.reference).message
+    a_class = "give check the class {} itself, not its instance, its apply or a result; got a value"
+    assert given.judge(3).message == a_class.format("Square") + " of type int."
+    assert a_class.format("Square") in given.judge(given.reference.apply).message
+    legacy = EXERCISES["1.2"].judge(EXERCISES["1.2"].reference(0, 1)).message
+    assert "the class Transpose itself, not its instance or a result" in legacy
+    assert "must derive from torch.autograd.Function" in given.judge(int).message
+    assert "give check the function itself" in EXERCISES["5.2"].judge(3).message
+    operator = EXERCISES["9.2"].reference()
+    assert "not the operator that it made" in EXERCISES["9.2"].judge(operator).message
+    assert "got 7" in EXERCISES["4.3"].judge(7).message
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
+    monkeypatch.setattr(c_and_cpp, "SECONDS", 2)
+    libc = ctypes.CDLL(None)
+    child = os.fork()
+    if child == 0:
+        libc.__cxa_atexit(libc.pause, None, None)
+        said = c_and_cpp.crash_of(lambda: libc.exit(0))
+        os._exit(said != "it ends the process that calls it (exit).")
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@needs_compiler
+def test_of_c_the_source_is_asked_for():
+    for number in ("7.3", "8.1"):
+        assert "give check the source, a string; got a" in EXERCISES[number].judge(3).message
+
+
+@pytest.mark.parametrize("number", ["2.9", "77.1", "x", 2.1, ""])
+def test_an_unknown_number_gets_a_sentence(number):
+    with pytest.raises(ValueError, match="number must be .*2.1"):
+        exercise(number)
+
+
+def test_numbers_are_read_kindly():
+    assert exercise(" 2,1").name == "Square"
+
+
+def test_an_edit_of_what_does_not_occur_is_an_error():
+    with pytest.raises(ValueError, match=r"2.1: 'x \* x' does not occur"):
+        EXERCISES["2.1"].edited("x * x", "y", "x * x", "z")
+
+
+def test_a_verdict_is_plain_text_and_in_a_notebook_html(capsys, monkeypatch):
+    given, shown = EXERCISES["2.1"], []
+    given.check(3)
+    plain = capsys.readouterr().out
+    assert plain.startswith("✗ 2.1 Square: give check the class Square itself")
+    display = types.SimpleNamespace(display=lambda data, raw: shown.append(data))
+    notebook = types.SimpleNamespace(get_ipython=lambda: "a shell", display=display)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    given.check(3)
+    given.check(given.reference)
+    assert capsys.readouterr().out == ""
+    wrong, right = shown
+    assert wrong["text/plain"] == plain.rstrip("\n")
+    assert COLOURS[WRONG] in wrong["text/html"]
+    assert COLOURS[RIGHT] in right["text/html"]
+    said = "✓</b> <b>2.1 Square</b>: values and gradient agree with <code>x ** 2</code>. "
+    assert said in right["text/html"]
+    monkeypatch.setattr(given, "success", "a < b & `c < d`")
+    given.check(given.reference)
+    assert "a &lt; b &amp; <code>c &lt; d</code>" in shown[-1]["text/html"]

@@ -1,0 +1,124 @@
+"""The rules of a notebook. That every stored output is true is checked by nbval itself."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+IGNORED_OUTPUTS_LIMIT = 4  # in the whole course
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [c for c in notebook.cells if c.cell_type == "code"]
+    return notebook, code, [c.source for c in notebook.cells if c.cell_type == "markdown"]
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+def breaches(notebook):
+    """What of DESIGN's rules for a stored notebook does not hold, as sentences."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
+        yield "not executed in order from a fresh kernel"
+    if notebook.metadata.kernelspec.name != "python3":
+        yield "the kernel is not python3"
+    for cell in code:
+        where = f"In [{cell.execution_count}]"
+        if "execution" in cell.metadata:
+            yield f"{where}: execution timestamps"
+        if "NBVAL_" in cell.source or {"nbval-skip", "skip-execution"} & set(tags(cell)):
+            yield f"{where}: nbval is steered by a comment or told to skip; use the counted tag"
+        for output in cell.outputs:
+            if output.output_type == "error" and "raises-exception" not in tags(cell):
+                yield f"{where}: an error that is not promised"
+            text = str({key: value for key, value in output.get("data", {}).items()
+                        if not key.startswith("image/")}) + output.get("text", "")  # fmt: skip
+            if re.search(r"/(home|root|tmp|usr|Users|work)/|[A-Z]:\\\\|ipykernel_\d", text):
+                yield f"{where}: a path of one machine"
+            if re.search(r"\bat 0x[0-9a-f]{6,}", text):
+                yield f"{where}: an address in memory"
+            if output.get("name") == "stderr":
+                yield f"{where}: text on stderr"
+        if "nbval-ignore-output" in tags(cell) and not cell.outputs:
+            yield f"{where}: an ignored output that does not exist"
+
+
+@each_notebook
+def test_stored_notebook_keeps_the_rules(path):
+    assert list(breaches(read(path)[0])) == []
+
+
+def test_each_rule_is_able_to_fail():
+    def spoil(cell):
+        cell.execution_count = 7
+        cell.metadata.update(execution={}, tags=["nbval-ignore-output"])
+        cell.source = "# NBVAL_SKIP"
+
+    kernel = {"name": "other", "display_name": "Other"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    for output in (
+        nbformat.v4.new_output("error", ename="E", evalue="", traceback=[]),
+        nbformat.v4.new_output("stream", text="/home/someone/x <f at 0x7f0000000000>"),
+        nbformat.v4.new_output("stream", name="stderr", text="careful"),
+        None,
+    ):
+        notebook.cells.append(nbformat.v4.new_code_cell(outputs=[output] if output else []))
+        spoil(notebook.cells[-1])
+    found = " ".join(breaches(notebook))
+    for rule in ("order", "kernel", "timestamps", "steered", "promised", "path", "address",
+                 "stderr", "not exist"):  # fmt: skip
+        assert rule in found, rule
+
+
+def test_few_outputs_are_ignored():
+    ignored = [
+        f"{path.stem} In [{cell.execution_count}]"
+        for path in NOTEBOOKS
+        for cell in read(path)[1]
+        if "nbval-ignore-output" in tags(cell)
+    ]
+    assert len(ignored) <= IGNORED_OUTPUTS_LIMIT, ignored
+
+
+@each_notebook
+def test_chapter_is_linked_to_its_neighbours_and_from_the_readme(path):
+    last_words = read(path)[2][-1]
+    position = NOTEBOOKS.index(path)
+    for neighbour in NOTEBOOKS[max(position - 1, 0) : position] + NOTEBOOKS[position + 1 :][:1]:
+        assert f"({neighbour.name})" in last_words, f"no link to {neighbour.name} at the end"
+    assert f"(notebooks/{path.name})" in README
+
+
+@each_notebook
+def test_links_lead_somewhere(path):
+    text = re.sub(r"`[^`]*`", "", "\n".join(read(path)[2]))  # `[&](int i)` is C++
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if not target.startswith("https://"):
+            assert (path.parent / target).exists(), target
+
+
+@each_notebook
+def test_first_code_cell_imports_and_seeds_and_nothing_installs(path):
+    code = [cell.source for cell in read(path)[1]]
+    assert "import torch" in code[0]
+    assert "manual_seed(" in code[0]
+    assert not re.search(r"sys\.path|pip install|^[!%]", "\n".join(code), re.MULTILINE)
+
+
+@each_notebook
+def test_figures_come_with_numbers(path):
+    """PNG files are not compared, so a cell that draws must print or return what it drew."""
+    for cell in read(path)[1]:
+        kinds = [kind for output in cell.outputs for kind in output.get("data", {})]
+        if "image/png" in kinds:
+            said = [o for o in cell.outputs if "text" in o or "image/png" not in o.get("data", {})]
+            assert said, f"In [{cell.execution_count}] draws a figure without a number to compare"

@@ -1,0 +1,175 @@
+"""What the operations are tried on, and references for those that PyTorch does not have."""
+
+import torch
+import torch.nn.functional as F
+
+from helpers.ops.linear_cross_entropy import linear_cross_entropy
+from tests.common import layouts, random
+from tests.involution.reference import unfolded
+
+
+def of_one_tensor(dtype):
+    return {name: (tensor,) for name, tensor in layouts(dtype).items()}
+
+
+def and_a_number(*numbers, if_complex=()):
+    def samples(dtype):
+        return {
+            f"{name}, {number}": (tensor, number)
+            for name, tensor in layouts(dtype).items()
+            for number in (numbers + if_complex if dtype.is_complex else numbers)
+        }
+
+    return samples
+
+
+def log_add_exp(x):
+    """log(exp(x) + exp(0)) by PyTorch's own stable operation."""
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+def reversed_slope(x, scale=1.0):
+    constant = x.detach()
+    return constant - scale * (x - constant)
+
+
+def rounded(x):
+    constant = x.detach()
+    return torch.round(constant) + (x - constant)
+
+
+def signed(x, clip=1.0):
+    constant = x.detach()
+    step = torch.where(constant >= 0, 1.0, -1.0).to(x.dtype)
+    return step + (constant.abs() <= clip) * (x - constant)
+
+
+def spiked(x, slope=25.0):
+    """The step, and the surrogate's series around x."""
+    constant = x.detach()
+    difference, falling = x - constant, 1 + slope * constant.abs()
+    curvature = -2 * slope * constant.sign() / falling**3
+    step = (constant > 0).to(x.dtype)
+    return step + difference / falling**2 + difference**2 * curvature / 2
+
+
+def of_linear(dtype):
+    """input, weight, bias or None"""
+    shapes = {
+        "matrix": ((4, 3), (2, 3), (2,)),
+        "without bias": ((4, 3), (2, 3), None),
+        "vector": ((3,), (2, 3), (2,)),
+        "three dimensions": ((2, 5, 3), (4, 3), (4,)),
+        "four dimensions": ((2, 1, 5, 3), (4, 3), (4,)),
+        "one output feature": ((4, 3), (1, 3), (1,)),
+        "one input feature": ((4, 1), (2, 1), (2,)),
+        "empty batch": ((0, 3), (2, 3), (2,)),
+        "empty batch of matrices": ((2, 0, 3), (2, 3), (2,)),
+        "no input features": ((4, 0), (2, 0), (2,)),
+        "no output features": ((4, 3), (0, 3), (0,)),
+    }
+    samples = {
+        name: tuple(
+            None if size is None else random(*size, dtype=dtype, seed=seed)
+            for seed, size in enumerate(sizes)
+        )
+        for name, sizes in shapes.items()
+    }
+    x = random(3, 4, dtype=dtype).detach().t().requires_grad_()
+    weight = random(6, 2, dtype=dtype, seed=1).detach()[::2].t().requires_grad_()
+    samples["not contiguous"] = (x, weight, random(2, dtype=dtype, seed=2))
+    samples["expanded"] = (random(3, dtype=dtype).expand(2, 5, 3), weight, None)
+    return samples
+
+
+def of_target(
+    input,
+    weight,
+    bias,
+    target,
+    reduction="mean",
+    label_smoothing=0.0,
+    ignore_index=-100,
+    chunk_size=2,
+):
+    """`linear_cross_entropy`, what is differentiated first, and a few rows at a time."""
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    options |= {"ignore_index": ignore_index, "chunk_size": chunk_size}
+    return linear_cross_entropy(input, weight, target, bias, **options)
+
+
+def of_logits(
+    input, weight, bias, target, reduction="mean", label_smoothing=0.0, ignore_index=-100
+):
+    logits = F.linear(input, weight, bias)
+    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    losses = F.cross_entropy(
+        logits.reshape(-1, len(weight)), target.reshape(-1), reduction=reduction, **options
+    )
+    return losses.reshape(target.shape) if reduction == "none" else losses
+
+
+def of_linear_cross_entropy(dtype):
+    """input, weight, bias or None, target, reduction, label_smoothing, ignore_index"""
+    shapes = {
+        "mean": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ()),
+        "sum": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("sum",)),
+        "none": ((2, 2, 3), (4, 3), None, [[3, -100], [1, 3]], ("none", 0.2)),
+        "smoothed": ((2, 2, 3), (4, 3), (4,), [[3, 0], [-100, 2]], ("mean", 0.3)),
+        "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], ("sum", 1.0)),
+        "a class ignored": ((5, 3), (4, 3), (4,), [3, 0, 1, 1, 2], ("mean", 0.1, 1)),
+        "vector": ((3,), (4, 3), (4,), 3, ()),
+        "vector, none": ((3,), (4, 3), None, 3, ("none",)),
+        "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], ()),
+        "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], ()),
+        "empty batch": ((0, 3), (4, 3), (4,), [], ("sum",)),
+        "empty batch, none": ((2, 0, 3), (4, 3), None, [[], []], ("none",)),
+    }
+    samples = {}
+    for name, (*sizes, target, options) in shapes.items():
+        tensors = [
+            None if size is None else random(*size, dtype=dtype, seed=seed)
+            for seed, size in enumerate(sizes)
+        ]
+        samples[name] = (*tensors, torch.tensor(target, dtype=torch.int64), *options)
+    x = random(3, 5, dtype=dtype).detach().t().requires_grad_()
+    weight = random(6, 8, dtype=dtype, seed=1).detach()[::2, ::2].t().requires_grad_()
+    samples["not contiguous"] = (x, weight, None, torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0])
+    samples["expanded"] = (
+        random(3, dtype=dtype).expand(5, 3),
+        weight,
+        None,
+        torch.tensor(2).expand(5),
+    )
+    return samples
+
+
+def of_involution(dtype):
+    """input, weight, stride, padding, dilation"""
+
+    def pair(input_size, weight_size):
+        return random(*input_size, dtype=dtype), random(*weight_size, dtype=dtype, seed=1)
+
+    same = pair((2, 4, 5, 6), (2, 2, 3, 3, 5, 6))
+    across = [t.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for t in same]
+    return {
+        "same size": (*same, 1, 1),
+        "small": (*pair((1, 2, 3, 4), (1, 1, 2, 3, 2, 2)), (1, 2), (0, 1)),
+        "all options": (*pair((2, 6, 8, 9), (2, 3, 3, 5, 7, 7)), (2, 1), (4, 3), (1, 2)),
+        "transposed": (*[t.requires_grad_() for t in across], 1, 1),
+        "strided": (*[torch.stack([t, t], -1)[..., 0] for t in same], 1, 1),
+        "channels last": (same[0].to(memory_format=torch.channels_last), same[1], 1, 1),
+        "empty batch": (*pair((0, 4, 5, 6), (0, 2, 3, 3, 5, 6)), 1, 1),
+    }
+
+
+def in_float32_at_least(input, weight, *geometry):
+    """Involution by unfold, summed in float32 as it promises."""
+    wide = torch.promote_types(input.dtype, torch.float32)
+    return unfolded(input.to(wide), weight.to(wide), *geometry).to(input.dtype)
+
+
+def with_corners(dtype):
+    """Also where max(x, 0) and |x| have a corner, and where the slope is nearly 0 or 1."""
+    corners = torch.tensor([0, -40, 40, -1, 0.5], dtype=dtype, requires_grad=True)
+    return of_one_tensor(dtype) | {"corners": (corners,)}

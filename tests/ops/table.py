@@ -1,0 +1,252 @@
+"""The table of the operations. A file in `helpers/ops` gets a row; test_table.py does the rest."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from helpers.ops.exp import exp
+from helpers.ops.gradient_reversal import gradient_reversal
+from helpers.ops.involution import involution2d
+from helpers.ops.linear import linear
+from helpers.ops.linear_cross_entropy import linear_cross_entropy
+from helpers.ops.mul_constant import mul_constant
+from helpers.ops.sinh import sinh
+from helpers.ops.softplus import softplus
+from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
+from tests.common import FLOATS, random
+from tests.ops.samples import (
+    and_a_number,
+    in_float32_at_least,
+    log_add_exp,
+    of_involution,
+    of_linear,
+    of_linear_cross_entropy,
+    of_logits,
+    of_one_tensor,
+    of_target,
+    reversed_slope,
+    rounded,
+    signed,
+    spiked,
+    with_corners,
+)
+
+
+class Op(NamedTuple):
+    """What the tests know of an operation.
+
+    function:  the one to call.
+    reference: the same mathematics, in PyTorch's own operations.
+    samples:   dtype -> {name: arguments}, the tensors first.
+    bad:       (what changes in the first sample, the exception, some of its words)
+    small:     the samples that whole Jacobians, the doctor and the transforms are tried on.
+    dtypes:    which are supported.
+    remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
+               gradient is not the derivative of the forward.
+    raises:    what of test_ops.USES raises, with some of the words.
+    wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch.
+    wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
+    """
+
+    function: Callable
+    reference: Callable
+    samples: Callable
+    bad: list
+    small: tuple = ("contiguous",)
+    dtypes: tuple = FLOATS
+    remarks: tuple = ()
+    raises: dict = {}
+    wrong: tuple = ()
+    wraps: Callable | None = None
+
+
+NOT_IN_THE_TABLE = {
+    "collectives": "run in several processes, against one: tests/processes",
+    "fixed_point.py": "is called with a function: test_fixed_point.py",
+    "legacy.py": "classes of 2017, called through an adapter: tests/legacy",
+    "recompute.py": "takes a function: test_recompute.py",
+    "reversible.py": "a module of modules: test_reversible.py",
+}
+ALL = (*FLOATS, torch.complex128, torch.complex64)
+INTEGERS = torch.arange(3)
+
+
+NOT_A_TENSOR = ({"input": 1.0}, TypeError, "input must be a torch.Tensor, got float")
+NOT_REAL = [
+    NOT_A_TENSOR,
+    ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
+    ({"input": INTEGERS.cfloat()}, TypeError, "got torch.complex64"),
+]
+NOT_A_NUMBER = [
+    NOT_A_TENSOR,
+    ({"input": INTEGERS}, TypeError, "must be floating-point or complex, got torch.int64"),
+]
+
+
+def weight(*sizes, dtype=torch.float64):
+    return {"weight": torch.zeros(sizes, dtype=dtype)}
+
+
+OPS = {
+    "exp": Op(exp, torch.exp, of_one_tensor, NOT_A_NUMBER, dtypes=ALL),
+    "gradient_reversal": Op(
+        gradient_reversal,
+        reversed_slope,
+        and_a_number(0.5, 1.0, 0, 3),
+        small=("contiguous, 0.5",),
+        bad=[
+            *NOT_A_NUMBER,
+            ({"scale": random(2)}, TypeError, "scale must be a Python number, got Tensor"),
+            ({"scale": True}, TypeError, "got bool"),
+            ({"scale": -1.0}, ValueError, "scale must be finite and not negative, got -1.0"),
+            ({"scale": float("nan")}, ValueError, "not negative, got nan"),
+            ({"scale": float("inf")}, ValueError, "not negative, got inf"),
+        ],
+        dtypes=ALL,
+        remarks=("unfaithful",),
+    ),
+    "involution": Op(
+        involution2d,
+        in_float32_at_least,
+        of_involution,
+        small=("small",),
+        bad=[
+            ({"input": [1.0]}, TypeError, "input must be a torch.Tensor, got list"),
+            ({"input": random(4, 5, 6)}, ValueError, "shape (N, C, H, W), got (4, 5, 6)"),
+            (weight(2, 2, 9, 5, 6), ValueError, "shape (N, G, Kh, Kw, Ho, Wo), got (2, 2, 9, 5"),
+            ({"input": torch.ones(2, 4, 5, 6).int()}, TypeError, "input must be one of"),
+            (weight(2, 2, 3, 3, 5, 6, dtype=torch.cfloat), TypeError, "got torch.complex64"),
+            (weight(2, 2, 3, 3, 5, 6, dtype=torch.half), TypeError, "float64 and torch.float16"),
+            ({"input": torch.ones(2, 4, 5, 6, device="meta")}, ValueError, "got meta and cpu"),
+            (weight(1, 2, 3, 3, 5, 6), ValueError, "one batch size, got 2 and 1"),
+            (weight(2, 3, 3, 3, 5, 6), ValueError, "got 4 channels and 3 groups"),
+            (weight(2, 0, 3, 3, 5, 6), ValueError, "got 4 channels and 0 groups"),
+            (weight(2, 2, 0, 3, 5, 6), ValueError, "must be 1 x 1 or larger, got [0, 3]"),
+            (weight(2, 2, 3, 3, 5, 5), ValueError, "5 x 6 output pixels, got 5 x 5"),
+            ({"padding": 0, "dilation": 3}, ValueError, "does not fit into an input of 5 x 6"),
+            ({"input": random(2, 4, 0, 6)}, ValueError, "does not fit"),
+            ({"stride": 0}, ValueError, "stride must be 1 or more, got 0"),
+            ({"dilation": (1, 0)}, ValueError, "dilation must be 1 or more, got (1, 0)"),
+            ({"padding": (1, -1)}, ValueError, "padding must be 0 or more, got (1, -1)"),
+            ({"stride": 1.5}, TypeError, "stride must be an int or a pair of ints, got 1.5"),
+            ({"padding": (1, 1, 1)}, TypeError, "padding must be an int or a pair of ints"),
+            ({"stride": True}, TypeError, "got True"),
+            ({"stride": 2**41}, ValueError, "stride must be at most 2**40, got (2199"),
+            ({"padding": 2**62, "dilation": 2**62}, ValueError, "padding must be at most 2**40"),
+            ({"dilation": (1, 2**41)}, ValueError, "dilation must be at most 2**40, got (1, 2199"),
+            ({"input": random(2, 4, 5, 6).detach().to_sparse()}, TypeError, "input must be dense"),
+            ({"input": torch.ones(2, 4, 5, 6).to_mkldnn()}, TypeError, "got torch._mkldnn"),
+        ],
+    ),
+    "linear": Op(
+        linear,
+        F.linear,
+        of_linear,
+        small=("three dimensions", "without bias"),
+        remarks=("not-reached",),  # without bias
+        bad=[
+            NOT_A_TENSOR,
+            ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
+            ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
+            ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
+            (weight(2, 3, dtype=torch.bool), TypeError, "weight must be floating-point, got"),
+            (weight(2, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
+            ({"bias": torch.zeros(2).half()}, TypeError, "bias is torch.float16, but input"),
+            ({"input": random(4, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
+            (weight(3), ValueError, "(out_features, in_features), got (3,)"),
+            (weight(3, 2), ValueError, "input must have shape (..., 2) to fit weight (3, 2)"),
+            ({"input": random()}, ValueError, "got ()"),
+            ({"bias": random(1)}, ValueError, "shape (2,) to fit weight (2, 3), got (1,)"),
+            ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
+        ],
+    ),
+    "linear_cross_entropy": Op(
+        of_target,
+        of_logits,
+        of_linear_cross_entropy,
+        small=("smoothed", "none"),
+        bad=[
+            NOT_A_TENSOR,
+            ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
+            ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
+            ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
+            ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
+            (weight(4, 3, dtype=torch.bool), TypeError, "weight must be floating-point, got"),
+            (weight(4, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
+            ({"bias": torch.zeros(4).half()}, TypeError, "bias is torch.float16, but input is"),
+            ({"target": torch.ones(5)}, TypeError, "target must be torch.int64, got torch.float32"),
+            ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
+            ({"input": random(5, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
+            ({"target": torch.ones(5).to("meta")}, ValueError, "target is on meta, but input is"),
+            (weight(3), ValueError, "weight must have shape (V, D), V > 0, got (3,)"),
+            (weight(0, 3), ValueError, "got (0, 3)"),
+            (weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
+            ({"input": random()}, ValueError, "input must have shape (..., 3), got ()"),
+            ({"target": torch.ones(4).long()}, ValueError, "shape (5,), got (4,)"),
+            ({"target": torch.ones(5, 1).long()}, ValueError, "shape (5,), got (5, 1)"),
+            ({"bias": random(3)}, ValueError, "bias must have shape (4,), got (3,)"),
+            ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
+            ({"ignore_index": None}, TypeError, "ignore_index must be an int, got NoneType"),
+            ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int, got float"),
+            ({"label_smoothing": "0"}, TypeError, "label_smoothing must be a number, got str"),
+            ({"label_smoothing": True}, TypeError, "label_smoothing must be a number, got bool"),
+            ({"label_smoothing": 1.5}, ValueError, "label_smoothing must be from 0 to 1, got 1.5"),
+            ({"label_smoothing": -0.1}, ValueError, "from 0 to 1, got -0.1"),
+            ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
+            ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
+        ],
+        # The gradients made in forward, to be given away in backward, which not every sample does.
+        remarks=("tensor-on-ctx", "not-reached"),
+        wraps=linear_cross_entropy,
+    ),
+    "mul_constant": Op(
+        mul_constant,
+        torch.mul,
+        and_a_number(2.5, -3, 0, if_complex=(2.5 - 1j,)),
+        small=("contiguous, 2.5",),
+        bad=[
+            *NOT_A_NUMBER,
+            ({"constant": torch.tensor(2.0)}, TypeError, "must be a Python number, got Tensor"),
+            ({"constant": True}, TypeError, "constant must be a Python number, got bool"),
+            ({"constant": None}, TypeError, "got NoneType"),
+            ({"constant": 1j}, TypeError, "so input must be complex too, got torch.float64"),
+        ],
+        dtypes=ALL,
+    ),
+    "round_straight_through": Op(
+        round_straight_through, rounded, of_one_tensor, NOT_REAL, remarks=("unfaithful",)
+    ),
+    "sign_straight_through": Op(
+        sign_straight_through,
+        signed,
+        and_a_number(2.0, 3),
+        small=("contiguous, 2.0",),
+        bad=[
+            *NOT_REAL,
+            ({"clip": random(2)}, TypeError, "clip must be a Python number, got Tensor"),
+            ({"clip": True}, TypeError, "got bool"),
+            ({"clip": 0}, ValueError, "clip must be larger than 0, got 0"),
+            ({"clip": float("nan")}, ValueError, "larger than 0, got nan"),
+        ],
+        remarks=("unfaithful",),
+    ),
+    "sinh": Op(sinh, torch.sinh, of_one_tensor, NOT_REAL),
+    "softplus": Op(softplus, log_add_exp, with_corners, NOT_REAL, small=("corners",)),
+    "spike": Op(
+        spike,
+        spiked,
+        and_a_number(25.0, 2),
+        small=("contiguous, 25.0",),
+        bad=[
+            *NOT_REAL,
+            ({"slope": "25"}, TypeError, "slope must be a Python number, got str"),
+            ({"slope": False}, TypeError, "got bool"),
+            ({"slope": -1.0}, ValueError, "slope must be larger than 0, got -1.0"),
+            ({"slope": float("inf")}, ValueError, "for torch.float64, got inf"),
+            ({"slope": 1e-308}, ValueError, "slope must lie between 2.2e-308 and 1.8e+308"),
+        ],
+        remarks=("unfaithful",),
+    ),
+}

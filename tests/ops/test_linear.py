@@ -1,0 +1,180 @@
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from helpers.ops.linear import Linear, LinearFunction, linear
+from tests.common import (
+    FLOATS,
+    TOLERANCE,
+    assert_agree,
+    assert_raises,
+    random,
+)
+from tests.ops.table import OPS
+
+
+def sample(name, dtype=torch.float64):
+    return OPS["linear"].samples(dtype)[name]
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
+def test_computes_only_what_is_needed(wanted):
+    tensors = [tensor.detach() for tensor in sample("matrix")]
+    for index in wanted:
+        tensors[index].requires_grad_()
+    grad_output = random(4, 2, seed=5).detach()
+    given = LinearFunction.apply(*tensors).grad_fn.apply(grad_output)
+    assert tuple(i for i, gradient in enumerate(given) if gradient is not None) == wanted
+
+
+def test_keeps_input_and_weight_and_nothing_else():
+    x, weight, bias = sample("matrix")
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        linear(x, weight, bias)
+    assert {tensor.data_ptr() for tensor in saved} == {x.data_ptr(), weight.data_ptr()}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    x, weight, bias = sample("three dimensions", torch.float32)
+    with torch.autocast("cpu", dtype=dtype):
+        assert_agree(linear, F.linear, [x, weight, bias], dtype)
+        mixed = linear(x.to(dtype), weight, bias)
+        assert linear(x.double(), weight.double()).dtype == torch.float64
+    assert mixed.dtype == dtype
+    mixed.sum().backward()
+    assert [t.grad.dtype for t in (x, weight, bias)] == [torch.float32] * 3
+
+
+# The module. Every case runs on nn.Linear as well, from the same seed, and is compared.
+
+
+def twins(*args, **kwargs):
+    modules = []
+    for kind in (Linear, torch.nn.Linear):
+        torch.manual_seed(0)
+        modules.append(kind(*args, **kwargs))
+    return modules
+
+
+def assert_twins(ours, theirs, x):
+    """Same parameters, same values, same gradients of the input and of every parameter."""
+    assert [name for name, _ in ours.named_parameters()] == [
+        n for n, _ in theirs.named_parameters()
+    ]
+    results = []
+    for module in (ours, theirs):
+        leaf = x.detach().clone().requires_grad_()
+        module.zero_grad()
+        output = module(leaf)
+        output.square().sum().backward()
+        results.append([output, leaf.grad, *(p.grad for p in module.parameters())])
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, **TOLERANCE[x.dtype])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [(3, 5), (3, 1), (1, 3)])
+@pytest.mark.parametrize("shape", [(), (4,), (0,), (2, 4)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_module_is_a_twin_of_nn_linear(sizes, bias, shape, dtype):
+    ours, theirs = twins(*sizes, bias=bias, dtype=dtype)
+    assert_twins(ours, theirs, random(*shape, sizes[0], dtype=dtype))
+    assert repr(ours) == repr(theirs)
+    assert {k: v.shape for k, v in ours.state_dict().items()} == {
+        k: v.shape for k, v in theirs.state_dict().items()
+    }
+
+
+def test_module_with_empty_sizes():
+    with pytest.warns(UserWarning, match="zero-element"):
+        ours, theirs = twins(0, 3)
+    assert_twins(ours, theirs, random(4, 0, dtype=torch.float32))
+    assert torch.equal(ours.bias, torch.zeros(3))
+
+
+def test_state_dict_goes_both_ways():
+    ours, theirs = Linear(3, 5), torch.nn.Linear(3, 5)
+    x = random(4, 3, dtype=torch.float32)
+    ours.load_state_dict(theirs.state_dict())
+    assert_twins(ours, theirs, x)
+    theirs.load_state_dict(Linear(3, 5).state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    assert_twins(ours, theirs, x)
+    for wrong in (Linear(3, 5, bias=False), Linear(5, 3)):
+        with pytest.raises(RuntimeError, match="Error"):
+            ours.load_state_dict(wrong.state_dict())
+
+
+def test_meta_device_and_to_empty():
+    module = Linear(3, 5, device="meta")
+    assert module(torch.empty(2, 3, device="meta")).shape == (2, 5)
+    with torch.device("meta"):
+        assert Linear(3, 5).weight.is_meta
+    module.to_empty(device="cpu").load_state_dict(Linear(3, 5).state_dict())
+    assert module(torch.ones(2, 3)).isfinite().all()
+
+
+def test_copies_and_pickles():
+    ours, theirs = twins(3, 5)
+    x = random(4, 3, dtype=torch.float32)
+    assert_twins(copy.deepcopy(ours), theirs, x)
+    assert_twins(pickle.loads(pickle.dumps(ours)), theirs, x)
+
+
+def test_hooks_see_what_they_see_on_nn_linear():
+    seen = []
+    for module in twins(3, 5):
+        module.register_forward_pre_hook(lambda m, args: seen.append(args[0].sum()))
+        module.register_forward_hook(lambda m, args, output: seen.append(output.sum()))
+        module.register_full_backward_hook(
+            lambda m, inputs, outputs: seen.extend(g.sum() for g in (*inputs, *outputs))
+        )
+        module(torch.ones(2, 3, requires_grad=True)).square().sum().backward()
+    torch.testing.assert_close(seen[:4], seen[4:])
+
+
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_parametrizations(name):
+    ours, theirs = twins(3, 5, dtype=torch.float64)
+    for module in (ours, theirs):
+        torch.manual_seed(1)
+        getattr(torch.nn.utils.parametrizations, name)(module)
+        module.eval()
+    assert_twins(ours, theirs, random(4, 3))
+
+
+def test_module_is_exported_saved_and_loaded():
+    module = Linear(3, 5)
+    program = torch.export.export(
+        module, (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    x = torch.randn(7, 3)
+    torch.testing.assert_close(torch.export.load(file).module()(x), module(x))
+
+
+def test_bad_sizes():
+    for arguments, kind, words in [
+        ((3.0, 5), TypeError, "in_features must be an int, got float"),
+        ((3, "5"), TypeError, "out_features must be an int, got str"),
+        ((True, 5), TypeError, "in_features must be an int, got bool"),
+        ((-1, 5), ValueError, "in_features must not be negative, got -1"),
+        (
+            (3, 5, True, None, torch.int64),
+            TypeError,
+            "dtype must be floating-point, got torch.int64",
+        ),
+        ((3, 5, True, None, torch.complex64), TypeError, "dtype must be floating-point"),
+    ]:
+        assert_raises(kind, words, Linear, *arguments)
+    assert_raises(ValueError, "input must have shape (..., 3)", Linear(3, 5), torch.ones(2, 4))
+    assert_raises(TypeError, "weight is torch.float32, but input", Linear(3, 5), random(2, 3))

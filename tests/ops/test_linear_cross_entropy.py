@@ -1,0 +1,362 @@
+"""What the table does not hold: memory, work, and where numbers end."""
+
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from helpers.ops import linear_cross_entropy as module
+from helpers.ops.involution.benchmark import peak_bytes
+from helpers.ops.linear_cross_entropy import linear_cross_entropy
+from tests.common import random
+from tests.ops.table import of_logits
+
+ROWS, FEATURES, CLASSES, CHUNK = 64, 4, 256, 4
+LOGITS, CHUNK_OF_LOGITS = ROWS * CLASSES * 4, CHUNK * CLASSES * 4
+INPUT, WEIGHT = ROWS * FEATURES * 4, CLASSES * FEATURES * 4
+
+
+def large(input_needs=True, weight_needs=True):
+    x = random(ROWS, FEATURES, dtype=torch.float32).detach().requires_grad_(input_needs)
+    weight = random(CLASSES, FEATURES, dtype=torch.float32, seed=1).detach()
+    target = torch.randint(CLASSES, (ROWS,), generator=torch.Generator().manual_seed(0))
+    return x, weight.requires_grad_(weight_needs), target
+
+
+def backward(loss, *tensors):
+    return torch.autograd.grad(loss, tensors)
+
+
+def twice(f, x, weight, target):
+    first = torch.autograd.grad(f(x, weight, target), (x, weight), create_graph=True)
+    return torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+
+
+# Memory
+
+
+def without_grad(f, *arguments):
+    with torch.no_grad():
+        return f(*arguments)
+
+
+def func_grad(f, x, weight, target):
+    return torch.func.grad(f, (0, 1))(x.detach(), weight.detach(), target)
+
+
+def func_jvp(f, x, weight, target):
+    x, weight = x.detach(), weight.detach()
+    return torch.func.jvp(lambda x, w: f(x, w, target), (x, weight), (x, weight))
+
+
+def vmap_grad(f, x, weight, target):
+    per_sample = torch.func.vmap(torch.func.grad(f), (0, None, 0))
+    return per_sample(x.detach()[:, None], weight.detach(), target[:, None])
+
+
+GRADIENTS = INPUT + WEIGHT
+# (what runs, the gradients that exist at once, and how many tensors of a chunk's logits)
+RUNS = {
+    "backward": (lambda f, x, w, t: backward(f(x, w, t), x, w), GRADIENTS, 1),
+    "no_grad": (without_grad, 0, 1),
+    "frozen weight": (lambda f, x, w, t: backward(f(x, w.detach(), t), x), INPUT, 1),
+    "frozen input": (lambda f, x, w, t: backward(f(x.detach(), w, t), w), WEIGHT, 1),
+    "none": (
+        lambda f, x, w, t: backward(f(x, w, t, reduction="none").sum(), x, w),
+        GRADIENTS,
+        1,
+    ),
+    "func.grad": (func_grad, 2 * GRADIENTS, 1),
+    "create_graph": (twice, 8 * GRADIENTS, 2),
+    "jvp": (func_jvp, 3 * GRADIENTS, 4),
+    "vmap(func.grad)": (vmap_grad, INPUT, 1),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_peak_memory(run):
+    call, gradients, chunks = RUNS[run]
+    ours = partial(linear_cross_entropy, chunk_size=CHUNK)
+    call(ours, *large())  # what is made once
+    arguments = large()
+    # Half a chunk for the losses, and for what there is of one number a row.
+    allowed = gradients + (chunks + 0.5) * CHUNK_OF_LOGITS
+    assert allowed < LOGITS
+    assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
+
+
+def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
+    torch.compiler.reset()
+
+    @partial(torch.compile, fullgraph=True, backend="aot_eager", dynamic=True)
+    def run(x, weight, target):
+        return linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
+
+    x, weight, target = large()
+    few = x[1:].detach().clone().requires_grad_()
+    backward(run(few, weight, target[1:].clone()), few, weight)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        peak = peak_bytes(lambda: backward(run(x, weight, target), x, weight), "cpu")
+    assert peak <= 2 * GRADIENTS + 1.5 * CHUNK_OF_LOGITS
+
+
+# Work
+
+
+def chunks_of(f):
+    """How often the logits of a chunk are computed while `f` runs."""
+    with patch.object(module.F, "linear", side_effect=F.linear) as counted:
+        result = f()
+    return counted.call_count, result
+
+
+def test_logits_are_computed_once_or_again_when_asked_again():
+    x, weight, target = large()
+    all_of_them = ROWS // CHUNK
+    for reduction, of_forward, of_backward in (
+        ("mean", all_of_them, 0),
+        ("sum", all_of_them, 0),
+        ("none", all_of_them, all_of_them),
+    ):
+        ours = partial(linear_cross_entropy, reduction=reduction, chunk_size=CHUNK)
+        calls, loss = chunks_of(lambda ours=ours: ours(x, weight, target).sum())
+        assert calls == of_forward
+        again = partial(torch.autograd.grad, loss, (x, weight), retain_graph=True)
+        calls, first = chunks_of(again)
+        assert calls == of_backward
+        calls, second = chunks_of(again)
+        assert calls == all_of_them
+        assert all(map(torch.equal, first, second))
+        calls, third = chunks_of(partial(again, create_graph=True))
+        assert calls == all_of_them
+        assert all(map(torch.equal, first, third))
+    calls, _ = chunks_of(
+        lambda: func_grad(partial(linear_cross_entropy, chunk_size=CHUNK), *large())
+    )
+    assert calls == all_of_them
+
+
+def test_without_gradients_none_are_computed():
+    with patch.object(torch.Tensor, "scatter_add_", side_effect=AssertionError):
+        without_grad(linear_cross_entropy, *large())
+
+
+def test_what_is_given_away_is_its_own():
+    x, weight, target = large()
+    loss = linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
+    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    kept = [g.clone() for g in first]
+    torch.autograd.grad(3 * loss, (x, weight), retain_graph=True)
+    assert all(map(torch.equal, first, kept))
+
+
+def test_gradient_of_one_that_was_not_asked_for_at_first():
+    x, weight, target = large()
+    given = torch.autograd.grad(linear_cross_entropy(x, weight, target), weight)
+    torch.testing.assert_close(
+        given, torch.autograd.grad(F.cross_entropy(x @ weight.t(), target), weight)
+    )
+
+
+@pytest.mark.parametrize("features, rows", [(4, 512), (2048, 512), (2400, 600)])
+def test_default_chunks(features, rows):
+    x, weight = torch.ones(rows + 1, features), torch.ones(2, features)
+    target = torch.zeros(rows + 1, dtype=torch.int64)
+    assert chunks_of(lambda: linear_cross_entropy(x, weight, target))[0] == 2
+    assert chunks_of(lambda: linear_cross_entropy(x[1:], weight, target[1:]))[0] == 1
+
+
+# Where numbers end
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_all_ignored(rows, reduction, label_smoothing):
+    x, weight = random(rows, 3), random(4, 3, seed=1)
+    arguments = None, torch.full((rows,), -100), reduction, label_smoothing
+    mine = linear_cross_entropy(
+        x, weight, arguments[1], reduction=reduction, label_smoothing=label_smoothing
+    )
+    right = of_logits(x, weight, *arguments)
+    torch.testing.assert_close(mine, right, equal_nan=True)
+    given, expected = (torch.autograd.grad(loss.sum(), (x, weight)) for loss in (mine, right))
+    torch.testing.assert_close(given, expected)
+
+
+def test_ignored_rows_have_no_second_derivative():
+    x, weight = random(3, 3), random(4, 3, seed=1)
+    target = torch.full((3,), -100)
+    loss = linear_cross_entropy(x, weight, target, reduction="sum", label_smoothing=0.1)
+    first = torch.autograd.grad(loss, (x, weight), create_graph=True)
+    second = torch.autograd.grad(sum(g.sum() for g in first), (x, weight))
+    assert all(not g.any() for g in (*first, *second))
+
+
+@pytest.mark.parametrize("wrong", [4, -1, 2**40])
+def test_target_out_of_range(wrong):
+    x, weight = random(1, 3, 2), random(4, 2, seed=1)
+    target = torch.tensor([[0, wrong, 1]])
+    ours = partial(linear_cross_entropy, ignore_index=-7, reduction="none")
+    words = f"target must be from 0 to 3, or ignore_index -7, got {wrong}"
+    for call in (
+        ours,
+        lambda *arguments: without_grad(ours, *arguments),
+        torch.func.vmap(ours, (0, None, 0)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call(x, weight, target)
+    ours(x, weight, target, ignore_index=wrong)
+
+
+def test_large_logits():
+    weight = torch.tensor([[1e4], [-1e4], [0.0]], requires_grad=True)
+    x = torch.tensor([[1.0], [1.0], [-1.0], [1e-4]], requires_grad=True)
+    for bias in (None, torch.tensor([0.0, 0.0, -torch.inf])):
+        target = torch.tensor([0, 1, 0, 1])
+        mine = linear_cross_entropy(x, weight, target, bias, label_smoothing=0.0, chunk_size=3)
+        right = F.cross_entropy(F.linear(x, weight, bias), target)
+        torch.testing.assert_close(mine, right)
+        given, expected = (torch.autograd.grad(loss, (x, weight)) for loss in (mine, right))
+        torch.testing.assert_close(given, expected)
+
+
+def test_sums_over_chunks_in_float32():
+    """In bfloat16 a sum of ones ends at 256, in float16 one of 300 · 512 / 2 is infinite."""
+    for dtype, rows, size in ((torch.bfloat16, 2048, 2.0), (torch.float16, 512, 300.0)):
+        x = torch.full((rows, 1), size, dtype=dtype)
+        weight = torch.zeros(2, 1, dtype=dtype, requires_grad=True)
+        bias = torch.zeros(2, dtype=dtype, requires_grad=True)
+        loss = linear_cross_entropy(
+            x, weight, torch.zeros(rows, dtype=torch.int64), bias, chunk_size=1 + rows // 2
+        )
+        given = torch.autograd.grad(loss, (weight, bias))
+        assert given[0].tolist() == [[-size / 2], [size / 2]]
+        assert given[1].tolist() == [-0.5, 0.5]
+        many = linear_cross_entropy(
+            x, weight, torch.zeros(rows, dtype=torch.int64), chunk_size=8, reduction="sum"
+        )
+        if dtype == torch.bfloat16:
+            assert torch.autograd.grad(many, weight)[0].tolist() == [[-2048.0], [2048.0]]
+
+
+# Where else it is called
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype):
+    x, weight, bias = (
+        random(*size, dtype=torch.float32, seed=seed)
+        for seed, size in enumerate([(5, 3), (4, 3), (4,)])
+    )
+    target = torch.tensor([3, 0, -100, 1, 2])
+    with torch.autocast("cpu", dtype=dtype):
+        for reduction in ("mean", "none"):
+            losses = [
+                linear_cross_entropy(x, weight, target, bias, reduction=reduction),
+                F.cross_entropy(F.linear(x, weight, bias), target, reduction=reduction),
+            ]
+            torch.testing.assert_close(*losses)  # and their dtype, float32
+            given, right = (torch.autograd.grad(loss.sum(), (x, weight, bias)) for loss in losses)
+            torch.testing.assert_close(given, right, rtol=2e-2, atol=2e-3)
+        linear_cross_entropy(x.to(dtype), weight, target, bias).backward()
+        wide = linear_cross_entropy(x.double(), weight.double(), target)
+    assert weight.grad.dtype == wide.to(torch.float32).dtype == torch.float32
+    assert wide.dtype == torch.float64
+
+
+def test_vmap_over_targets_alone_and_all():
+    x, weight, target = random(6, 3), random(4, 3, seed=1), torch.tensor([[3, 0, 1], [1, -100, 2]])
+    x = x.reshape(2, 3, 3)
+    for reduction in ("mean", "none"):
+        ours = partial(linear_cross_entropy, reduction=reduction, chunk_size=2)
+        theirs = lambda x, w, t, r=reduction: F.cross_entropy(x @ w.t(), t, reduction=r)  # noqa: E731
+        for in_dims, first in (((0, None, 0), x), ((None, None, 0), x[0]), ((0, None, None), x)):
+            labels = target if in_dims[2] == 0 else target[0]
+            results = [torch.func.vmap(f, in_dims)(first, weight, labels) for f in (ours, theirs)]
+            torch.testing.assert_close(*results)
+    per_sample = torch.func.vmap(torch.func.grad(linear_cross_entropy, (0, 1)), (0, None, 0))
+    right = torch.func.vmap(
+        torch.func.grad(lambda x, w, t: F.cross_entropy(x @ w.t(), t), (0, 1)), (0, None, 0)
+    )
+    x, weight = x.detach(), weight.detach()
+    torch.testing.assert_close(per_sample(x, weight, target), right(x, weight, target))
+
+
+def test_forward_mode_twice_without_grad():
+    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
+
+    def along(f):
+        return lambda w: sum(torch.func.jvp(f, (w,), (2 * w,)))
+
+    def twice(loss):
+        return along(along(loss))(weight.detach()), along(along(torch.func.grad(loss)))(weight)
+
+    with torch.no_grad():
+        given = twice(lambda w: linear_cross_entropy(x, w, target, chunk_size=2))
+        right = twice(lambda w: F.cross_entropy(x @ w.t(), target))
+    torch.testing.assert_close(given, right)
+    assert not any(derivative.requires_grad for derivative in given)  # though x does
+
+
+def test_a_frozen_weight_in_bfloat16():
+    x, weight, target = (tensor.detach() for tensor in large())
+    x, weight = x.bfloat16().requires_grad_(), weight.bfloat16()
+    (given,) = backward(linear_cross_entropy(x, weight, target), x)
+    (right,) = backward(F.cross_entropy(x.float() @ weight.float().t(), target), x)
+    torch.testing.assert_close(given, right, rtol=0.02, atol=1e-4)
+
+
+def test_forward_over_reverse_in_bfloat16():
+    x, weight, target = (tensor.detach() for tensor in large())
+    theirs = lambda x, w, t: F.cross_entropy(x @ w.t(), t)  # noqa: E731
+    slopes = []
+    for loss, dtype in (linear_cross_entropy, torch.bfloat16), (theirs, torch.float32):
+        x, weight = (tensor.bfloat16().to(dtype) for tensor in (x, weight))
+        slope = torch.func.grad(lambda w, loss=loss, x=x: loss(x, w, target))
+        slopes.append(torch.func.jvp(slope, (weight,), (weight,))[1])
+    torch.testing.assert_close(slopes[0], slopes[1].bfloat16(), rtol=0.02, atol=1e-3)
+
+
+def test_a_device_without_autocast():
+    x, weight = (torch.empty(size, 3, device="meta", requires_grad=True) for size in (5, 4))
+    target = torch.zeros(5, dtype=torch.int64, device="meta")
+    loss = linear_cross_entropy(x, weight, target, reduction="none")
+    assert (loss.shape, loss.device.type) == ((5,), "meta")
+
+
+def test_a_batch_of_gradients():
+    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
+    loss = linear_cross_entropy(x, weight, target, chunk_size=2)
+    batch = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    given = torch.autograd.grad(loss, (x, weight), batch, is_grads_batched=True)
+    right = torch.autograd.grad(F.cross_entropy(x @ weight.t(), target), (x, weight))
+    torch.testing.assert_close(given, tuple(torch.stack([g, -2 * g]) for g in right))
+
+
+def test_third_derivatives():
+    tensors = random(5, 3), random(4, 3, seed=1), random(4, seed=2)
+    target = torch.tensor([3, 0, -100, 1, 2])
+    results = []
+    for f in (
+        lambda x, w, b: linear_cross_entropy(x, w, target, b, label_smoothing=0.2, chunk_size=2),
+        lambda x, w, b: F.cross_entropy(F.linear(x, w, b), target, label_smoothing=0.2),
+    ):
+        value = f(*tensors)
+        for _ in range(3):
+            grads = torch.autograd.grad(value, tensors, create_graph=True)
+            value = sum(g.square().sum() for g in grads)
+        results.append(grads)
+    torch.testing.assert_close(*results)
+
+
+def test_operators_keep_their_promises():
+    ops = torch.ops.extending_pytorch
+    layer = random(5, 3), random(4, 3, seed=1), random(4, seed=2), torch.tensor([3, 0, -100, 1, 2])
+    options = [True, False, True], 2, -100, 0.1
+    torch.library.opcheck(ops.linear_cross_entropy.default, (*layer, True, *options))
+    _, ready_x, _, ready_b = (t.detach() for t in ops.linear_cross_entropy(*layer, True, *options))
+    arguments = random(seed=3), *layer, ready_x, None, ready_b, *options
+    torch.library.opcheck(ops.linear_cross_entropy_backward.default, arguments)

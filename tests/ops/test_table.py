@@ -1,0 +1,283 @@
+"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its own file."""
+
+import doctest
+import importlib
+import inspect
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.doctor import examine
+from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
+from tests.common import assert_agree, assert_raises
+from tests.ops.table import NOT_IN_THE_TABLE, OPS
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    path
+    for path in (ROOT / "helpers" / "ops").iterdir()
+    if path.name not in ("__init__.py", "__pycache__")
+)
+
+each_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+
+
+def in_every(dtypes):
+    """A mark: every sample of every operation, in those of the dtypes that it supports."""
+    return pytest.mark.parametrize(
+        "op, sample, dtype",
+        [
+            pytest.param(op, sample, dtype, id=f"{name}-{sample}-{str(dtype)[6:]}")
+            for name, op in OPS.items()
+            for dtype in op.dtypes
+            if dtypes is None or dtype in dtypes
+            for sample in op.samples(dtype)
+        ],
+    )
+
+
+def test_every_file_has_a_row():
+    files = {path.name for path in FILES}
+    with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
+    assert NOT_IN_THE_TABLE.keys() <= files
+    assert {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} == with_a_row
+    for op in OPS.values():
+        assert {*op.raises, *op.wrong} <= USES.keys()
+
+
+def is_differentiable(argument):
+    return isinstance(argument, torch.Tensor) and argument.dtype != torch.int64
+
+
+# Values and derivatives
+
+
+@in_every(None)
+def test_agrees_with_pytorch(op, sample, dtype):
+    assert_agree(op.function, op.reference, op.samples(dtype)[sample], dtype)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@each_op
+def test_agrees_with_pytorch_on_a_cuda_device(op):
+    for dtype in op.dtypes:
+        for arguments in op.samples(dtype).values():
+            on_device = [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
+            assert_agree(op.function, op.reference, on_device, dtype)
+
+
+@in_every((torch.float64, torch.complex128))
+def test_gradcheck_and_gradgradcheck(op, sample, dtype):
+    arguments = [
+        a.detach().clone().requires_grad_() if is_differentiable(a) else a
+        for a in op.samples(dtype)[sample]
+    ]
+    torch.manual_seed(0)  # fast_mode compares random projections of the Jacobians
+    options = {"fast_mode": sample not in op.small}
+    if "unfaithful" not in op.remarks:
+        forward = "jvp" not in op.raises
+        assert gradcheck(op.function, arguments, check_forward_ad=forward, **options)
+    elif arguments[0].numel():
+        with pytest.raises(GradcheckError):
+            gradcheck(op.function, arguments, **options)
+    over = "hessian" not in op.raises
+    assert gradgradcheck(op.function, arguments, check_fwd_over_rev=over, **options)
+
+
+@each_op
+def test_the_doctor_agrees(op):
+    for dtype in {torch.float64, torch.complex128} & set(op.dtypes):
+        codes = set()
+        for sample in op.small:
+            arguments = op.samples(dtype)[sample]
+            faithful = "unfaithful" not in op.remarks
+            report = examine(op.function, *arguments, faithful=faithful)
+            codes |= {finding.code for finding in report.findings}
+            assert codes <= set(op.remarks), report
+            assert report.ok and examine(op.function, *arguments).ok == faithful
+        assert codes == set(op.remarks)
+
+
+# Transforms
+
+
+def transformed(make):
+    return lambda f, tensors, through: through(make(f))(*tensors)
+
+
+def with_noise(f, tensors, through):
+    """vmap whose function draws numbers, a different one or the same for each sample."""
+
+    def noisy(*tensors):
+        return f(*(tensor * torch.rand_like(tensor) for tensor in tensors))
+
+    torch.manual_seed(0)
+    batches = [torch.stack([t, t / 2]) for t in tensors]
+    return [torch.func.vmap(noisy, randomness=kind)(*batches) for kind in ("different", "same")]
+
+
+def backward(f, tensors, through):
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    output = through(f)(*leaves)
+    return [output, *torch.autograd.grad(output.square().sum(), leaves)]
+
+
+class Holds(torch.nn.Module):
+    def __init__(self, f, tensors):
+        super().__init__()
+        self.f, self.held = f, torch.nn.ParameterList(t.clone() for t in tensors)
+
+    def forward(self):
+        return self.f(*[2 * t for t in self.held])
+
+
+def trained(f, tensors, through):
+    """Two steps down, and where they lead."""
+    module = through(Holds(f, tensors))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        module().square().sum().backward()
+        optimizer.step()
+    return list(module.parameters())
+
+
+compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
+
+
+def exported(module):
+    return torch.export.export(module, ()).module()
+
+
+def as_it_is(f):
+    return f
+
+
+# (what is done with the function and its tensors, and through which tracer)
+USES = {
+    **{name: (transformed(make), as_it_is) for name, make in TRANSFORMS.items()},
+    "vmap, randomness": (with_noise, as_it_is),
+    "compile": (backward, compiled),
+    "compile, dynamic shapes": (backward, partial(compiled, dynamic=True)),
+    "compile(vmap(grad))": (transformed(COMPILABLE["vmap(grad)"]), compiled),
+    "export": (trained, exported),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@each_op
+def test_transforms(op, use):
+    """Right, or an exception: the table knows which, and the few that are wrong in silence."""
+    apply, through = USES[use]
+    for sample in op.small:
+        arguments = op.samples(torch.float64)[sample]
+        tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
+        rest = arguments[len(tensors) :]
+        ours, theirs = (
+            lambda *tensors, f=f, rest=rest: f(*tensors, *rest) for f in (op.function, op.reference)
+        )
+        torch.compiler.reset()
+        if use in op.raises:
+            assert_raises(RuntimeError, op.raises[use], apply, ours, tensors, through)
+            continue
+        right, given = apply(theirs, tensors, as_it_is), apply(ours, tensors, through)
+        if use in op.wrong:
+            with pytest.raises(AssertionError):
+                torch.testing.assert_close(given, right)
+                pytest.fail("PyTorch has mended it: take it out of the table and the docstring")
+        else:
+            torch.testing.assert_close(given, right)
+
+
+def every_other(f):
+    """What can be compiled, except what test_transforms compiles for each operation."""
+    others = {name: made(f) for name, made in COMPILABLE.items() if name != "vmap(grad)"}
+    return lambda *tensors: {name: transformed(*tensors) for name, transformed in others.items()}
+
+
+def test_all_compiled():
+    """Every other transform of every operation that has no exceptions in its row, in one graph."""
+    ours, theirs = [], []
+    for op in OPS.values():
+        if op.raises or op.wrong:
+            continue
+        arguments = op.samples(torch.float64)[op.small[0]]
+        tensors = [a.detach() for a in arguments if is_differentiable(a)]
+        rest = arguments[len(tensors) :]
+        for calls, f in (ours, op.function), (theirs, op.reference):
+            calls.append((lambda *tensors, f=f, rest=rest: f(*tensors, *rest), tensors))
+    scale = torch.tensor(0.7, dtype=torch.float64)
+    torch.compiler.reset()
+    f = torch.compile(every_other(together(*ours)), backend="eager", fullgraph=True)
+    torch.testing.assert_close(f(scale), every_other(together(*theirs))(scale))
+
+
+def test_linearize_of_nothing_can_be_compiled():
+    """So no docstring of an operation need speak for it."""
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(TRANSFORMS["linearize"](torch.sin))(torch.ones(2))
+
+
+# Bad input
+
+
+class NothingRuns(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} ran before the arguments were checked")
+
+
+@pytest.mark.parametrize(
+    "op, change, kind, words",
+    [
+        pytest.param(op, *bad, id=f"{name}-{number}-{' '.join(bad[0])}")
+        for name, op in OPS.items()
+        for number, bad in enumerate(op.bad)
+    ],
+)
+def test_bad_input_is_named(op, change, kind, words):
+    first = next(iter(op.samples(torch.float64).values()))
+    good = inspect.signature(op.function).bind(*first).arguments
+    op.function(**good)
+    with NothingRuns():
+        assert_raises(kind, words, partial(op.function, **(good | change)))
+
+
+# The files
+
+
+@each_file
+def test_works_when_copied_alone(path, tmp_path, monkeypatch):
+    """Its usage example, with `helpers` out of reach, and under another name if it is a folder."""
+    name = "renamed" if path.is_dir() else path.stem
+    if path.is_dir():
+        shutil.copytree(path, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(path, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = dict(sys.modules)
+    for out_of_reach in [n for n in loaded if n.split(".")[0] == "helpers"] + ["helpers", "cupy"]:
+        sys.modules[out_of_reach] = None  # importing it raises ImportError
+    try:
+        result = doctest.testmod(importlib.import_module(name))
+    finally:
+        for copied in sys.modules.keys() - loaded.keys():
+            del sys.modules[copied]
+        sys.modules.update(loaded)
+    assert result.attempted and not result.failed
+
+
+@each_file
+def test_is_in_the_readme_and_documented(path):
+    assert f"helpers/ops/{path.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    source = path / "__init__.py" if path.is_dir() else path
+    docstring = source.read_text(encoding="utf-8").split('"""')[1]
+    assert ">>> " in docstring, "no usage example"
+    assert "https://" in docstring, "no source"

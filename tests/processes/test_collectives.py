@@ -1,0 +1,319 @@
+"""The collectives in groups of 2 and of 4 real processes; and what starts the processes."""
+
+import os
+import sys
+import time
+from functools import partial
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.lessons.exercise import RIGHT
+from helpers.lessons.exercises import chapter_14
+from helpers.lessons.processes import Team, TeamError, bytes_sent
+from helpers.ops import collectives
+from tests import common
+from tests.common import TOLERANCE, random
+from tests.processes import table
+from tests.processes.table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
+
+# What is sent to the processes is sent as code, so that they do not import this file and pytest.
+for module in (sys.modules[__name__], table, common):
+    cloudpickle.register_pickle_by_value(module)
+
+
+def derivatives_here(name, dtype):
+    """Output, gradient and second gradient in this process."""
+    call, _, _, loss = CASES[name]
+    x = input_of(name, dist.get_rank(), dtype).requires_grad_()
+    output = call(x)
+    of_output = cubes(output)
+    if name == "copy":
+        of_output = collectives.all_reduce(of_output)
+    (first,) = torch.autograd.grad(of_output, x, create_graph=True)
+    of_first = first.square().sum()
+    if loss == "replicated" and name != "copy":
+        of_first = collectives.all_reduce(of_first)
+    (second,) = torch.autograd.grad(of_first, x)
+    return output.detach(), first.detach(), second
+
+
+def derivatives_in_one_process(name, size, dtype):
+    _, reference, _, loss = CASES[name]
+    inputs = [input_of(name, rank, dtype).requires_grad_() for rank in range(size)]
+    if name == "copy":
+        inputs = inputs[:1] * size
+    outputs = reference(inputs)
+    counted = outputs if loss == "summed" or name == "copy" else outputs[:1]
+    leaves = inputs[:1] if name == "copy" else inputs
+    first = torch.autograd.grad(sum(map(cubes, counted)), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    if name == "copy":
+        first, second = first * size, second * size
+    return list(zip(outputs, first, second, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_one_process(team, name):
+    given = team(derivatives_here, name, torch.float64)
+    expected = derivatives_in_one_process(name, team.size, torch.float64)
+    for ours, theirs in zip(given, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, **TOLERANCE[torch.float64])
+
+
+def results_in(dtype):
+    kept = []
+    for name, (call, *_) in CASES.items():
+        x = input_of(name, dist.get_rank(), dtype).requires_grad_()
+        output = call(x)
+        (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
+        assert output.dtype == gradient.dtype == dtype and gradient.shape == x.shape
+        assert output.is_contiguous() or name == "copy"
+        assert output.data_ptr() != x.data_ptr() or name == "copy" or not x.numel()
+        kept.append(output.detach().double())
+    return kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype(team, dtype):
+    for outputs, (name, (_, reference, *_)) in zip(
+        zip(*team(results_in, dtype), strict=True), CASES.items(), strict=True
+    ):
+        inputs = [input_of(name, rank, dtype).double() for rank in range(team.size)]
+        for output, expected in zip(outputs, reference(inputs), strict=True):
+            tolerance = {"rtol": TOLERANCE[dtype]["rtol"], "atol": 4 * TOLERANCE[dtype]["atol"]}
+            torch.testing.assert_close(output, expected, **tolerance)
+
+
+def unchecked_and_in_a_group():
+    """Without the exchange of shapes; and among every second process, each of those in a group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
+    x = random(4, 4, seed=rank).detach()
+    calls = (
+        collectives.copy,
+        collectives.all_reduce,
+        collectives.all_gather,
+        collectives.reduce_scatter,
+        lambda x, **options: collectives.all_to_all(x, 0, 1, **options),
+        lambda x, **options: collectives.halo_exchange(x, 1, 0, **options),
+    )
+    for call in calls:
+        assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
+    asked = ones(2, requires_grad=rank == 1)  # which is no matter where backward sends nothing
+    collectives.all_reduce(asked)
+    collectives.all_gather(asked)
+    with torch.no_grad():
+        collectives.copy(asked)
+    total = collectives.all_reduce(x, group=halves[rank % 2])
+    same = [random(4, 4, seed=other) for other in range(rank % 2, size, 2)]
+    torch.testing.assert_close(total, sum(same).detach())
+    try:
+        collectives.all_reduce(x, group=halves[1 - rank % 2])
+    except ValueError as error:
+        return str(error)
+
+
+def test_without_the_check_and_in_a_group(team):
+    said = team(unchecked_and_in_a_group)
+    assert said == ["all_reduce: this process is not in the group"] * team.size
+
+
+# What does not fit: each process gets an error, and none waits for the others
+
+
+def said_here(calls):
+    said = []
+    for call in calls:
+        try:
+            said.append(f"no error: {call()}")
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return said
+
+
+def with_rank(calls):
+    return said_here([lambda call=call: call(dist.get_rank()) for call in calls])
+
+
+def test_what_differs_is_said_on_every_process(team):
+    said = team(with_rank, [call for call, *_ in BAD.values()])
+    for rank, sentences in enumerate(said):
+        for sentence, (_, words, *own) in zip(sentences, BAD.values(), strict=True):
+            assert (own[0] if own and rank == 1 else words) in sentence
+
+
+def test_the_odd_one_is_named(team):
+    said = team(with_rank, [lambda rank: collectives.copy(ones(2 + (rank == 0)))])
+    odd, usual = ("rank 0", (3,)), ("rank 1", (2,))
+    if team.size == 2:  # of two, either
+        odd, usual = usual, odd
+    words = f"copy: {odd[0]} has an input of shape {odd[1]}, but {usual[0]} {usual[1]}"
+    assert said == [[words]] * team.size
+
+
+def test_bad_input_is_named(team):
+    for sentences in team(said_here, [call for call, _ in EVERYWHERE.values()]):
+        for sentence, (_, words) in zip(sentences, EVERYWHERE.values(), strict=True):
+            assert words in sentence
+
+
+def sum_of_other_shapes():
+    """What PyTorch's own says of them: nothing."""
+    shape = (2, 3) if dist.get_rank() == 1 else (3, 2)
+    x = torch.arange(6.0).view(shape)
+    dist.all_reduce(x)
+    return x.shape == shape and x.flatten().tolist()
+
+
+def test_gloo_adds_other_shapes_as_they_lie(team):
+    assert team(sum_of_other_shapes) == [[team.size * float(i) for i in range(6)]] * team.size
+
+
+def test_needs_a_group():
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        collectives.all_reduce(ones(2))
+
+
+# torch.compile, and what goes over the wire
+
+
+def all_of_them(x):
+    x = collectives.copy(x, check=False)
+    x = collectives.all_gather(collectives.reduce_scatter(x, check=False), check=False)
+    x = collectives.all_to_all(collectives.halo_exchange(x, 1, 0, check=False), 1, 0, check=False)
+    return collectives.all_reduce(x**2, loss="summed", check=False)
+
+
+def compiled_in_one_process():
+    """The others run it as it is: it communicates in the same way."""
+    x = random(4, 4, seed=dist.get_rank())
+    call = all_of_them
+    if dist.get_rank() == 0:
+        backend = "aot_eager_default_partitioner"  # as "aot_eager", without importing Inductor
+        call = torch.compile(all_of_them, backend=backend, fullgraph=True)
+    results = []
+    for function in (all_of_them, call):
+        output = function(x)
+        results.append((output, *torch.autograd.grad(output.square().sum(), x)))
+    return [torch.equal(*pair) for pair in zip(*results, strict=True)]
+
+
+@pytest.mark.parametrize("team", [2], indirect=True, scope="module")
+def test_one_graph(team):
+    assert team(compiled_in_one_process) == [[True, True]] * 2
+
+
+def bytes_here():
+    """What this process wrote to its sockets for each of five collectives of 100,000 numbers."""
+    x, counted = torch.ones(100_000), {}
+    size = dist.get_world_size()
+    for name, call in {
+        "all_reduce": lambda: collectives.all_reduce(x),
+        "all_gather": lambda: collectives.all_gather(x),
+        "reduce_scatter": lambda: collectives.reduce_scatter(x),
+        "all_to_all": lambda: collectives.all_to_all(x.view(size, -1), 0, 1),
+        "halo_exchange": lambda: collectives.halo_exchange(x.view(100, 1000), 10, 0),
+    }.items():
+        call()
+        dist.barrier()
+        before = bytes_sent()
+        call()
+        dist.barrier()
+        counted[name] = bytes_sent() - before
+    return counted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process writes")
+def test_bytes_are_those_of_a_ring(team):
+    n, whole, rows = team.size, 400_000, 40_000
+    for rank, counted in enumerate(team(bytes_here)):
+        neighbours = (rank > 0) + (rank < n - 1)
+        expected = {
+            "all_reduce": 2 * (n - 1) / n * whole,
+            "all_gather": (n - 1) * whole,
+            "reduce_scatter": 2 * (n - 1) / n * whole,  # gloo's is an all-reduce
+            "all_to_all": (n - 1) / n * whole,
+            "halo_exchange": neighbours * rows,
+        }
+        assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check
+
+
+# The processes: errors come back, and none is left behind
+
+
+def fails_in(rank, how):
+    if dist.get_rank() == rank:
+        how()
+    dist.barrier()
+
+
+def divide():
+    return 1 / 0
+
+
+def sleep():
+    time.sleep(60)
+
+
+def test_an_error_comes_with_its_rank_and_traceback():
+    with Team(3, limit=10) as team:
+        team(dist.get_rank)
+        started = time.monotonic()
+        with pytest.raises(TeamError) as caught:
+            team(fails_in, 1, divide)
+        assert str(caught.value) == "rank 1: ZeroDivisionError: division by zero"
+        assert "in divide" in str(caught.value.__cause__)
+        with pytest.raises(TeamError, match="rank 2: the process ended with exit code 7"):
+            team(fails_in, 2, partial(os._exit, 7))
+        assert team(dist.get_rank) == [0, 1, 2]  # started anew
+        processes = team.processes
+        assert time.monotonic() - started < 10
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_process_that_hangs_is_ended_and_says_where():
+    with Team(2, limit=3, timeout=30) as team:
+        team(dist.get_rank)
+        processes, started = team.processes, time.monotonic()
+        with pytest.raises(TeamError) as caught:
+            team(fails_in, 1, sleep)
+        assert time.monotonic() - started < 8
+    assert "rank 1: no answer in 3 s; the process was ended" in str(caught.value)
+    assert "in sleep" in str(caught.value.__cause__)
+    assert "in barrier" in str(caught.value.__cause__)
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_team_is_not_sent_to_its_processes():
+    team = Team(2)
+    with pytest.raises(TypeError, match="cannot be used in its own processes"):
+        team(lambda: team(dist.get_rank))
+    team.stop()
+
+
+def prints(times):
+    for i in range(times):
+        print(f"{i} of {times}")
+
+
+def test_what_is_printed_comes_rank_by_rank(capsys):
+    with Team(2) as team:
+        team(prints, 1)
+        assert capsys.readouterr().out == "rank 0: 0 of 1\nrank 1: 0 of 1\n"
+        team(prints, 1000)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 42 and printed[20] == "rank 0: ... 980 more lines"
+
+
+def talkative(function, x):
+    print("once")
+    return chapter_14.wrong_rank(function, x)
+
+
+def test_an_attempt_at_an_exercise_prints_once(capsys):
+    assert chapter_14.EXERCISE_3.judge(talkative).mark == RIGHT
+    assert capsys.readouterr().out == "".join(f"rank {rank}: once\n" for rank in range(3))

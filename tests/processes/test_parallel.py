@@ -1,0 +1,368 @@
+"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 4 processes, against one."""
+
+import copy
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    init_device_mesh,
+)
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.lessons.processes import Team
+from helpers.ops import collectives
+from helpers.ops.involution import Involution2d, RedNet, involution2d
+from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
+from tests import common
+from tests.common import TOLERANCE, random
+from tests.processes import table
+from tests.processes.table import cubes
+
+# What is sent to the processes is sent as code, so that they do not import this file and pytest.
+for module in (sys.modules[__name__], table, common):
+    cloudpickle.register_pickle_by_value(module)
+
+# Two are one of four: a mesh of 2 x 1, and sizes that divide.
+pytestmark = pytest.mark.parametrize("team", [4], indirect=True, scope="module")
+
+
+# Linear layers, against nn.Linear
+
+
+def layers_here(features, hidden, outputs, bias):
+    """A column- and a row-parallel layer, and one that gathers: output, gradients, state."""
+    torch.manual_seed(0)
+    options = {"bias": bias, "dtype": torch.float64}
+    net = nn.Sequential(
+        collectives.ColumnParallelLinear(features, hidden, **options),
+        nn.Tanh(),
+        collectives.RowParallelLinear(hidden, outputs, **options),
+        collectives.ColumnParallelLinear(outputs, hidden, gather_output=True, **options),
+    )
+    for parameter in net.parameters():  # no part holds on to the memory of the whole
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
+    x = random(2, 3, features)
+    loss = cubes(net(x))
+    loss.backward()
+    gradients = dict(net.named_parameters())
+    for name, parameter in gradients.items():
+        layer, kind = net[int(name[0])], name[2:]
+        gradients[name] = parameter.grad
+        if kind in layer.cut:
+            gradients[name] = collectives.all_gather(parameter.grad, layer.cut[kind])
+    doubled = {name: 2 * value for name, value in net.state_dict().items()}
+    net.load_state_dict(doubled)
+    same = all(torch.equal(doubled[name], value) for name, value in net.state_dict().items())
+    bad = doubled | {"0.weight": doubled["0.weight"][:-1]}
+    try:
+        net.load_state_dict(bad)
+    except RuntimeError as error:
+        said = str(error)
+    halves = {name: value / 2 for name, value in doubled.items()}
+    return loss.detach(), x.grad, gradients, halves, same, said, str(net[2])
+
+
+@pytest.mark.parametrize("features, hidden, outputs, bias", [(3, 8, 2, True), (5, 7, 5, False)])
+def test_linear_layers(team, features, hidden, outputs, bias):
+    torch.manual_seed(0)
+    options = {"bias": bias, "dtype": torch.float64}
+    net = nn.Sequential(
+        nn.Linear(features, hidden, **options),
+        nn.Tanh(),
+        nn.Linear(hidden, outputs, **options),
+        nn.Linear(outputs, hidden, **options),
+    )
+    x = random(2, 3, features)
+    loss = cubes(net(x))
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in net.named_parameters()}
+    for given in team(layers_here, features, hidden, outputs, bias):
+        of_loss, of_x, gradients, state, same, said, text = given
+        torch.testing.assert_close(of_loss, loss.detach())
+        torch.testing.assert_close(of_x, x.grad)
+        torch.testing.assert_close(gradients, expected)
+        torch.testing.assert_close(state, dict(net.state_dict()))
+        assert same and f"must be that of the whole layer, {hidden} long in dimension 0" in said
+        assert text == (
+            f"RowParallelLinear(in_features={hidden}, out_features={outputs}, bias={bias},"
+            f" cut into {collectives.shares(hidden, team.size)})"
+        )
+
+
+# Involution: DTensors, strips of an image, DDP and FSDP
+
+
+def involution_of_dtensors():
+    """The largest differences, for samples and channels cut in many ways."""
+    size, worst = dist.get_world_size(), 0
+    mesh = init_device_mesh("cpu", (2, size // 2))
+    ways = (Shard(0), Shard(0)), (Shard(1), Replicate()), (Shard(2), Shard(1))
+    for groups in (1, 2, 3):
+        x, weight = random(5, 6, 2, 2), random(5, groups, 3, 3, 2, 2, seed=1)
+        expected = derivatives(x, weight, groups)
+        for of_x, of_weight in zip(ways, [*ways[1:], ways[0]], strict=True):
+            tensors = [
+                distribute_tensor(tensor.detach(), mesh, way).requires_grad_()
+                for tensor, way in ((x, of_x), (weight, of_weight))
+            ]
+            given = derivatives(*tensors, groups)
+            for one, other in zip(given, expected, strict=True):
+                assert one.shape == other.shape
+                worst = max(worst, (one.full_tensor() - other).abs().max().item())
+    elsewhere = distribute_tensor(weight.detach(), init_device_mesh("cpu", (size,)), [Shard(0)])
+    said = []
+    for other in (weight, elsewhere):
+        try:
+            involution2d(tensors[0], other, padding=1)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    return worst, said
+
+
+def derivatives(x, weight, groups):
+    """Of the output and, with one group, of its gradients: one of them is a sum on each process."""
+    output = involution2d(x, weight, padding=1)
+    first = torch.autograd.grad((output**3).sum(), (x, weight), create_graph=groups == 1)
+    if groups > 1:
+        return output, *first
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+    return output, *first, *second
+
+
+def test_involution_of_dtensors(team):
+    for worst, said in team(involution_of_dtensors):
+        assert worst < 1e-9
+        assert said[0] == "input and weight must both be DTensors, or neither of them"
+        assert said[1].startswith("input and weight must be on one mesh, got DeviceMesh(")
+
+
+def without_gathering():
+    """Where the three results lie, and which collectives were called, when nothing need move."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found = []
+    for groups, way, of_weight in (
+        (2, Shard(0), Shard(0)),
+        (2, Shard(0), Replicate()),
+        (4, Shard(1), Shard(1)),
+        (1, Shard(1), Replicate()),
+    ):
+        x, weight = random(4, 4, 3, 3), random(4, groups, 3, 3, 3, 3, seed=1)
+        tensors = [
+            distribute_tensor(tensor.detach(), mesh, [w]).requires_grad_()
+            for tensor, w in ((x, way), (weight, of_weight))
+        ]
+        with CommDebugMode() as counted:
+            output = involution2d(*tensors, padding=1)
+            gradients = torch.autograd.grad(output, tensors, torch.ones_like(output))
+        found.append(
+            [str(t.placements) for t in (output, *gradients)] + [counted.get_total_counts()]
+        )
+    return found
+
+
+def test_involution_of_dtensors_moves_nothing(team):
+    cut = "(Shard(dim={}),)"
+    for found in team(without_gathering):
+        samples, one_cut, groups, channels = found
+        assert samples == one_cut == [cut.format(0)] * 3 + [0]
+        assert groups == [cut.format(1)] * 3 + [0]
+        assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
+
+
+class Small(nn.Module):
+    """A network with involution, whose loss is a mean over the samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
+        )
+        self.head = nn.Linear(8 * 4 * 4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def small_net():
+    torch.manual_seed(0)
+    net = Small().double().eval()  # a batch norm that looks at its own samples only would differ
+    return net, random(8, 1, 4, 4).detach(), torch.arange(8) % 3
+
+
+def gradients_of(net, x, target):
+    loss = F.cross_entropy(net(x), target)
+    loss.backward()
+    return [full(p.grad).clone() for p in net.parameters()]
+
+
+def three_ways_here():
+    """Gradients under DDP, FSDP2 and with DTensors as input, each process with its own samples."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size,))
+    net, x, target = small_net()
+    mine = x.chunk(size)[rank], target.chunk(size)[rank]
+    found = {"DDP": gradients_of(DistributedDataParallel(copy.deepcopy(net)), *mine)}
+    found["FSDP2"] = gradients_of(fully_shard(copy.deepcopy(net), mesh=mesh), *mine)
+    cut = [distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target)]
+    found["DTensor"] = gradients_of(distribute_module(net, mesh), *cut)
+    return found
+
+
+def test_a_network_across_processes(team):
+    expected = gradients_of(*small_net())
+    for found in team(three_ways_here):
+        for gradients in found.values():
+            torch.testing.assert_close(gradients, expected)
+
+
+class TwoStages(RedNet):
+    """The others have the same operators, on more channels."""
+
+    BLOCKS = {"small": (1, 1, 1, 1)}
+
+    def __init__(self):
+        super().__init__("small", 3)
+        self.layer3, self.layer4, self.fc = nn.Identity(), nn.Identity(), nn.Linear(512, 3)
+
+
+def trained(mesh=None):
+    """Losses of two steps, the state, and what the network then says of its images."""
+    torch.manual_seed(0)
+    net, x, target = TwoStages().double(), random(8, 3, 17, 16).detach(), torch.arange(8) % 3
+    if mesh:
+        net = distribute_module(net, mesh, by_samples)
+        x, target = (distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses.append(F.cross_entropy(net(x), target))
+        losses[-1].backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = {"first loss": losses[0], "second loss": losses[1], "answer": net.eval()(x)}
+    return {name: full(tensor).detach() for name, tensor in (found | net.state_dict()).items()}
+
+
+def full(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def trained_here(processes):
+    """The first so many of them, each beside the network that one process trains."""
+    groups = init_device_mesh(
+        "cpu", (dist.get_world_size() // processes, processes), mesh_dim_names=("", "samples")
+    )
+    if dist.get_rank() < processes:
+        torch.testing.assert_close(trained(groups["samples"]), trained())
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_rednet_trains(team, processes):
+    team(trained_here, processes)
+
+
+def normalized(mesh, way, samples, dtype, **options):
+    """Output, gradients and buffers of a batch norm, after it has seen three batches."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3, **options).to(torch.promote_types(dtype, torch.float32))
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, 1, 2)
+    if mesh:
+        distribute_module(norm, mesh, by_samples)
+    found = []
+    for seed in range(3):
+        x = random(samples, 3, 4, 2, seed=seed).detach().to(dtype)
+        x = (distribute_tensor(x, mesh, way) if mesh else x).requires_grad_()
+        output = norm.train(seed < 2)(x)
+        gradients = torch.autograd.grad(output, [x, *norm.parameters()], x.detach().flip(0, 2))
+        found += [output.detach(), *gradients]
+    return [full(tensor) for tensor in found], [full(tensor) for tensor in norm.buffers()]
+
+
+def normalized_here():
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2))
+    samples, both = [Shard(0), Replicate()], [Shard(0), Shard(0)]
+    for way, size, dtype, options in (
+        (samples, 5, torch.float64, {}),
+        (both, 3, torch.float64, {"momentum": None}),  # one has no samples
+        ([Shard(1), Shard(0)], 4, torch.float64, {"affine": False}),
+        (both, 8, torch.float64, {"track_running_stats": False}),
+        (both, 8, torch.bfloat16, {}),
+    ):
+        expected = normalized(None, None, size, dtype, **options)
+        given = normalized(mesh, way, size, dtype, **options)
+        torch.testing.assert_close(given[0], expected[0], **TOLERANCE[dtype])
+        torch.testing.assert_close(given[1], expected[1])
+    norm, one = BatchNorm2d(3), torch.ones(1, 3, 1, 1)
+    try:
+        norm(distribute_tensor(one, mesh, samples))
+    except ValueError as error:
+        return str(error), type(norm(torch.ones(2, 3, 1, 1)))
+
+
+def test_batch_norm_over_all_samples(team):
+    for said, kind in team(normalized_here):
+        assert said == "input must have 2 or more values a channel, got (1, 3, 1, 1)"
+        assert kind is torch.Tensor
+
+
+def pytorchs_batch_norm():
+    """Why there is one of our own: how PyTorch's is cut, what it keeps, what a convolution says."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    norm = distribute_module(nn.BatchNorm2d(16), mesh)
+    convolution = distribute_module(nn.Conv2d(16, 2, 1), mesh)
+    output = norm(distribute_tensor(torch.ones(8, 16, 16, 16), mesh, [Shard(0)]))
+    try:
+        convolution(output)
+    except RuntimeError as error:
+        return str(output.placements), norm.running_mean.full_tensor().any().item(), str(error)
+
+
+def pytorchs_pooling():
+    mesh = init_device_mesh("cpu", (1,))
+    image = distribute_tensor(torch.ones(2, 1, 4, 4), mesh, [Shard(0)]).requires_grad_()
+    try:
+        F.avg_pool2d(image, 2).sum().backward()
+    except NotImplementedError as error:
+        return str(error)
+
+
+def test_what_pytorch_lacks(team):
+    with Team(1) as other:  # which has not imported ours
+        (said,) = other(pytorchs_pooling)
+    assert "avg_pool2d_backward.default does not have a sharding strategy" in said
+    for placements, has_kept, said in team(pytorchs_batch_norm):
+        assert placements == "(Shard(dim=1),)" and not has_kept
+        assert "to have 16 channels, but got 4 channels instead" in said
+
+
+def filtered_strip(x, weight, whole_rows):
+    rank = dist.get_rank()
+    strip, kernels = (t.split(whole_rows, -2)[rank].detach().requires_grad_() for t in (x, weight))
+    rows = collectives.halo_exchange(strip, 2, dim=2)
+    output = involution2d(rows, kernels, padding=(0, 2), dilation=2)
+    gradients = torch.autograd.grad(output.square().sum(), (strip, kernels))
+    return output.detach(), *gradients
+
+
+def test_involution_of_strips(team):
+    rows = list(range(2, 2 + team.size))
+    x, weight = random(2, 4, sum(rows), 3), random(2, 2, 3, 3, sum(rows), 3, seed=1)
+    output = involution2d(x, weight, padding=2, dilation=2)
+    expected = output.detach(), *torch.autograd.grad(output.square().sum(), (x, weight))
+    strips = zip(*team(filtered_strip, x.detach(), weight.detach(), rows), strict=True)
+    for parts, whole in zip(strips, expected, strict=True):
+        torch.testing.assert_close(torch.cat(parts, -2), whole)

@@ -1,0 +1,62 @@
+"""Executes notebooks from a fresh kernel and stores what git should see, and nothing else.
+
+    python -m tools.execute notebooks/02_static_functions.ipynb ...
+
+No time stamps; pieces of one text, which a busy machine prints apart, in one; no version of Python.
+Then the README's pictures are made anew.
+"""
+
+import base64
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / ".github" / "pictures"
+
+
+def figures():
+    """The PNG bytes of each tagged cell, by file name."""
+    found = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for tag in cell.metadata.get("tags", []):
+                if tag.startswith("picture-"):
+                    data = [output.get("data", {}) for output in cell.outputs]
+                    (png,) = [d["image/png"] for d in data if "image/png" in d]
+                    name = tag.removeprefix("picture-") + ".png"
+                    assert name not in found, f"{tag} stands at two cells"
+                    found[name] = base64.b64decode(png)
+    return found
+
+
+def in_one_piece(outputs):
+    for stream, pieces in groupby(outputs, key=lambda output: output.get("name")):
+        first, *rest = pieces
+        if not stream:
+            yield from (first, *rest)
+            continue
+        first.text += "".join(piece.text for piece in rest)
+        yield first
+
+
+def execute(path):
+    notebook = nbformat.read(path, as_version=4)
+    folder = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=600, record_timing=False, resources=folder).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = list(in_one_piece(cell.outputs))
+    notebook.metadata.language_info = {"name": "python"}
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        print(argument)
+        execute(Path(argument))
+    for name, png in figures().items():
+        (PICTURES / name).write_bytes(png)
