@@ -48,17 +48,17 @@ Sources of the ideas
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 """
 
-from .function.budget import progress
 from .circumstances.examination import Examination
-from .report import Finding, Report, WrongGradientError
-from .program.rounds import Found, rounds
-from .function.surroundings import undisturbed
 from .circumstances.trials import TRIALS
+from .function.budget import progress
+from .function.surroundings import undisturbed
+from .program.rounds import Found, rounds
+from .report import Finding, Report, WrongGradientError
 
 __all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
 
 
-def examine(fn, *inputs, faithful=True, **kwargs):
+def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
     """Examine the gradient of fn(*inputs, **kwargs); returns a `Report`.
 
     fn:       a callable, a `torch.autograd.Function` or its `apply`, or a `torch.nn.Module`, whose
@@ -68,6 +68,7 @@ def examine(fn, *inputs, faithful=True, **kwargs):
               are differentiated, otherwise all floating-point and complex ones.
     faithful: False accepts a gradient that is not the derivative of forward (a straight-through
               estimator, gradient reversal, clipping); everything else is still examined.
+    lines:    False does not look for the line to change, which takes most of the time.
 
     An exception of `fn` becomes a finding. The inputs, their `.grad`, the random state and the
     settings of PyTorch stay as they were. What `fn` prints is dropped, for it is called many times.
@@ -77,4 +78,4 @@ def examine(fn, *inputs, faithful=True, **kwargs):
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     with progress(), undisturbed():
-        return Examination(fn, inputs, kwargs, faithful).report(TRIALS)
+        return Examination(fn, inputs, kwargs, faithful, lines=lines).report(TRIALS)

@@ -18,6 +18,7 @@ CODE = re.compile(
 )
 MEANT = " If that is meant, `examine(..., faithful=False)` accepts it."
 NAMELESS = ", in no way that has a name"
+CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 TEXTS = {}  # by code
 
 

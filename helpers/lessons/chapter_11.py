@@ -7,7 +7,7 @@ import textwrap
 import matplotlib.pyplot as plt
 import torch
 
-from helpers.doctor.effort import without_lines
+import contextlib
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 
 TOO_LARGE = {"OneInAMillion"}  # for gradcheck, and for the time that a reader waits
@@ -63,7 +63,7 @@ def jacobians(names):
 def totals():
     """Print how many the doctor and gradcheck find, so roughly that one more changes no word."""
     broken = [patient for patient in BROKEN if patient.name not in TOO_LARGE]
-    with without_lines():  # which nobody counts
+    with contextlib.nullcontext():  # which nobody counts
         missed = sum([f.code for f in p.examine().findings][:1] != [p.code] for p in broken)
         accused = sum(not p.examine().ok for p in HEALTHY)
     passed = sum(p.gradcheck() is None for p in broken)

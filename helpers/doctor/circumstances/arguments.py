@@ -4,18 +4,16 @@ import contextlib
 import functools
 import itertools
 
-from ..function.variations import with_other_arguments
-from ..name.cases import Cases
-from ..function.budget import WITHOUT_LINES
-from .examination import Trials
-from ..measure.measurement import Case, Point
-from .kept import caches_of, dicts_kept
 from ..function.raised import CallError, forgiving
-from ..report import error
-from .rewritten import Mended, rewritten
-from ..measure.screen import is_large, screen
-from ..measure.slopes import Dice
 from ..function.source import only_compute
+from ..function.tensors import Dice
+from ..function.variations import with_other_arguments
+from ..measure.measurement import Case, Point
+from ..measure.screen import is_large, screen
+from ..name.cases import Cases
+from ..report import error
+from .examination import Trials
+from .kept import caches_of, dicts_kept
 
 trial = Trials()
 CACHE_KEY = error(
@@ -79,7 +77,7 @@ def of_another(exam, other, caches):
         if case.wrong.any():
             words = {"seen": case.evidence, "what": other.what}
             with forgiving():  # the given arguments may make other outputs
-                words |= {} if WITHOUT_LINES else mended(exam, case, wrong)
+                words |= mended(exam, case, wrong) if exam.line else {}
             yield WRONG_ELSEWHERE(subject.inputs[i], **words)
             return
 
@@ -89,4 +87,4 @@ def mended(exam, case, wrong):
     cases, point = Cases([case]), Point(exam.subject, exam.subject.values, Dice())
     cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
     cases.all, cases.whole = [cases], [Case(point, case.i, case.o, case.tolerance)]
-    return rewritten(cases, Mended()).found() or {}
+    return exam.line.find(cases, exam.budget)

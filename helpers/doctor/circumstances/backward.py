@@ -7,22 +7,21 @@ import itertools
 import re
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
+from ..function.frames import Effects, watching
+from ..function.private import BackwardCFunction
+from ..function.raised import CallError
+from ..function.source import nodes_of
+from ..function.subject import graph
+from ..function.tensors import differentiable, largest, position
 from ..function.variations import of_fewer, with_other_arguments
-from ..line.cuts import CUT_OFF
-from .examination import Trials
-from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
-from .forward import nodes
 from ..measure.measurement import Point
+from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
+from ..report import CUT_OFF, brief, error, note, warning
+from .examination import Trials
+from .forward import nodes
 from .kept import kept_by, kept_outside
 from .precision import Noted
-from ..function.raised import CallError
-from ..report import brief, error, note, warning
-from ..measure.slopes import largest, position
-from ..function.source import nodes_of
-from ..function.frames import Effects, watching
-from ..function.subject import differentiable, graph
 
 trial = Trials()
 

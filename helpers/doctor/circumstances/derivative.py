@@ -6,39 +6,26 @@ import inspect
 
 import torch
 
-from .apart import apart
+from ..function.budget import calls_allowed, shared
+from ..function.frames import is_float
+from ..function.grain import dtype_of
+from ..function.raised import CallError, forgiving
+from ..function.saved import is_overwritten
+from ..function.tensors import Dice, as_vector, is_symmetric
+from ..measure.corner import CORNER, FEWER, in_a_corner
+from ..measure.kinks import KINK, kink
+from ..measure.measurement import Case, Point
+from ..measure.screen import agrees, is_large, screen
 from ..name.cases import Cases
 from ..name.causes import CAUSES
-from .changes import is_real
-from .handed import has_own_nodes
-from ..measure.corner import FEW, FEWER, in_a_corner
-from ..line.cuts import CUT_OFF, cut, exits
-from ..function.budget import WITHOUT_LINES, calls_allowed, shared
-from .examination import Trials
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.factors import grad_output_ignored, gradient_out_of_place
+from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
+from .apart import apart
+from .examination import Trials
 from .forward import NOT_EXAMINED, nodes
-from ..measure.measurement import Case, Point
-from ..function.grain import dtype_of
-from .kept import (
-    idle,
-    kept_outside,
-    of_caches,
-    of_the_first_call,
-    replaced,
-    right_with_copies,
-)
-from ..measure.kinks import KINK, kink
-from .omissions import omissions
-from .paths import other_forward
-from ..function.raised import CallError, forgiving
-from .repair import LARGEST, at_last, expressed, repair, size_of
-from ..report import MEANT, TEXTS, brief, error, is_constant, note
-from .rewritten import HERE, SMALL, nothing, rewritten
-from ..function.saved import is_overwritten
-from ..measure.screen import agrees, is_large, screen
-from .slips import slips
-from ..measure.slopes import Dice, as_vector, is_symmetric
+from .handed import has_own_nodes
+from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced, right_with_copies
 
 trial = Trials()
 
@@ -158,7 +145,7 @@ def derivative_of_forward(exam):
         what = f"{others} more gradient{'s are' if others > 1 else ' is'}"
         advice = "; mend this one" if exam.faithful else ""
         yield NOT_EXAMINED(what=what, why=f"element by element, that would take long{advice}")
-    found, mends = {}, None
+    found, within = {}, None
     known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong) | unknown
     of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
     # What explains a gradient that is not zero may explain that another one is.
@@ -166,9 +153,9 @@ def derivative_of_forward(exam):
         cases.elsewhere = io in right_here and len(points) > 1
         cases.returned, cases.wrong = exam.first.returned, {i for i, _ in wrong}
         cases.wrong_through, cases.all = known_wrong, list(of_all.values())
-        if mends is None:
-            mends = exam.mends or apart(exam, derivative_of_forward)
-        found[io] = diagnosis(exam, cases, mends)
+        if within is None:
+            within = apart(exam, derivative_of_forward)
+        found[io] = diagnosis(exam, cases, within)
     graded = sum(o.requires_grad for o in outputs)
     # A gradient that is out of place is the cause of what is found in that place.
     in_order = sorted(of_all, key=lambda io: found[io][0].code != "out-of-place")
@@ -184,13 +171,12 @@ def derivative_of_forward(exam):
         y = exam.run.names[o]
         words["through"] = "" if everywhere else y
         finding = text(x, y, seen, **words)
-        if CORNER in seen:
+        if IN_A_CORNER in seen:
             message = finding.message[0].lower() + finding.message[1:]
-            finding.message = f"{CORNER.capitalize()} {seen[CORNER]}, {message}"
-        nameless = text.code == "gradient-wrong" and not finding.change
+            finding.message = f"{IN_A_CORNER.capitalize()} {seen[IN_A_CORNER]}, {message}"
         if finding.remedy and "within" in words and text.code in (*VAGUE, "gradient-none"):
             finding.remedy = words["within"]
-        elif finding.remedy and (not has_own_nodes(exam) or nameless and exits(exam.subject)):
+        elif finding.remedy and not has_own_nodes(exam):
             finding.remedy = CUT_OFF
         elif finding.remedy and not finding.change:
             finding.remedy += idle(exam)
@@ -243,9 +229,9 @@ def points_of(exam):
     return points
 
 
-def diagnosis(exam, cases, mends):
-    """(text, input, evidence, words) for a wrong gradient; mends: those that made others right"""
-    case, changes, forwards, edits = cases[0], mends.changes, mends.forwards, mends.edits
+def diagnosis(exam, cases, within):
+    """(text, input, evidence, words) for a wrong gradient; within: of a Function that is part of it"""
+    case = cases[0]
     if not exam.faithful:
         if case.given.any() and grad_output_ignored(cases):
             return TEXTS["grad-output-ignored"], case.input, {}, {"only": ""}
@@ -256,7 +242,7 @@ def diagnosis(exam, cases, mends):
         return UNFAITHFUL, case.input, {}, {}
     if not case.wrong.any():
         return TEXTS["gradient-wrong"], case.input, {}, {}
-    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_real(t)], default=0.0)
+    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_float(t)], default=0.0)
     if eps > exam.precision and all(c.fits_to(10 * eps) for c in cases):
         return STORED_COARSELY, case.input, {}, {"dtype": brief(dtype_of(eps))}
     stale = exam.run.stale or is_overwritten(exam.subject)
@@ -280,58 +266,28 @@ def diagnosis(exam, cases, mends):
     slow = exam.subject.calls_a_second < QUICK and size_of(case) > FEW_ELEMENTS
     corner, seen, whole = None, {}, cases
     if text.code in VAGUE and (case.sparse or slow or size_of(case) > SMALL):
-        corner = in_a_corner(exam, case, FEWER if slow else FEW)
+        corner = in_a_corner(exam, case, FEWER if slow else CORNER)
         corner = corner and part_of(whole, corner)
     if corner and case.sparse:
         there, its_words = named(corner)
         if text.code in COARSE and there.code not in COARSE:
             cases, case, text, words = corner, corner[0], there, its_words
-            seen = {CORNER: list(case.shape)}
-    target = corner or cases
-    fitted = whole if size_of(whole[0]) <= LARGEST else target
+            seen = {IN_A_CORNER: list(case.shape)}
     words = {"meant": MEANT if case.identity else "", **words}
-    if not WITHOUT_LINES:
-        words |= cut(cases) or {}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
-    if not sharp and "change" not in words and not WITHOUT_LINES:
-        known = repair(fitted, changes, only_known=True)
-        words |= known or other_forward(whole, forwards, only_known=True) or {}
-    within = mends.finding
-    mended = within and within.change and not within.change.endswith(HERE)
-    lost = within and within.code in VAGUE and not mended  # not even where it is
-    changes.vain |= bool(lost)
-    if "change" not in words and not WITHOUT_LINES and not lost and (not sharp or is_long(exam)):
-        words |= rewritten(target, edits, slips, few=sharp or changes.vain).found() or {}
-    if not sharp and "change" not in words and not WITHOUT_LINES and not changes.vain:
-        omission = rewritten(target, edits, terms_first(case))
-        words |= (
-            omission.found(likely_only=True)
-            or repair(fitted, changes)
-            or omission.found()
-            or expressed(changes, of_backward=True)
-            or at_last(changes, is_constant)
-            or other_forward(whole, forwards, text.code == "gradient-zero")
-            or expressed(changes, of_backward=False)
-            or at_last(changes)
-            or {}
-        )
-        changes.vain = "change" not in words  # what all is wrong by is found by the first
-    if not sharp and "change" not in words and not WITHOUT_LINES:
-        words |= right_here(target, edits)
-    if text.code == "straight-through":
-        words |= other_forward(whole, forwards) or {}
-    if "change" in words:
+    if exam.line and (not sharp or is_long(exam)):
+        words |= exam.line.find(corner or cases, exam.budget, few=sharp)
+    if within and "change" not in words:
+        of, finding = within
+        words["within"] = f"`{of}`, which is wrong by itself: {finding.message}"
+        words |= {"change": finding.change, "place": finding.place} if finding.change else {}
+    if words.get("change"):
         words["nameless"] = ""
-    elif within:
-        words["within"] = f"`{mends.of}`, which is wrong by itself: {within.message}"
     return text, case.input, seen | case.evidence, words
 
 
-def right_here(cases, edits):
-    """The words for an edit that makes it right in this call."""
-    if edits.here:
-        rewritten(cases, edits, nothing).found()
-    return edits.here[-1] if edits.here else {}
+def size_of(case):
+    return sum(t.numel() for t in (*case.point.values, *case.point.outputs))
 
 
 def part_of(whole, corner):
@@ -342,11 +298,6 @@ def part_of(whole, corner):
     return cases
 
 
-def terms_first(case):
-    """What was left out; where nothing is given, a term is."""
-    return functools.partial(omissions, terms=not case.given.any())
-
-
 def is_long(exam):
     """Has a backward so many lines that a name for the error does not show which?"""
     backwards = [inspect.unwrap(node._forward_cls.backward) for node in nodes(exam)]
@@ -354,8 +305,8 @@ def is_long(exam):
     return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
 
 
-LINES, QUICK, FEW_ELEMENTS = 3, 800, 100
-CORNER = "in a corner of shape"
+LINES, QUICK, FEW_ELEMENTS, SMALL = 3, 800, 100, 5000
+IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write
     *COARSE, "contribution-lost", "cross-terms-lost", "factor-missing", "few-digits",

@@ -5,16 +5,21 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
-from ..line.cuts import CUT_OFF, exits
-from ..name.exceptions import told
+from ..function.budget import Budget
+from ..function.private import methods
 from ..function.raised import CallError
-from .reached import Reached
-from ..report import SEVERITIES, Report
-from ..measure.slopes import Dice, as_vector, largest
-from ..function.subject import Subject, announced
+from ..function.subject import Subject
 from ..function.surroundings import draws
+from ..function.tensors import Dice, as_vector, largest, tensors
+from ..name.exceptions import told
+from ..report import CUT_OFF, SEVERITIES, Report
+from .reached import Reached
+
+try:
+    from .. import line
+except ImportError:  # it may be left out
+    line = None
 
 
 class Trials(list):
@@ -46,13 +51,13 @@ def tolerance(eps):
 
 
 class Examination:
-    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False):
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False, lines=True):
         self.given, self.own = (fn, args, kwargs, faithful), own
         self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
         self.findings, self.dice, self.examined = [], Dice(), True
         self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
-        self.mends = None  # of a whole, of which it is a part
+        self.lines, self.budget = lines, Budget()
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
         if as_given:
@@ -61,18 +66,44 @@ class Examination:
     def report(self, trials):
         self.trials = trials
         for finding in self.run_through(trials):
-            if finding.remedy == CUT_OFF:
-                finding.remedy = exits(self.subject) or CUT_OFF
+            if finding.remedy == CUT_OFF and self.line:
+                finding.remedy = self.line.exits(self.subject) or CUT_OFF
             known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
             if not known or finding.through and finding.message not in [f.message for f in known]:
                 self.findings.append(finding)
         if self.asks_too_much:
-            return Examination(*self.given, own=True).report(trials)
+            return Examination(*self.given, own=True, lines=self.lines).report(trials)
         tried = "refusal" in vars(self)
         if tried and self.has("error") and self.low and self.copies_differ():
-            return Examination(*self.given, as_given=True).report(trials)
+            return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
         return Report(self.subject.label, self.findings, self.examined)
+
+    @property
+    def line(self):
+        """The folder that finds lines, unless it is left out."""
+        return line if self.lines else None
+
+    def with_line(self, trial, name, edited=None):
+        """What this trial finds; with the one edit, if there is one, after which it finds nothing.
+
+        name: of what is edited, in the Functions that are applied; edited: the trial after an
+        edit, if it asks for more
+        """
+        found = list(trial(self))
+        wrong = [f for f in found if f.severity == "error"]
+        if wrong and self.line:
+            state = self.dice.generator.get_state()
+
+            def passes():
+                self.dice.generator.set_state(state)
+                self.given_up = False
+                return not list((edited or trial)(self)) and not self.given_up
+
+            words = self.line.after_which(self.subject, name, passes, self.budget)
+            for finding in wrong if words else ():
+                finding.change, finding.place = words["change"], words["place"]
+        return found
 
     def run_through(self, trials):
         try:
@@ -221,9 +252,12 @@ class Examination:
         """
         handed, returned = [], {}
 
-        def calls(node, *grads):
-            handed.extend((grad, grad.clone()) for grad in grads if grad is not None)
-            return returns if node._forward_cls is self.subject.cls else None
+        def way(method, cls, ctx, *grads):
+            handed.extend((g, g.clone()) for _, g in tensors(grads))
+            result = method(ctx, *grads)
+            if cls is self.subject.cls:
+                returns(result)
+            return result
 
         def returns(grads):
             grads = grads if isinstance(grads, tuple) else (grads,)
@@ -231,7 +265,7 @@ class Examination:
             tensors = [(x, t, g) for (x, t), g in pairs if isinstance(g, torch.Tensor)]
             returned.update({x: g for x, t, g in tensors if isinstance(t, torch.Tensor)})
 
-        with announced(BackwardCFunction, "apply", calls):
+        with methods("backward", way):
             yield handed, returned
 
     def same(self, a, b, floor=0.0):

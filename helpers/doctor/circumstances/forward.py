@@ -4,15 +4,15 @@ import contextlib
 import re
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
-from .examination import Trials
-from ..name.exceptions import IN_PLACE, told
 from ..function.grain import Grain, dtype_of, noise
+from ..function.private import BackwardCFunction
 from ..function.raised import CallError, phase
+from ..function.subject import graph
+from ..function.tensors import Dice, as_vector, differentiable, position, tensors
+from ..name.exceptions import IN_PLACE, told
 from ..report import brief, error, note, warning
-from ..measure.slopes import Dice, as_vector, position
-from ..function.subject import differentiable, graph, tensors
+from .examination import Trials
 
 trial = Trials()
 

@@ -7,18 +7,18 @@ import re
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..function.budget import Mode, Work
-from .examination import Trials
-from ..name.exceptions import told
+from ..function.budget import Work
 from ..function.harmless import computes
-from .kept import dicts_kept, dicts_of, kept_by
+from ..function.private import Mode
 from ..function.raised import CallError, of_a_signal, phase
-from .reached import functions
-from ..report import error, warning
-from .rewritten import with_line
-from ..measure.slopes import Dice
-from ..function.subject import graph, has_gradient, mapped, tensors
+from ..function.subject import graph
 from ..function.surroundings import reseed
+from ..function.tensors import Dice, has_gradient, mapped, tensors
+from ..name.exceptions import told
+from ..report import error, warning
+from .examination import Trials
+from .kept import dicts_kept, dicts_of, kept_by
+from .reached import functions
 
 trial = Trials()
 STATE = ("backward-not-deterministic", "state-between-calls")  # is not to be told apart here
@@ -99,7 +99,7 @@ def unused_outputs(exam):
         yield from of_unused_outputs(exam)
         yield from exam.compare(NONE_NOT_HANDLED, lambda: gradients(exam, exam.vs))
 
-    yield from with_line(exam, of_unused_outputs, "backward", with_all_used)
+    yield from exam.with_line(of_unused_outputs, "backward", with_all_used)
 
 
 def of_unused_outputs(exam):
@@ -161,7 +161,7 @@ def only_one_input(exam):
         yield from (f for f in of_only_one_input(exam) if f.severity == "error")
         yield from exam.compare(NEEDS_INPUT_GRAD_WRONG, lambda: gradients(exam, exam.vs))
 
-    yield from with_line(exam, of_only_one_input, "backward", with_all_wanted)
+    yield from exam.with_line(of_only_one_input, "backward", with_all_wanted)
 
 
 def of_only_one_input(exam):

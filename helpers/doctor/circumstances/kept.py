@@ -6,14 +6,14 @@ import inspect
 
 import torch
 
-from ..function.variations import applied
-from .forward import nodes
-from ..measure.measurement import Case, Point
+from ..function.private import methods
 from ..function.raised import CallError, forgiving
 from ..function.saved import saving
-from ..measure.slopes import Dice
-from ..function.source import backward_by, is_of_ctx, nodes_of, only_compute
-from ..function.subject import tensors
+from ..function.source import is_of_ctx, nodes_of, only_compute
+from ..function.tensors import Dice, tensors
+from ..function.variations import takes_ctx
+from ..measure.measurement import Case, Point
+from .forward import nodes
 
 
 def unused(cls):
@@ -136,16 +136,17 @@ def replaced(case):
     for late in (False, True):
         held, names = {}, {}
 
-        def way(apply, cls, *args, held=held, late=late, **kwargs):
-            found = held_outside(cls, args)
-            given = [(t, t.detach().clone()) for _, t in tensors(args)]
-            result = apply(cls, *args, **kwargs)
-            for node in {t.grad_fn for _, t in tensors(result)} - {None}:
-                held[node] = held_outside(cls, (*args, *vars(node).values())) if late else found
-                held[node] = held[node] + on_ctx(node, None if late else given)
+        def way(method, cls, *given, held=held, late=late):
+            ctx, given = (given[0], given[1:]) if takes_ctx(cls) else (None, given)
+            found = held_outside(cls, given)
+            before = [(t, t.detach().clone()) for _, t in tensors(given)]
+            result = method(*((ctx, *given) if ctx is not None else given))
+            if ctx is not None:
+                held[ctx] = held_outside(cls, (*given, *vars(ctx).values())) if late else found
+                held[ctx] = held[ctx] + on_ctx(ctx, None if late else before)
             return result
 
-        with forgiving(), applied(way):
+        with forgiving(), methods("forward", way):
             run = case.subject.run(case.point.values)
             with read_as(held, names) if any(held.values()) else contextlib.nullcontext():
                 if case.fits_rows(case.rows_of(run)) and names:
@@ -160,15 +161,15 @@ def of_caches(case):
     """
     caches = {a: d for cls in case.subject.applied for a, d in caches_of(cls).items()}
 
-    def way(method, *args, **kwargs):
+    def way(method, cls, *given):
         for cache in caches.values():
             cache.clear()
-        return method(*args, **kwargs)
+        return method(*given)
 
     if any(caches.values()) and only_compute(case.subject.applied, caches=True):
         for late in (False, True):
-            emptied = backward_by(way) if late else contextlib.nullcontext()
-            with forgiving(), dicts_kept(caches.values()), applied(way), emptied:
+            emptied = methods("backward", way) if late else contextlib.nullcontext()
+            with forgiving(), dicts_kept(caches.values()), methods("forward", way), emptied:
                 if case.fits_rows(case.rows_of(case.subject.run(case.point.values))):
                     return [name for name, cache in caches.items() if cache]
     return []
@@ -204,7 +205,7 @@ def is_same(a, b):
 def read_as(held, names):
     """For a while, backward finds what is held for its node; names: of what is another."""
 
-    def way(method, node, *grads):
+    def way(method, cls, node, *grads):
         now = [(o, name, getattr(o, name), v) for o, name, v in held.get(node, ())]
         now = [(o, name, here, v) for o, name, here, v in now if not is_same(here, v)]
         names.update({name: None for _, name, *_ in now})
@@ -216,7 +217,7 @@ def read_as(held, names):
             for o, name, here, _ in now:
                 setattr(o, name, here)
 
-    return backward_by(way)
+    return methods("backward", way)
 
 
 def held_by(module):

@@ -8,20 +8,19 @@ import re
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..line.cuts import place_of
-from .examination import Trials
-from ..name.exceptions import told
-from ..name.factors import digits_in_words
-from .forward import FORWARD_NOT_FINITE
+from ..function.frames import STEPS, frame_of_a_step, place_of, source, watching
 from ..function.grain import Grain, dtype_of
-from ..measure.by_autograd import is_number
 from ..function.raised import CallError, forgiving
-from .reached import functions
-from ..report import TEXTS, brief, error, warning
-from ..measure.slopes import largest, position
-from ..function.frames import STEPS, frame_of_a_step, source, watching
 from ..function.subject import Subject
 from ..function.surroundings import OwnGenerators, draws
+from ..function.tensors import largest, position
+from ..measure.by_autograd import is_number
+from ..name.exceptions import told
+from ..name.factors import digits_in_words
+from ..report import TEXTS, brief, error, warning
+from .examination import Trials
+from .forward import FORWARD_NOT_FINITE
+from .reached import functions
 
 trial = Trials()
 

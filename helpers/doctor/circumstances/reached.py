@@ -8,11 +8,10 @@ import sys
 import textwrap
 import types
 
-from torch.autograd.function import BackwardCFunction
-
 from ..function.calls import place
-from ..report import note
+from ..function.private import BackwardCFunction
 from ..function.subject import graph
+from ..report import note
 
 NOT_REACHED = note(
     "not-reached",

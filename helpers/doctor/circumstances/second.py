@@ -4,22 +4,20 @@ import functools
 import re
 
 import torch
-from torch.autograd.function import BackwardCFunction
 
 from ..function.calls import Call, heard_by
-from .changes import is_real
-from ..line.cuts import CUT_OFF, Uncut, uncut
-from .examination import Trials, tolerance
-from ..name.exceptions import told
-from .forward import nodes
+from ..function.frames import is_float, variables_of
 from ..function.grain import Grain
+from ..function.private import BackwardCFunction
 from ..function.raised import CallError, forgiving, phase
-from ..report import error, note, warning
 from ..function.saved import saving
-from ..measure.screen import screen
-from ..measure.slopes import as_vector, shaped
-from ..function.frames import held
 from ..function.subject import graph
+from ..function.tensors import as_vector, shaped
+from ..measure.screen import screen
+from ..name.exceptions import told
+from ..report import CUT_OFF, error, note, warning
+from .examination import Trials, tolerance
+from .forward import nodes
 
 trial = Trials()
 
@@ -142,23 +140,17 @@ def reason(exam, values, right):
 
     right(): is it right now?
     """
-    with forgiving():
-        mode = Uncut()
-        with uncut(mode):
-            mended = right()
-        if mended and mode.sites:
-            words, places = zip(*mode.sites.values(), strict=True)
-            change = f"right if: {', and '.join(dict.fromkeys(words))}"
-            return {"look": "", "change": change, "place": ", and ".join(dict.fromkeys(places))}
+    if exam.line and (words := exam.line.uncut_if(right)):
+        return {"look": ""} | words
     calls = []
-    with heard_by(lambda *call: calls.append(Call.of(*call, 0))), forgiving():
+    with heard_by(lambda cls, args: calls.append(Call.of(cls, args, {}, 0))), forgiving():
         run = exam.subject.run(values)
         calls.clear()
         vs = [v.clone().requires_grad_() for v in exam.vs]
         exam.subject.backward(run, vs, create=True)
     for call in calls:
         fn, args, kwargs = call.again()
-        for f in type(exam)(fn, args, kwargs, True).report(exam.trials).findings:
+        for f in type(exam)(fn, args, kwargs, True, lines=exam.lines).report(exam.trials).findings:
             if f.severity == "error":
                 why = f" In `{call.cls.__name__}`, which backward applies: {f.message}"
                 return {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
@@ -172,7 +164,7 @@ def kept_of_forward(exam, values):
     found = {}
 
     def looks(saved, frame):
-        found.update({name: t for name, t in held(frame) if any(t is s for s in saved)})
+        found.update({name: t for name, t in variables_of(frame) if any(t is s for s in saved)})
         return saved
 
     with saving(looks):
@@ -181,4 +173,4 @@ def kept_of_forward(exam, values):
         if isinstance(node, BackwardCFunction):
             found.update({f"`ctx.{name}`": t for name, t in vars(node).items()})
     known = {t.data_ptr() for t in (*run.passed, *run.outputs)}
-    return [name for name, t in found.items() if is_real(t) and t.data_ptr() not in known]
+    return [name for name, t in found.items() if is_float(t) and t.data_ptr() not in known]

@@ -9,17 +9,16 @@ import traceback
 import torch
 from torch.autograd import Function, forward_ad
 
-from .examination import Trials
-from ..name.exceptions import told
-from .forward import nodes
 from ..function.raised import CallError, phase
-from .reached import unwatched
-from ..report import error, note
-from .rewritten import with_line
-from ..measure.slopes import as_vector, largest, position, slopes_along
-from ..function.subject import differentiable, tensors
 from ..function.surroundings import draws, reseed
+from ..function.tensors import as_vector, differentiable, largest, position, tensors
+from ..measure.slopes import slopes_along
+from ..name.exceptions import told
 from ..name.where import relation
+from ..report import error, note
+from .examination import Trials
+from .forward import nodes
+from .reached import unwatched
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__
@@ -68,7 +67,7 @@ NO_JVP = "must implement the jvp"
 
 @trial(unless=NOISY)
 def tangents(exam):
-    yield from with_line(exam, of_tangents, "jvp")
+    yield from exam.with_line(of_tangents, "jvp")
 
 
 def of_tangents(exam):
@@ -194,7 +193,7 @@ GENERATED = (
 
 @trial(unless=NOISY)
 def over_batches(exam):
-    yield from with_line(exam, of_batches, "vmap")
+    yield from exam.with_line(of_batches, "vmap")
 
 
 def of_batches(exam):

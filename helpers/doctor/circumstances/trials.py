@@ -1,16 +1,6 @@
 """All trials, in the order in which they are made."""
 
-from . import (
-    arguments,
-    backward,
-    circumstances,
-    derivative,
-    forward,
-    precision,
-    second,
-    transforms,
-)
+from . import arguments, backward, derivative, forward, handed, precision, second, transforms
 
-GROUPS = (forward, backward, derivative, arguments, circumstances, second, transforms,
-          precision)  # fmt: skip
+GROUPS = (forward, backward, derivative, arguments, handed, second, transforms, precision)
 TRIALS = [trial for group in GROUPS for trial in group.trial]

@@ -8,23 +8,12 @@ import sys
 import time
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from .private import Mode
 
 PER_ELEMENT = 7  # calls of forward, at least
 AN_OPERATION = 2000  # takes as long as so many elements of its output
-
-
-class Mode(TorchDispatchMode):
-    """A mode under which what is compiled is compiled, and which does not import the compiler."""
-
-    @classmethod
-    def ignore_compile_internals(cls):
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls):  # else it would, only to say that the mode is not compiled
-        return False
 
 
 class Work(Mode):
@@ -61,17 +50,18 @@ def shared(calls, inputs):
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))
 
 
-WITHOUT_LINES = []
+class Budget:
+    """What looking for lines may cost, in all: runs of the function, and seconds."""
 
+    def __init__(self, runs=2000, seconds=10.0):
+        self.runs, self.ends = runs, time.monotonic() + seconds
 
-@contextlib.contextmanager
-def without_lines():
-    """For a while, nobody asks which line to change."""
-    WITHOUT_LINES.append(True)
-    try:
-        yield
-    finally:
-        WITHOUT_LINES.pop()
+    def spend(self, runs=1):
+        self.runs -= runs
+
+    @property
+    def is_spent(self):
+        return self.runs <= 0 or time.monotonic() > self.ends
 
 
 SECONDS = 2.0

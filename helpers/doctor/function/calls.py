@@ -10,65 +10,17 @@ import linecache
 import os
 import sys
 import sysconfig
-import threading
 import types
 from inspect import Parameter
 
 import torch
-from torch.autograd.function import Function, _SingleLevelFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .subject import mapped, tensors
-
-LISTENERS = []
-LOCK = threading.RLock()
-CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
-
-
-def apply(cls, *args, **kwargs):
-    """Stands behind `Function.apply`, and so hears those, too, who have bound theirs before."""
-    heard = [hear(cls, args, kwargs) for hear in tuple(LISTENERS)]
-    try:
-        return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
-    except BaseException:
-        for take_back in filter(None, heard):
-            take_back()
-        raise
-
-
-@contextlib.contextmanager
-def heard_by(hear):
-    """For a while, in all threads, hear(cls, args, kwargs) runs before a Function is applied.
-
-    What it returns, if anything, is called if the Function raises.
-    """
-    with LOCK:
-        if not LISTENERS:
-            _SingleLevelFunction.apply = classmethod(apply)
-        LISTENERS.append(hear)
-    try:
-        yield
-    finally:
-        with LOCK:
-            LISTENERS.remove(hear)
-            if not LISTENERS:
-                del _SingleLevelFunction.apply
-
+from .private import methods, operator, transforming
+from .tensors import mapped, tensors
+from .variations import takes_ctx
 
 # --- which Function, and which call of it ---------------------------------------------------------
-
-
-def is_a_users(cls):
-    """Not one of PyTorch's own, and no wrapper of functorch's."""
-    own = cls.__module__ == "torch" or cls.__module__.startswith("torch.")
-    return issubclass(cls, Function) and (operator(cls) is not None or not own)
-
-
-def operator(cls):
-    """The operator of torch.library whose derivative this Function is, or None."""
-    if cls.__module__ != CUSTOM_OPS or "apply" in vars(cls):  # as it is for lists of tensors
-        return None
-    return inspect.getclosurevars(cls.forward).nonlocals.get("op")
 
 
 def full_name(cls):
@@ -149,7 +101,7 @@ class Call:
         shared = {
             k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
         }
-        given = ", ".join(brief(t) for _, t in tensors((args, kwargs)))
+        given = ", ".join(shaped_as(t) for _, t in tensors((args, kwargs)))
         with torch.no_grad(), _disable_current_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
             kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
@@ -168,6 +120,26 @@ class Call:
         values = [*self.args, *self.kwargs.values(), *vars(self.cls).values()]
         values = [getattr(v, "__func__", v) for v in values]  # of a static method
         return {id(t): t for value in values for t in held(value)}.values()
+
+
+def heard_by(hear):
+    """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
+
+    What it returns, if anything, is called if forward raises.
+    """
+
+    def way(method, cls, *given):
+        if transforming():
+            return method(*given)
+        take_back = hear(cls, given[takes_ctx(cls) :])
+        try:
+            return method(*given)
+        except BaseException:
+            if take_back:
+                take_back()
+            raise
+
+    return methods("forward", way, everywhere=True)
 
 
 class Again:
@@ -237,7 +209,7 @@ def globals_of(fn):
     return [value for value in named if isinstance(value, kinds)]
 
 
-def brief(tensor):
+def shaped_as(tensor):
     sizes = ", ".join(map(str, tensor.shape))
     return f"({sizes}) {tensor.dtype}".replace("torch.", "")
 

@@ -3,10 +3,9 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .budget import Mode
+from .private import Mode
 from .raised import CallError
-from ..measure.slopes import Dice, largest
-from .subject import tensors
+from .tensors import Dice, largest, tensors
 
 
 class Grain(Mode):

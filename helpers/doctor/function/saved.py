@@ -1,13 +1,10 @@
 """What forward saves, replaced for a while; and which gradients stay what they were."""
 
 import contextlib
-import os
 import sys
 
-import torch
-from torch.autograd.function import FunctionCtx
-
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+from .frames import HERE
+from .private import FunctionCtx
 
 
 @contextlib.contextmanager
@@ -39,15 +36,3 @@ def is_overwritten(subject):
     with saving(saves):
         subject.run(subject.values)
     return any(bool(((t != before) & (t == t)).any()) for t, before in kept)
-
-
-def others_stay(cases, gradients):
-    """Are the gradients that were right the same now? Through every output."""
-    point = cases[0].point
-    for o, vs in enumerate(point.vs):
-        pairs = zip(point.given(o)[0], gradients(o, vs[0]), strict=True)
-        for j, (before, after) in enumerate(pairs):
-            if (j, o) not in cases.wrong_through and before is not None:
-                if not torch.allclose(after, before, rtol=1e-6, atol=1e-9):
-                    return False
-    return True

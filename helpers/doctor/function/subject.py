@@ -8,13 +8,13 @@ import inspect
 import re
 
 import torch
-from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from .budget import calls_a_second, tell
+from .private import BackwardCFunction, FunctionCtx, methods
 from .raised import CallError, phase
-from ..measure.slopes import as_vector
-from .source import only_compute, own_grads
+from .source import only_compute
 from .surroundings import reseed
+from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
 
 SLOW = 50  # calls a second, or fewer
 
@@ -39,47 +39,6 @@ def announced(cls, name, note):
         yield
     finally:
         setattr(cls, name, method)
-
-
-def mapped(obj, name, visit):
-    """`obj` with every tensor in it replaced by visit(name, tensor).
-
-    In it: in its tuples, lists, dicts and dataclasses, however deep.
-    """
-    if isinstance(obj, torch.Tensor):
-        return visit(name, obj)
-    if isinstance(obj, (tuple, list)) and not isinstance(obj, torch.Size):
-        items = [mapped(item, f"{name}[{k}]", visit) for k, item in enumerate(obj)]
-        return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
-    if isinstance(obj, dict):
-        return {key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()}
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        result = copy.copy(obj)
-        for field in dataclasses.fields(obj):
-            item = mapped(getattr(obj, field.name), f"{name}.{field.name}", visit)
-            object.__setattr__(result, field.name, item)  # frozen, perhaps
-        return result
-    return obj
-
-
-def tensors(obj, name=""):
-    found = []
-    mapped(obj, name, lambda path, tensor: found.append((path, tensor)))
-    return found
-
-
-def differentiable(tensor):
-    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
-    return dense and tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
-
-
-def has_gradient(output):
-    return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
-
-
-def has_memory(tensor):
-    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
-    return dense and tensor.untyped_storage().nbytes() > 0
 
 
 @dataclasses.dataclass
@@ -375,3 +334,12 @@ class Subject:
 
     def gradients(self, values, vs):
         return self.backward(self.run(values), vs)
+
+
+def own_grads():
+    """For a while, no backward is handed what others are handed, too."""
+
+    def way(method, cls, ctx, *grads):
+        return method(ctx, *(None if grad is None else grad.clone() for grad in grads))
+
+    return methods("backward", way)

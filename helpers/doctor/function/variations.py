@@ -1,48 +1,13 @@
 """Functions that are applied in another way, in this thread, for a while; with other numbers."""
 
-import contextlib
 import copy
 import functools
 import inspect
-import threading
 
-from torch.autograd.function import Function, _SingleLevelFunction
+import torch
+from torch.autograd.function import Function
 
-from ..measure.slopes import is_mask, with_one_less
-
-WAYS = []  # (thread, way)
-
-
-def in_these_ways(ways, cls, *args, **kwargs):
-    if not ways:
-        return super(_SingleLevelFunction, cls).apply(*args, **kwargs)
-    return ways[-1](functools.partial(in_these_ways, ways[:-1]), cls, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def applied(way):
-    """For a while, in this thread, way(apply, cls, *args, **kwargs) applies a Function.
-
-    Whoever listens does not hear of it.
-    """
-    before, ours = vars(_SingleLevelFunction).get("apply"), (threading.get_ident(), way)
-
-    def apply(cls, *args, **kwargs):
-        ways = [way for thread, way in WAYS if thread == threading.get_ident()]
-        if not ways and before:
-            return before.__func__(cls, *args, **kwargs)
-        return in_these_ways(ways, cls, *args, **kwargs)
-
-    _SingleLevelFunction.apply = classmethod(apply)
-    WAYS.append(ours)
-    try:
-        yield
-    finally:
-        WAYS.remove(ours)
-        if before is None:
-            del _SingleLevelFunction.apply
-        else:
-            _SingleLevelFunction.apply = before
+from .private import methods
 
 
 def another(number):
@@ -52,13 +17,20 @@ def another(number):
 def with_another_number(fn, cls, k, *args, **kwargs):
     """fn(*args, **kwargs), but the Function receives another number as its argument k."""
 
-    def way(apply, of, *args, **kwargs):
-        if of is cls:
-            args = with_defaults(cls, args)
-            args = (*args[:k], another(args[k]), *args[k + 1 :])
-        return apply(of, *args, **kwargs)
+    def changed(values):
+        values = with_defaults(cls, values)
+        return (*values[:k], another(values[k]), *values[k + 1 :])
 
-    with applied(way):
+    def forward(method, of, *given):
+        if of is not cls:
+            return method(*given)
+        first = given[: takes_ctx(cls)]
+        return method(*first, *changed(given[len(first) :]))
+
+    def setup_context(method, of, ctx, inputs, output):
+        return method(ctx, changed(inputs) if of is cls else inputs, output)
+
+    with methods("forward", forward), methods("setup_context", setup_context):
         return fn(*args, **kwargs)
 
 
@@ -66,14 +38,19 @@ def numbers_of(do):
     """{(Function, k): number} of arguments of the Functions that do() applies."""
     found = {}
 
-    def way(apply, cls, *args, **kwargs):
-        values = enumerate(with_defaults(cls, args))
+    def way(method, cls, *given):
+        values = enumerate(with_defaults(cls, given[takes_ctx(cls) :]))
         found.update({(cls, k): value for k, value in values if type(value) in (float, int)})
-        return apply(cls, *args, **kwargs)
+        return method(*given)
 
-    with applied(way):
+    with methods("forward", way):
         do()
     return found
+
+
+def takes_ctx(cls):
+    """Is ctx the first argument of its forward?"""
+    return inspect.unwrap(cls.setup_context) is Function.setup_context
 
 
 def with_defaults(cls, args):
@@ -81,7 +58,7 @@ def with_defaults(cls, args):
     defaults = getattr(forward, "__defaults__", None) or ()
     if defaults:
         missing = forward.__code__.co_argcount - len(args)
-        missing -= cls.setup_context is Function.setup_context  # ctx
+        missing -= takes_ctx(cls)
         args += defaults[len(defaults) - missing :] if missing <= len(defaults) else ()
     return args
 
@@ -153,3 +130,17 @@ def of_fewer(subject, size=None):
         other.tensors = fewer + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
         yield other
+
+
+def is_mask(tensor):
+    """Is it true, or 1, in several places, and otherwise false, or 0?"""
+    if tensor.layout is not torch.strided or tensor.dtype not in (torch.bool, torch.float64):
+        return False
+    return bool(((tensor == 0) | (tensor == 1)).all()) and tensor.sum().item() > 1
+
+
+def with_one_less(mask):
+    """The mask without its last element."""
+    mask = mask.clone(memory_format=torch.contiguous_format)
+    mask.view(-1)[mask.view(-1).nonzero()[-1]] = 0
+    return mask

@@ -6,15 +6,14 @@ It is asked for all elements at once, where differences need four calls of forwa
 import contextlib
 
 import torch
-from torch.autograd.function import Function, FunctionCtx
 from torch.overrides import TorchFunctionMode
 
-from ..function.variations import applied
-from ..function.calls import is_a_users
-from ..line.cuts import CUTS
+from ..function.private import is_a_users, methods
 from ..function.raised import forgiving
-from .slopes import Dice, as_vector, shaped
+from ..function.tensors import Dice, as_vector, mapped, shaped, tensors
+from ..function.variations import takes_ctx
 
+DETACHING = torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__
 DIRECTIONS, ALONE = 2, 3  # in which differences are taken: of all elements, of one
 SURE = 1e-7  # of what is summed, by which the two may differ
 
@@ -24,7 +23,7 @@ class Plain(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         with torch.enable_grad():
-            if func in CUTS and is_number(args[0]):
+            if func in DETACHING and is_number(args[0]):
                 return args[0].view_as(args[0])
             return func(*args, **(kwargs or {}))
 
@@ -34,28 +33,45 @@ def is_number(value):
 
 
 @contextlib.contextmanager
-def as_plain_code(call, mode):
-    """In this thread, what a Function's forward computes is differentiated by autograd.
+def as_plain_code():
+    """In this thread, the backward of a user's Function is what autograd makes of its forward."""
+    made, last = {}, []  # {ctx: (outputs, leaves)}
 
-    call(Function, args, kwargs): what forward returns, under this mode
-    """
-    inside = []
-
-    def way(apply, cls, *args, **kwargs):
+    def forward(method, cls, *given):
         if not is_a_users(cls):
-            return apply(cls, *args, **kwargs)
-        ctx = FunctionCtx()
-        ctx.needs_input_grad = tuple(torch.is_tensor(a) and a.requires_grad for a in args)
-        first = () if cls.setup_context is not Function.setup_context else (ctx,)
-        inside.append(cls)
-        with torch.enable_grad(), contextlib.nullcontext() if inside[1:] else mode:
-            try:
-                return call(cls, (*first, *args), kwargs)
-            finally:
-                inside.pop()
+            return method(*given)
+        first, given = given[: takes_ctx(cls)], given[takes_ctx(cls) :]
+        leaves = [a.detach().requires_grad_() if is_number(a) and a.requires_grad else None
+                  for a in given]  # fmt: skip
+        with torch.enable_grad():
+            pairs = zip(given, leaves, strict=True)
+            result = method(*first, *(a if leaf is None else leaf.clone() for a, leaf in pairs))
+        if first:
+            made[first[0]] = tensors(result), leaves
+        else:
+            last.append((tensors(result), leaves))
+        return mapped(result, "", lambda _, t: t.detach())
 
-    with applied(way):
-        yield
+    def setup_context(method, cls, ctx, *given):
+        if last:
+            made[ctx] = last.pop()
+        return method(ctx, *given)
+
+    def backward(method, cls, ctx, *grads):
+        if ctx not in made:
+            return method(ctx, *grads)
+        (outputs, leaves), wanted = made[ctx], [x for x in made[ctx][1] if x is not None]
+        pairs = [(y, g) for (_, y), g in zip(outputs, grads, strict=False)
+                 if y.requires_grad and g is not None]  # fmt: skip
+        found = iter([None] * len(wanted))
+        if pairs:
+            ys, gs = zip(*pairs, strict=True)
+            found = iter(torch.autograd.grad(ys, wanted, gs, True, True, allow_unused=True))
+        return tuple(None if leaf is None else next(found) for leaf in leaves)
+
+    with methods("forward", forward), methods("setup_context", setup_context):
+        with methods("backward", backward):
+            yield
 
 
 def by_autograd(point, i, elements):
@@ -68,8 +84,8 @@ def by_autograd(point, i, elements):
         return None
     if subject.applied and not subject.only_computes:  # what it keeps elsewhere would have a graph
         return None
-    with forgiving():
-        with Plain(), as_plain_code(forward_of, contextlib.nullcontext()):
+    with forgiving(), as_plain_code():
+        with Plain():
             run = subject.run(point.values)
         if not all(map(torch.equal, map(as_vector, run.outputs), point.y0)):
             return None
@@ -85,10 +101,6 @@ def by_autograd(point, i, elements):
             found.append((value, error, trusted, jacobian[:, elements] if is_few else None))
         return found
     return None
-
-
-def forward_of(cls, args, kwargs):
-    return cls.forward(*args, **kwargs)
 
 
 def graded(run, i, o, vs):

@@ -6,15 +6,15 @@ import copy
 import torch
 from torch import nn
 
-from .measurement import Case, Point
 from ..function.raised import CallError, forgiving
-from .slopes import Dice
+from ..function.tensors import Dice
+from .measurement import Case, Point
 
-FEW, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
+CORNER, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
 FEWER = 4, 3, 6, 5  # of what is not large, but slow
 
 
-def in_a_corner(exam, case, sizes=FEW):
+def in_a_corner(exam, case, sizes=CORNER):
     """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
 
     Sizes that forward insists on stay, as of what it views in another shape.

@@ -2,8 +2,8 @@
 
 import torch
 
+from ..function.tensors import largest, position
 from ..report import brief, note
-from .slopes import largest, position
 
 KINK = note(
     "kink",

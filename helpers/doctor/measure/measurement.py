@@ -8,11 +8,12 @@ import math
 
 import torch
 
-from ..function.variations import of_fewer, with_other_arguments, with_other_buffers
-from .by_autograd import by_autograd
 from ..function.raised import CallError
-from .slopes import Dice, as_vector, largest, position, scale, shaped, slopes_along
+from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
+from ..function.variations import of_fewer, with_other_arguments, with_other_buffers
 from ..name.where import relation
+from .by_autograd import by_autograd
+from .slopes import slopes_along
 
 INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 SIZES = 4  # at which it is examined, at most

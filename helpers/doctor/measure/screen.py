@@ -6,7 +6,8 @@ import math
 import torch
 
 from ..circumstances.reached import unwatched
-from .slopes import Slope, as_vector, largest, shaped, slopes_along
+from ..function.tensors import as_vector, largest, shaped
+from .slopes import Slope, slopes_along
 
 MANY = 16  # inputs
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..measure.measurement import FEW
 from ..function.raised import CallError
+from ..function.tensors import largest, of_the_same_kind
+from ..measure.measurement import FEW
 from ..report import TEXTS, Text, brief, error
-from ..measure.slopes import largest, of_the_same_kind
 from .where import Spots, named, rule, sizes_of, subsets, value_of
 
 

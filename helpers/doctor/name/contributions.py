@@ -4,11 +4,11 @@ import itertools
 
 import torch
 
+from ..function.tensors import largest, scale
+from ..report import MEANT, brief
 from .cases import Causes
 from .factors import POWERS
 from .places import turns
-from ..report import MEANT, brief
-from ..measure.slopes import largest, scale
 from .where import Spots, of_elements, relation, rule, sizes_of, slices
 
 cause = Causes()

@@ -4,11 +4,11 @@ import math
 
 import torch
 
-from .cases import Cases, Causes
-from ..measure.measurement import same
 from ..function.grain import Grain
+from ..function.tensors import largest
+from ..measure.measurement import same
 from ..report import MEANT, brief
-from ..measure.slopes import largest
+from .cases import Cases, Causes
 from .where import value_of
 
 cause = Causes()

@@ -5,11 +5,11 @@ import math
 
 import torch
 
+from ..function.tensors import largest
+from ..report import MEANT, brief
 from .cases import Causes
 from .contributions import factor_missing
 from .factors import is_flat
-from ..report import MEANT, brief
-from ..measure.slopes import largest
 from .where import BRANCH, FORMULA, named, of_elements, subsets
 
 cause = Causes()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..function.tensors import position
 from ..report import brief, error
-from ..measure.slopes import position
 
 BRANCH = "masks, branches and bounds, and the formula there"
 PARTLY_RIGHT = error(

@@ -122,7 +122,3 @@ def main(argv=None):
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
     print(report)
     return 0 if report.ok else 1 if report.examined else 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -31,15 +31,16 @@ from dataclasses import dataclass, field
 import torch
 from torch._subclasses import FakeTensor
 
-from ..function.calls import LOCK, Call, autocasts, full_name, heard_by, is_a_users, kind, operator, pattern
-from ..function.budget import progress
 from ..circumstances.examination import Examination
 from ..circumstances.forward import NOT_EXAMINED
-from ..function.raised import of_a_signal
-from ..report import SEVERITIES, Report, WrongGradientError
-from ..function.subject import tensors
-from ..function.surroundings import undisturbed
 from ..circumstances.trials import TRIALS
+from ..function.budget import progress
+from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
+from ..function.private import LOCK, is_a_users, operator
+from ..function.raised import of_a_signal
+from ..function.surroundings import undisturbed
+from ..function.tensors import tensors
+from ..report import SEVERITIES, Report, WrongGradientError
 
 TOO_LARGE = "too large for max_bytes"
 TOO_MANY = "more patterns than max_patterns"
@@ -205,7 +206,7 @@ class Rounds:
 
     # --- while the program runs -------------------------------------------------------------------
 
-    def hear(self, cls, args, kwargs):
+    def hear(self, cls, args):
         if EXAMINING or not is_a_users(cls):
             return
         with LOCK:
@@ -214,7 +215,7 @@ class Rounds:
             record = self.known[cls]
             if record is not None:
                 record.calls += 1
-                return self.note(record, cls, args, kwargs)
+                return self.note(record, cls, args, {})
 
     def record(self, cls):
         name, op = full_name(cls), operator(cls)
