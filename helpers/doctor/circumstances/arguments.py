@@ -8,9 +8,9 @@ from ..function.raised import CallError, forgiving
 from ..function.source import only_compute
 from ..function.tensors import Dice
 from ..function.variations import with_other_arguments
-from ..measure.measurement import Case, Point
+from ..measure.measurement import Measurement, Point
 from ..measure.screen import is_large, screen
-from ..name.cases import Cases
+from ..name.measurements import Measurements
 from ..report import error
 from .examination import Trials
 from .kept import caches_of, dicts_kept
@@ -73,7 +73,7 @@ def of_another(exam, other, caches):
                           exam.tolerance, point.y0, 1)  # fmt: skip
     wrong = {io for io, verdict in verdicts.items() if verdict == "wrong"}
     for i, o in sorted(wrong):
-        case = Case(point, i, o, exam.tolerance)
+        case = Measurement(point, i, o, exam.tolerance)
         if case.wrong.any():
             words = {"seen": case.evidence, "what": other.what}
             with forgiving():  # the given arguments may make other outputs
@@ -84,7 +84,7 @@ def of_another(exam, other, caches):
 
 def mended(exam, case, wrong):
     """The words for the edit that makes it right, and leaves it so with the given arguments."""
-    cases, point = Cases([case]), Point(exam.subject, exam.subject.values, Dice())
+    cases, point = Measurements([case]), Point(exam.subject, exam.subject.values, Dice())
     cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
-    cases.all, cases.whole = [cases], [Case(point, case.i, case.o, case.tolerance)]
+    cases.all, cases.whole = [cases], [Measurement(point, case.i, case.o, case.tolerance)]
     return exam.line.find(cases, exam.budget)

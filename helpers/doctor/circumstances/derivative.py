@@ -14,12 +14,12 @@ from ..function.saved import is_overwritten
 from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.corner import CORNER, FEWER, in_a_corner
 from ..measure.kinks import KINK, kink
-from ..measure.measurement import Case, Point
+from ..measure.measurement import Measurement, Point
 from ..measure.screen import agrees, is_large, screen
-from ..name.cases import Cases
 from ..name.causes import CAUSES
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.factors import grad_output_ignored, gradient_out_of_place
+from ..name.measurements import Measurements
 from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
 from .apart import apart
 from .examination import Trials
@@ -118,7 +118,7 @@ def derivative_of_forward(exam):
         if len(wrong.get((i, o), ())) < at_once and i in inputs[:number]:
             point.limit = min(point.limit, limit)
             try:
-                case = Case(point, i, o, exam.tolerance)
+                case = Measurement(point, i, o, exam.tolerance)
             except CallError as raised:
                 if raised.phase != "forward":
                     raise
@@ -126,7 +126,7 @@ def derivative_of_forward(exam):
                     yield TEXTS["gradient-wrong"](subject.inputs[i], exam.run.names[o])
                 return
             if verdict == "wrong" and not (case.wrong.any() or case.sparse):
-                case = Case(louder(), i, o, exam.tolerance)
+                case = Measurement(louder(), i, o, exam.tolerance)
             if is_symmetric(case.x) and right_if_symmetric(point, case):
                 symmetric.add(i)
                 continue
@@ -147,7 +147,7 @@ def derivative_of_forward(exam):
         yield NOT_EXAMINED(what=what, why=f"element by element, that would take long{advice}")
     found, within = {}, None
     known_wrong = {io for *_, io, verdict in to_judge if verdict == "wrong"} | set(wrong) | unknown
-    of_all = {io: Cases(by_point.values()) for io, by_point in wrong.items()}
+    of_all = {io: Measurements(by_point.values()) for io, by_point in wrong.items()}
     # What explains a gradient that is not zero may explain that another one is.
     for io, cases in sorted(of_all.items(), key=lambda item: not item[1][0].given.any()):
         cases.elsewhere = io in right_here and len(points) > 1
@@ -292,7 +292,7 @@ def size_of(case):
 
 def part_of(whole, corner):
     """The cases of this corner."""
-    cases = Cases([corner])
+    cases = Measurements([corner])
     cases.wrong, cases.wrong_through = whole.wrong, whole.wrong_through
     cases.all, cases.whole = [cases], whole
     return cases

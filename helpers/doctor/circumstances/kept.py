@@ -12,7 +12,7 @@ from ..function.saved import saving
 from ..function.source import is_of_ctx, nodes_of, only_compute
 from ..function.tensors import Dice, tensors
 from ..function.variations import takes_ctx
-from ..measure.measurement import Case, Point
+from ..measure.measurement import Measurement, Point
 from .forward import nodes
 
 
@@ -251,7 +251,7 @@ def of_the_first_call(exam, case):
     """Words for what a module keeps of its first call, if a fresh copy has the right gradient."""
     fresh = exam.before_calls()
     before = held_by(fresh.scope.module)
-    anew = Case(Point(fresh, case.point.values, Dice()), case.i, case.o, case.tolerance)
+    anew = Measurement(Point(fresh, case.point.values, Dice()), case.i, case.o, case.tolerance)
     where = new_in(fresh, before)
     return {"where": where} if where and anew.trusted.any() and not anew.wrong.any() else None
 
@@ -266,5 +266,5 @@ def right_with_copies(exam, case):
 
     with saving(copies):
         point = Point(exam.subject, case.point.values, exam.dice)
-        right = not Case(point, case.i, case.o, exam.tolerance).wrong.any()
+        right = not Measurement(point, case.i, case.o, exam.tolerance).wrong.any()
     return ", and ".join(places) if right else None

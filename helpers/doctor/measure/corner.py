@@ -8,7 +8,7 @@ from torch import nn
 
 from ..function.raised import CallError, forgiving
 from ..function.tensors import Dice
-from .measurement import Case, Point
+from .measurement import Measurement, Point
 
 CORNER, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it
 FEWER = 4, 3, 6, 5  # of what is not large, but slow
@@ -29,7 +29,7 @@ def in_a_corner(exam, case, sizes=CORNER):
     if not few or not runs_with(subject, whole, few, exam):
         return None
     with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
-        found = Case(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
+        found = Measurement(Point(subject, subject.values, Dice()), case.i, case.o, case.tolerance)
         return found if found.wrong.any() else None
     return None
 

@@ -143,7 +143,7 @@ class Point:
         return low
 
 
-class Case:
+class Measurement:
     """The gradient of output o with respect to input i at one point, as given and as expected.
 
     given: (3, all elements of the input), a row for each v; sampled: the same for those elements
@@ -206,7 +206,7 @@ class Case:
         point.vs = [[made(v) for v in vs] if o == self.o else vs for o, vs in enumerate(point.vs)]
         point.known, point.returned = {}, {}
         point.limit = min(point.limit, FEW) if self.sparse else point.limit
-        return Case(point, self.i, self.o, self.tolerance)
+        return Measurement(point, self.i, self.o, self.tolerance)
 
     @property
     def is_right(self):
@@ -349,7 +349,7 @@ class Case:
         """The same at another point; elements: at most so many of them."""
         point = Point(subject, values, Dice())
         point.limit = min(point.limit, elements or point.limit)
-        return Case(point, self.i, self.o, self.tolerance)
+        return Measurement(point, self.i, self.o, self.tolerance)
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number, of masks and buffers."""

@@ -6,8 +6,8 @@ import torch
 
 from ..function.tensors import largest, scale
 from ..report import MEANT, brief
-from .cases import Causes
 from .factors import POWERS
+from .measurements import Causes
 from .places import turns
 from .where import Spots, of_elements, relation, rule, sizes_of, slices
 

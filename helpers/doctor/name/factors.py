@@ -8,7 +8,7 @@ from ..function.grain import Grain
 from ..function.tensors import largest
 from ..measure.measurement import same
 from ..report import MEANT, brief
-from .cases import Cases, Causes
+from .measurements import Causes, Measurements
 from .where import value_of
 
 cause = Causes()
@@ -135,7 +135,7 @@ def number_missing(cases):
             continue  # it may be that which is missing
         for power, lacks in POWERS if (name := f"`{x}`") in c.subject.numbers else ():
             if cases.is_factor(value**power) and all(
-                Cases([v]).is_factor(v.subject.numbers[name] ** power) for v in c.varied()
+                Measurements([v]).is_factor(v.subject.numbers[name] ** power) for v in c.varied()
             ):  # fmt: skip
                 return {"lacks": lacks, "what": f"{name} = {brief(value)}", "rest": ""}
     return False

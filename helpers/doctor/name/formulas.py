@@ -7,9 +7,9 @@ import torch
 
 from ..function.tensors import largest
 from ..report import MEANT, brief
-from .cases import Causes
 from .contributions import factor_missing
 from .factors import is_flat
+from .measurements import Causes
 from .where import BRANCH, FORMULA, named, of_elements, subsets
 
 cause = Causes()

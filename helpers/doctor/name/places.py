@@ -4,8 +4,8 @@ import itertools
 
 import torch
 
-from .cases import Causes
 from .factors import whose
+from .measurements import Causes
 from .where import named, subsets
 
 cause = Causes()

@@ -37,7 +37,7 @@ class Causes(list):
         return register
 
 
-class Cases(tuple):
+class Measurements(tuple):
     """One wrong gradient at those points, one or two, at which it is wrong.
 
     elsewhere: is it right at the given point?
@@ -135,8 +135,8 @@ class Cases(tuple):
 
     def each(self):
         """Each case alone, and the first where the values stand in another order, if they can."""
-        yield from (Cases([c]) for c in self)
-        yield from (Cases([c]) for c in filter(None, [self.again]))
+        yield from (Measurements([c]) for c in self)
+        yield from (Measurements([c]) for c in filter(None, [self.again]))
 
     @functools.cached_property
     def through(self):
