@@ -45,12 +45,13 @@ class Code(Source):
 
     cls:    the Function that it is part of, or None
     up:     {node: the node in which it is}; values: those that may have a number for a value
+    factors: by which all of a gradient is off, if it is known
     parts, literals: expressions and numbers that stand here and in the Function's other methods
     """
 
     def __init__(self, fn, cls=None):
         super().__init__(inspect.unwrap(fn))
-        self.cls, self.bytes = cls, self.text.encode()
+        self.cls, self.bytes, self.factors = cls, self.text.encode(), ()
         self.starts = [0]
         for line in self.bytes.split(b"\n"):
             self.starts.append(self.starts[-1] + len(line) + 1)
@@ -127,9 +128,10 @@ class Code(Source):
         while True:
             old, up = self.of(node), self.up[node]
             bare = isinstance(node, (ast.Name, ast.Constant, ast.Slice, ast.keyword))
+            bare |= isinstance(up, ast.Subscript) and up.slice is node
             called = isinstance(up, ast.Call) and up.func is node
             plain = line.count(old) == 1 and not (bare or called or isinstance(up, ast.Attribute))
-            if not isinstance(up, (ast.expr, ast.keyword, ast.Slice)) or plain:
+            if not isinstance(up, (ast.expr, ast.keyword)) or plain:
                 break
             node = up
         start, end = self.span(node)

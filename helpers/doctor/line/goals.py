@@ -42,13 +42,27 @@ def first_that_holds(edits, budget, fits, *more):
 
 
 def in_place(edits, test):
-    """test(), while the edits stand in their functions; False if that raises."""
+    """test(), while the edits stand in their functions; False if that, or one of these, raises."""
+    raised = []
     with forgiving(), contextlib.ExitStack() as stack:
         for code in dict.fromkeys(edit.code for edit in edits):
             text = code.with_puts([put for e in edits if e.code is code for put in e.puts])
-            stack.enter_context(running(code.fn, code.compiled(text)))
-        return test()
+            stack.enter_context(running(code.fn, noting(code.compiled(text), raised)))
+        return test() and not raised
     return False
+
+
+def noting(fn, raised):
+    """The function, which notes that it raised, for a trial may accept that."""
+
+    def noted(*args, **kwargs):
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    return noted
 
 
 # --- right if: backward is edited until its gradient is right -------------------------------------
@@ -62,6 +76,8 @@ def right_if(measurements, budget, few):
     subject = measurements[0].subject
     codes = [*filter(computes, backward_codes(subject)), *saving_codes(subject)]
     stays = others_of(measurements)
+    for code in codes:
+        code.factors = [measurements.factor] if type(measurements.factor) is float else ()
 
     def fits():
         return is_right(measurements[:1]) and is_right(measurements[1:]) and stays()

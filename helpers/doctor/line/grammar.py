@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..report import exact
 from .edits import Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
@@ -170,8 +171,9 @@ def other_constants(site):
         values = (-n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4, n + 1, n - 1, 10 * n)
         yield from map(repr, dict.fromkeys((*written(site), *values, 1.0, 0.5, 2.0)))
     if isinstance(n, (int, float)) and not isinstance(n, bool):
-        kind = int if isinstance(n, int) else (int, float)
-        yield from (name for name, v in site.hand.items() if type(v) is int or type(v) is kind)
+        yield from (exact(n / f) for f in site.code.factors if n)
+        kinds = (int,) if isinstance(n, int) else (int, float)
+        yield from (name for name, v in site.hand.items() if type(v) in kinds)
 
 
 def written(site):
@@ -201,6 +203,29 @@ def exchanged(site):
     for a, b in pairs:
         if site.code.of(a) != site.code.of(b):
             yield (*site.code.span(a), site.of(b)), (*site.code.span(b), site.of(a))
+
+
+def without_one(site):
+    """Of several dimensions, all but one, or one more."""
+    some = [site.code.of(n) for n in site.node.elts]
+    if len(some) > 1 and all(is_whole(n) for n in site.node.elts):
+        yield from (f"({', '.join((*some[:k], *some[k + 1 :]))},)" for k in range(len(some)))
+    if 0 < len(some) < 4 and all(is_whole(n) for n in site.node.elts):
+        yield from (f"({', '.join((*some, str(d)))})" for d in (0, 1, 2, -1) if str(d) not in some)
+
+
+def is_whole(node):
+    node = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def from_the_other_end(site):
+    match site.node:
+        case ast.Call(func=ast.Attribute(value=a, attr="cumsum" | "cumprod"), args=[d, *_]):
+            d = site.code.of(d)
+            torch_s = isinstance(a, ast.Name) and a.id == "torch"
+            a, d = (d, site.code.of(site.node.args[1])) if torch_s else (site.of(a), d)
+            yield f"{a}.flip({d}).cumsum({d}).flip({d})"
 
 
 def other_views(site):
@@ -266,6 +291,8 @@ EXPRESSIONS = [
     Row("letters of an einsum", (ast.Constant,), other_letters),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), other_slices),
+    Row("a dimension left out, or one more", (ast.Tuple,), without_one),
+    Row("from the other end", (ast.Call,), from_the_other_end),
     Row("another view, or a sum", VALUE, other_views),
     Row("another power, or a function", NAME, other_powers),
     Row("what a normalisation passes on", NAME, of_a_projection),
@@ -304,7 +331,7 @@ def operands(code, hand):
         n for n, v in hand.items() if kind_of(v) in ("number", "int", "float", "bool", "index")
     ]
     tensors = [n for n in names if torch.is_tensor(hand[n])]
-    found = dict.fromkeys(names)
+    found = dict.fromkeys([*names, "2", "0.5"])
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
             text = ast.unparse(part)
@@ -314,7 +341,7 @@ def operands(code, hand):
             for a in [of or part.args[0]] if name in DERIVATIVES and (of or part.args) else ():
                 found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
-    found |= {f"{n}.numel()": None for n in tensors} | {"2": None, "0.5": None}
+    found |= {f"{n}.numel()": None for n in tensors}
     forms = [f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS]
     return [*list(found)[:MOST], *forms[:MOST]]
 
