@@ -201,7 +201,7 @@ class Foresight:
             for order, (template, change) in enumerate(changes.items()):
                 left = (self.target[:, None] - change).norm(dim=0) / self.target.norm()
                 for k in (left < HOPELESS).nonzero()[:, 0].tolist() if texts else ():
-                    new = fit(template.format(at.atom, texts[k]), at)
+                    new = fit(template.format(at.of(at.node), texts[k]), at)
                     puts = ((*code.span(site.node), new),)
                     yield left[k].item(), Edit(code, site.node, puts, row=AROUND_ROW + order)
 
