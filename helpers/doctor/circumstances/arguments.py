@@ -9,8 +9,8 @@ from ..function.source import only_compute
 from ..function.tensors import Dice
 from ..function.variations import with_other_arguments
 from ..measure.measurement import Measurement, Point
+from ..measure.measurements import Measurements
 from ..measure.screen import is_large, screen
-from ..name.measurements import Measurements
 from ..report import error
 from .examination import Trials
 from .kept import caches_of, dicts_kept

@@ -15,17 +15,19 @@ from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.corner import CORNER, FEWER, in_a_corner
 from ..measure.kinks import KINK, kink
 from ..measure.measurement import Measurement, Point
-from ..measure.screen import agrees, is_large, screen
-from ..name.causes import CAUSES
+from ..measure.measurements import Measurements
+from ..measure.screen import is_large, screen
+from ..measure.slopes import agrees
+from ..name import named
 from ..name.exceptions import SAVED_MODIFIED
-from ..name.factors import grad_output_ignored, gradient_out_of_place
-from ..name.measurements import Measurements
+from ..name.whole import grad_output_ignored, gradient_out_of_place
 from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
 from .apart import apart
 from .examination import Trials
 from .forward import NOT_EXAMINED, nodes
 from .handed import has_own_nodes
 from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced, right_with_copies
+from .reached import unwatched
 
 trial = Trials()
 
@@ -81,11 +83,12 @@ def derivative_of_forward(exam):
                 screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
                 point.y0, 1 if p else 2,
             )  # fmt: skip
-            try:
-                verdicts, doubts, factors = judge()
-            except CallError:
-                symmetric |= {i for i, v in enumerate(values) if is_symmetric(v)}
-                verdicts, doubts, factors = judge(symmetric=True)
+            with unwatched():
+                try:
+                    verdicts, doubts, factors = judge()
+                except CallError:
+                    symmetric |= {i for i, v in enumerate(values) if is_symmetric(v)}
+                    verdicts, doubts, factors = judge(symmetric=True)
         except CallError as raised:
             if p == 0 and raised.phase != "forward":
                 raise
@@ -209,13 +212,13 @@ def reads_one_triangle(exam, i):
 def right_if_symmetric(point, case):
     """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
     turned = case.given.reshape(-1, *case.shape).mT.reshape(case.given.shape)
-    if case.wrong.any() and case.fits(turned[:, case.elements]):
+    if case.wrong.any() and case.fits(turned):
         return False
     u = point.dice.direction(case.x, symmetric=True)
     slope, v = point.slopes(case.i, u)[case.o], as_vector(case.vs[0])
     given = as_vector(point.given(case.o)[0][case.i])
     products, floor = given * as_vector(u), max(1e-11, point.subject.eps)
-    return agrees(v, slope, products, case.tolerance, point.y0[case.o], floor)
+    return agrees(v, slope, products, case.tolerance, floor * (v * point.y0[case.o]).norm())
 
 
 def points_of(exam):
@@ -233,7 +236,7 @@ def diagnosis(exam, cases, within):
     """(text, input, evidence, words) for a wrong gradient; within: of a Function that is part of it"""
     case = cases[0]
     if not exam.faithful:
-        if case.given.any() and grad_output_ignored(cases):
+        if case.given.any() and grad_output_ignored(cases) is not None:
             return TEXTS["grad-output-ignored"], case.input, {}, {"only": ""}
         if words := gradient_out_of_place(cases, faithful=False):
             return TEXTS["out-of-place"], case.input, {}, words
@@ -243,7 +246,9 @@ def diagnosis(exam, cases, within):
     if not case.wrong.any():
         return TEXTS["gradient-wrong"], case.input, {}, {}
     eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_float(t)], default=0.0)
-    if eps > exam.precision and all(c.fits_to(10 * eps) for c in cases):
+    if eps > exam.precision and not any(
+        Measurement(c.point, c.i, c.o, 10 * eps).wrong.any() for c in cases
+    ):
         return STORED_COARSELY, case.input, {}, {"dtype": brief(dtype_of(eps))}
     stale = exam.run.stale or is_overwritten(exam.subject)
     if stale and case.evidence and (place := right_with_copies(exam, case)):
@@ -273,7 +278,7 @@ def diagnosis(exam, cases, within):
         if text.code in COARSE and there.code not in COARSE:
             cases, case, text, words = corner, corner[0], there, its_words
             seen = {IN_A_CORNER: list(case.shape)}
-    words = {"meant": MEANT if case.identity else "", **words}
+    words = {"meant": MEANT if case.is_identity else "", **words}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
     if exam.line and (not sharp or is_long(exam)):
         words |= exam.line.find(corner or cases, exam.budget, few=sharp)
@@ -316,13 +321,6 @@ VAGUE = (  # which say what the gradient is, but not what to write
     "right-only-for-ones", "scaled", "scaled-along", "shifted", "sum-for-mean", "swapped",
     "term-missing", "term-off",
 )  # fmt: skip
-
-
-def named(cases):
-    """The text and the words of the first cause that fits."""
-    for cause in CAUSES:
-        if words := cause.test(cases):
-            return cause.text, {} if words is True else words
 
 
 FLAT = note(

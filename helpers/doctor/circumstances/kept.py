@@ -149,7 +149,7 @@ def replaced(case):
         with forgiving(), methods("forward", way):
             run = case.subject.run(case.point.values)
             with read_as(held, names) if any(held.values()) else contextlib.nullcontext():
-                if case.fits_rows(case.rows_of(run)) and names:
+                if case.fits(case.rows_of(run)) and names:
                     return list(names)
     return []
 
@@ -170,7 +170,7 @@ def of_caches(case):
         for late in (False, True):
             emptied = methods("backward", way) if late else contextlib.nullcontext()
             with forgiving(), dicts_kept(caches.values()), methods("forward", way), emptied:
-                if case.fits_rows(case.rows_of(case.subject.run(case.point.values))):
+                if case.fits(case.rows_of(case.subject.run(case.point.values))):
                     return [name for name, cache in caches.items() if cache]
     return []
 

@@ -16,7 +16,7 @@ from ..function.surroundings import OwnGenerators, draws
 from ..function.tensors import largest, position
 from ..measure.by_autograd import is_number
 from ..name.exceptions import told
-from ..name.factors import digits_in_words
+from ..name.whole import digits_in_words
 from ..report import TEXTS, brief, error, warning
 from .examination import Trials
 from .forward import FORWARD_NOT_FINITE

@@ -26,8 +26,9 @@ class Slope:
 
 
 def slopes_along(f, values, moves, y0, eps):
-    """J · u for every output of `f`; moves: {i: u}, the changes of some inputs.
+    """J · u for every output of `f`, a list of `Slope`.
 
+    moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f computes.
     Central differences at two steps are extrapolated; smaller ones are tried where the two do not
     agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
     with h.
@@ -98,3 +99,17 @@ def central(plus, minus, y, steps, eps, size):
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
     left, right = (y - near_m) / small, (near_p - y) / small
     return value, error, left, right, fine & error.isfinite()
+
+
+def agrees(v, slope, products, tolerance, floor):
+    """Is v · J · u, by differences, the sum of the products, gradient times u, but for rounding?
+
+    Elements of the output that differences do not show count neither here nor there. floor: what
+    v · output may be off by, as a part of it.
+    """
+    v = torch.where(slope.trusted, v, 0.0)
+    expected = torch.where(v != 0, v * slope.value, 0.0)
+    error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
+    size = max(expected.norm().item(), products.norm().item())
+    limit = 10 * error + tolerance * size + floor
+    return abs(expected.sum().item() - products.sum().item()) <= limit.item()
