@@ -177,7 +177,8 @@ class Measurement:
         self.whole = not self.sparse and bool(self.trusted.all())
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
-        self.wrong = self.trusted & ((self.sampled - self.expected).abs() > self.limit).any(0)
+        self.near = (self.sampled - self.expected).abs() <= self.limit
+        self.wrong = self.trusted & ~self.near.all(0)
         self.right = self.trusted & ~self.wrong
         self.is_identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
 
@@ -197,6 +198,12 @@ class Measurement:
     @property
     def is_right(self):
         return self.fits(self.given)
+
+    @property
+    def is_right_for_ones(self):
+        """Is it right, and not zero, for a grad_output of ones?"""
+        zero = self.expected[2].abs() <= self.limit[2]
+        return bool(self.near[2][self.trusted].all() and not zero.all())
 
     def row(self, grad):
         """A gradient of the input as a vector of the precision of `expected`; None is zeros."""

@@ -73,6 +73,11 @@ class Measurements(tuple):
             return m.at(m.subject, turned)
         return None
 
+    def each(self):
+        """Each alone, and the first where the values stand in another order, if they can."""
+        yield from (Measurements([m]) for m in self)
+        yield from (Measurements([m]) for m in filter(None, [self.again]))
+
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""

@@ -32,9 +32,13 @@ def through(ms):
 
     where is empty where they follow no rule.
     """
-    again = [type(ms)([m]) for m in (*ms, ms.again) if m]
-    points = [of_rows(one) for one in itertools.takewhile(lambda one: one.jacobians, again)]
-    if not points or None in points:
+    points = []
+    for one in ms.each():
+        spots = of_rows(one) if one.jacobians else None
+        if not spots:
+            break
+        points.append(spots)
+    if not points:
         return None
     return points[0].wrong, (rule(ms[0].y.shape, points) or [""])[0]
 
@@ -143,7 +147,7 @@ def other_mask(ms):
 def partly_right(ms):
     m = ms[0]
     if m.wrong.any() and is_right_somewhere(m):
-        points = [of_elements(m) for m in (*ms, ms.again) if m]
+        points = [of_elements(m) for (m,) in ms.each()]
         varied = ((v.subject.numbers, [of_elements(v)]) for v in m.varied())
         if found := rule(m.shape, points, m.subject.numbers, varied):
             where, look = found
@@ -251,8 +255,8 @@ def inner_derivative_forgotten(ms):
 )
 def right_only_for_ones(ms):
     """Or for others of a kind, of which ones are."""
-    ones, shape = [m.with_vs(torch.ones_like) for m in ms], ms[0].y.shape
-    if not all(m.y.numel() > 1 and m.is_right and not m.zero.all() for m in ones):
+    shape = ms[0].y.shape
+    if not all(m.y.numel() > 1 and m.is_right_for_ones for m in ms):
         return
     kinds = {f"the same all along {named_dims(dims)}": lambda v, dims=dims: v.mean(dims, True)
              for dims in subsets(shape) if len(dims) < len(shape)}  # fmt: skip

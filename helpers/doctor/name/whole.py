@@ -92,7 +92,7 @@ def straight_through(ms):
 def grad_output_ignored(ms):
     if not all(same(m.given[k], m.given[0]) for m in ms for k in (1, 2)):
         return None
-    only = all(m.with_vs(torch.ones_like).is_right for m in ms)
+    only = all(m.is_right_for_ones for m in ms)
     return {"only": ", so it is right only for ones" if only else ""}
 
 
