@@ -1,4 +1,4 @@
-"""The Functions that are applied within what is examined, each by itself, as they were called last."""
+"""The Functions that are applied within what is examined, each by itself, as called last."""
 
 import itertools
 
@@ -33,5 +33,5 @@ def apart(exam, trial):
             alone = type(exam)(fn, args, kwargs, True, lines=exam.lines)
             for finding in alone.report([(trial, ())]).findings:
                 if finding.severity == "error" and finding.input:
-                    return cls.__name__, finding
+                    return cls.__qualname__.rpartition("<locals>.")[2], finding
     return ()

@@ -97,6 +97,8 @@ class Screening:
             slope = self.slopes({i: shaped(move, whole)})[o]
             there = self.slopes({i: shaped(as_vector(whole) - move, whole)})[o]
             verdict = "not finite" if there.trusted.all() else "unsure"
+            if (v[~slope.trusted] != 0).any():  # the gradient has what differences do not show
+                return "unsure"
         return verdict if self.agree(v, slope, given * move, self.y0[o]) else "wrong"
 
     def together(self, weighted):

@@ -42,7 +42,7 @@ def slopes_along(f, values, moves, y0, eps):
     moved = [y.isinf() for y in y0]
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
     probe = at(1e-3)
-    sizes = [max(largest(y), largest(t)) for y, t in zip(y0, probe, strict=True)]
+    sizes = [0.0] * len(y0)  # of what moves
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
@@ -53,6 +53,7 @@ def slopes_along(f, values, moves, y0, eps):
                 moved[o] |= t[o] != y
             k = moved[o].nonzero()[:, 0]  # one in a million may be left
             few = [[t[o][k] for t in side] for side in sides]
+            sizes[o] = max(largest(y[k]), largest(probe[o][k]))
             *few, left, right, fine = central(*few, y[k], steps, eps, sizes[o])
             value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
             new = Slope(value, error, k, left, right)
