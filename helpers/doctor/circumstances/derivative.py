@@ -9,7 +9,7 @@ import torch
 from ..function.budget import calls_allowed, shared
 from ..function.frames import is_float
 from ..function.grain import dtype_of
-from ..function.raised import CallError, forgiving
+from ..function.raised import CallError
 from ..function.saved import is_overwritten
 from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.corner import CORNER, FEWER, in_a_corner
@@ -20,12 +20,12 @@ from ..name.causes import CAUSES
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.factors import grad_output_ignored, gradient_out_of_place
 from ..name.measurements import Measurements
-from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
+from ..report import CUT_OFF, MEANT, TEXTS, brief, note
+from .again import has_own_nodes
 from .apart import apart
 from .examination import Trials
-from .forward import NOT_EXAMINED, nodes
-from .handed import has_own_nodes
-from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced, right_with_copies
+from .forward import NOT_EXAMINED
+from .kept import idle, nodes, of_other_calls, right_with_copies
 
 trial = Trials()
 
@@ -48,19 +48,6 @@ NOISY = (
 STORED_COARSELY = note(
     "stored-coarsely",
     "Forward saves in {dtype}, so the gradient of {x} is right to its digits only.",
-)
-REPLACED = error(
-    "state-replaced",
-    "The gradient of {x} is right with the {names} of the time of forward, but backward reads "
-    "what has been put there since.",
-    look="{places}save what forward used, or a copy if that is changed in place: "
-    "ctx.save_for_backward",
-)
-FIRST_CALL_KEPT = error(
-    "first-call-kept",
-    "The gradient of {x} is right only while nothing is kept of another call: it follows what that "
-    "one has left.",
-    look="what is made once, and kept{where}",
 )
 SYMMETRIC_ONLY = note(
     "symmetric-only",
@@ -250,19 +237,10 @@ def diagnosis(exam, cases, within):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
         return SAVED_MODIFIED, None, case.evidence, words | {"place": place}
-    if has_own_nodes(exam) and (names := replaced(case)):
-        places = "".join(f"{place}; " for place in kept_outside(exam))
-        names = [name for name in names if f".{name}`" in places] or names
-        names = " and ".join(f"`{name}`" for name in names)
-        return REPLACED, case.input, case.evidence, {"names": names, "places": places}
-    if names := of_caches(case):
-        where = f": {' and '.join(names)}; a key must tell apart all that is kept under it"
-        return FIRST_CALL_KEPT, case.input, case.evidence, {"where": where}
+    if found := of_other_calls(exam, case):
+        text, words = found
+        return text, case.input, case.evidence, words
     text, words = named(cases)
-    if text.code == "right-here-only" and exam.subject.is_module:
-        with forgiving():
-            if kept := of_the_first_call(exam, case):
-                return FIRST_CALL_KEPT, case.input, case.evidence, kept
     slow = exam.subject.calls_a_second < QUICK and size_of(case) > FEW_ELEMENTS
     corner, seen, whole = None, {}, cases
     if text.code in VAGUE and (case.sparse or slow or size_of(case) > SMALL):

@@ -17,8 +17,7 @@ from ..name.exceptions import told
 from ..name.where import relation
 from ..report import error, note
 from .examination import Trials
-from .forward import nodes
-from .reached import unwatched
+from .kept import nodes
 
 trial = Trials()
 FUNCTORCH = torch._functorch.autograd_function.__file__
@@ -112,8 +111,7 @@ def moved(exam, us):
 def against_differences(exam, i, u, found, name):
     subject = exam.subject
     y0 = [as_vector(o) for o in exam.run.outputs]
-    with unwatched():
-        slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
+    slopes = slopes_along(subject.forward, subject.values, {i: u}, y0, subject.eps)
     rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
     for o, (y, output, given, slope) in enumerate(rows):
         if given is None:

@@ -5,7 +5,6 @@ import math
 
 import torch
 
-from ..circumstances.reached import unwatched
 from ..function.tensors import as_vector, largest, shaped
 from .slopes import Slope, slopes_along
 
@@ -32,8 +31,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     y0 = f(values) if y0 is None else y0
     screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
     screening.floor = max(floor, eps)
-    with unwatched():
-        screening.all()
+    screening.all()
     return screening.verdict, screening.doubts, screening.weights
 
 
