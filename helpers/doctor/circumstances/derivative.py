@@ -25,7 +25,7 @@ from .again import has_own_nodes
 from .apart import apart
 from .examination import Trials
 from .forward import NOT_EXAMINED
-from .kept import idle, nodes, of_other_calls, right_with_copies
+from .kept import FIRST_CALL_KEPT, idle, nodes, of_other_calls, right_with_copies
 
 trial = Trials()
 
@@ -237,9 +237,8 @@ def diagnosis(exam, cases, within):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
         return SAVED_MODIFIED, None, case.evidence, words | {"place": place}
-    if found := of_other_calls(exam, case):
-        text, words = found
-        return text, case.input, case.evidence, words
+    if words := of_other_calls(exam, case):
+        return FIRST_CALL_KEPT, case.input, case.evidence, words
     text, words = named(cases)
     slow = exam.subject.calls_a_second < QUICK and size_of(case) > FEW_ELEMENTS
     corner, seen, whole = None, {}, cases

@@ -7,11 +7,11 @@ import torch
 
 from ..function.grain import Grain, dtype_of, noise
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError, phase
+from ..function.raised import CallError
 from ..function.subject import graph
 from ..function.tensors import Dice, as_vector, differentiable, has_memory, position, tensors
 from ..name.exceptions import IN_PLACE, told
-from ..report import brief, error, note, warning
+from ..report import TEXTS, brief, error, note, warning
 from .examination import Trials
 from .kept import nodes
 
@@ -210,7 +210,7 @@ def inputs_are_untouched(exam):
         if not has_memory(t):
             yield INPUT_FREED(name)
         elif recorded and name in subject.leaves:
-            yield from refused_of_a_leaf(exam, k)
+            yield TEXTS["in-place-leaf"](phase="Forward")
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
             yield INPUT_CHANGED(name, severity="note" if marked else None)
@@ -219,38 +219,9 @@ def inputs_are_untouched(exam):
             yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
 
 
-def refused_of_a_leaf(exam, k):
-    """What autograd says where this input is a leaf that requires a gradient, as it was given."""
-    given = [t.detach().clone() for t in exam.subject.tensors]
-    given[k].requires_grad_()
-    try:
-        with phase("forward"):
-            exam.subject.call(given)
-    except CallError as raised:
-        yield told(exam.subject, raised)
-    exam.subject.forward(exam.subject.values)  # so that the last call is that of exam.run
-
-
 def name_of(node):
     """The name of a node of the graph, whatever a Function may have put on its ctx as `name`."""
     return type(node).name(node)
-
-
-INPUT_RETURNED = note(
-    "input-returned",
-    "Forward returns {x} itself, or a view of it: autograd refuses to change such an output in "
-    "place (`y += 1` raises).",
-    look="a copy, if callers may do that",
-)
-
-
-@trial()
-def outputs_are_new(exam):
-    pairs = zip(exam.subject.names, exam.run.passed, strict=True) if nodes(exam) else ()
-    for name, t in pairs:
-        for y, output in zip(exam.run.names, exam.run.outputs, strict=True):
-            if output._is_view() and output._base is t and not t._version:
-                yield INPUT_RETURNED(name, y)
 
 
 TENSOR_ON_CTX = warning(

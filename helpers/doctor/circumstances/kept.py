@@ -11,12 +11,11 @@ from collections.abc import MutableMapping, MutableSequence
 import torch
 
 from ..function.calls import LIBRARIES
-from ..function.private import BackwardCFunction, methods
+from ..function.private import BackwardCFunction
 from ..function.raised import forgiving
 from ..function.saved import saving
 from ..function.source import nodes_of
 from ..function.subject import graph
-from ..function.variations import takes_ctx
 from ..measure.measurement import Measurement, Point
 from ..report import error
 
@@ -38,10 +37,11 @@ class Outside:
     def __init__(self, subject):
         self.spaces, self.caches, known = [], [], set()
         owner = subject.scope.module if subject.is_module else subject.cls
-        found = [("self", owner), ("", subject.fn), *subject.arguments.items()]
+        found = [("", subject.fn), *subject.arguments.items(), ("self", owner)]
         for _ in range(DEPTH):
-            found = [pair for pair in found if id(pair[1]) not in known][:PLACES]
-            known |= {id(value) for _, value in found}
+            found = {id(value): (label, value) for label, value in found if id(value) not in known}
+            known |= found.keys()
+            found = list(found.values())[:PLACES]
             self.caches += [v for _, v in found if isinstance(v, functools._lru_cache_wrapper)]
             new = [space for pair in found for space in spaces(*pair)]
             self.spaces += new
@@ -165,7 +165,7 @@ def put_back(owner, name, *what):
     """Let this value stand there, with this content; nothing, where none is given."""
     held = vars(owner) if isinstance(owner, type) else owner
     if not what:
-        delattr(owner, name) if isinstance(owner, type) else owner.pop(name)
+        delattr(owner, name) if isinstance(owner, type) else owner.pop(name, None)
         return
     value, inside = what
     if held.get(name) is not value:
@@ -199,12 +199,6 @@ def idle(exam):
     return f"; and why backward never uses {which}" if names else ""
 
 
-REPLACED = error(
-    "state-replaced",
-    "The gradient of {x} is right with the {names} of the time of forward, but backward reads "
-    "what has been put there since.",
-    look="save what forward used, or a copy if that is changed in place: ctx.save_for_backward",
-)
 FIRST_CALL_KEPT = error(
     "first-call-kept",
     "The gradient of {x} is right only while nothing is kept of another call: it follows what that "
@@ -214,50 +208,16 @@ FIRST_CALL_KEPT = error(
 
 
 def of_other_calls(exam, case):
-    """(text, words) if a wrong gradient is right where nothing of another call is found; or None."""
+    """The words of FIRST_CALL_KEPT, if a wrong gradient is right without earlier calls; or None."""
     names = exam.outside.changed(exam.outside.start)
-    if (names or exam.subject.state) and (others := replaced(case)):
-        return REPLACED, {"names": " and ".join(others)}
     for late in (False, True) if names else ():
         with forgiving(), exam.outside.as_before():
             run = case.subject.run(case.point.values)
             if late:
                 exam.outside.restore()
             if case.fits_rows(case.rows_of(run)):
-                return FIRST_CALL_KEPT, {"names": " and ".join(names)}
+                return {"names": " and ".join(names)}
     return None
-
-
-def replaced(case):
-    """Where, in words, backward finds something else than forward, if it is right with what was there.
-
-    That is, with what stood there before the forward of its Function, or right after it.
-    """
-    outside = Outside(case.subject)
-    for late in (False, True):
-        of_node, names = {}, {}
-
-        def forward(method, cls, *given, late=late, of_node=of_node):
-            before = outside.now()
-            result = method(*given)
-            if takes_ctx(cls):
-                of_node[given[0]] = outside.now() if late else before
-            return result
-
-        def backward(method, cls, ctx, *grads, of_node=of_node, names=names):
-            now = outside.now()
-            names.update(dict.fromkeys(outside.changed(of_node.get(ctx, now), now)))
-            outside.restore(of_node.get(ctx, now))
-            try:
-                return method(ctx, *grads)
-            finally:
-                outside.restore(now)
-
-        with forgiving(), methods("forward", forward), methods("backward", backward):
-            run = case.subject.run(case.point.values)
-            if case.fits_rows(case.rows_of(run)) and names:
-                return list(names)
-    return []
 
 
 def right_with_copies(exam, case):

@@ -33,12 +33,6 @@ IN_BACKWARD = (
     "what backward takes for a constant: {kept}an intermediate that is kept on ctx, or saved and "
     "not returned; .data, .detach(), no_grad, NumPy"
 )
-NOT_FINITE = error(
-    "double-backward-not-finite",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
-    "where it should be finite.",
-    look="sqrt, division and norms in backward, whose derivatives are infinite at 0",
-)
 RAISES = "backward raises when it is differentiated"
 LEAVES = (
     "backward leaves autograd, so that what is differentiated through the gradient loses it "
@@ -99,8 +93,6 @@ def second_derivative(exam):
         if any(name_of(node).endswith("::Error") for node in graph([grads[i] for i in which])):
             yield OPENLY_REFUSED()
             return
-        if len(values) > 4:  # where it refuses, better before all those slopes
-            vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
         eps = max([subject.eps, *filter(None, watch.of([grads[i] for i in which]))])
         limit = 10 * tolerance(eps)
         symmetric = exam.has("one-triangle", "symmetric-only")
@@ -115,25 +107,15 @@ def second_derivative(exam):
     lies = {f"`{f.input}`" for f in exam.findings if f.code in ("unfaithful", "gradient-none")}
     if lies and not exam.faithful:
         return  # what is the derivative of what nobody knows
-    told_of = [
-        (io, v)
-        for io, v in verdicts.items()
-        if v in ("wrong", "not finite") and not {names[io[0]], names[which[io[1]]]} & lies
-    ]
+    pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
+    pairs = [(i, by) for i, by in pairs if not {names[i], by} & lies]
 
     def is_right():
         return "wrong" not in judge(eps, limit, symmetric=symmetric)[0].values()
 
-    words = None
-    for (j, o), verdict in told_of:
-        x, by = subject.inputs[which[o]], names[j]
-        if verdict == "not finite":
-            yield NOT_FINITE(x, by=by)
-        else:
-            words = words or reason(exam, is_right)
-            yield WRONG(x, by=by, **words)
-            if words["severity"] == "note":
-                return
+    words = reason(exam, is_right) if pairs else {}
+    for i, by in pairs:
+        yield WRONG(subject.inputs[i], by=by, **words)
 
 
 def reason(exam, is_right):
