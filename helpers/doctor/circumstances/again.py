@@ -5,6 +5,7 @@ A row of `CIRCUMSTANCES` is one such change. To add one: a row, and a patient.
 
 import contextlib
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ import torch
 
 from ..function.budget import Work
 from ..function.frames import Effects, watching
-from ..function.raised import CallError, phase
+from ..function.raised import CallError, forgiving, phase
+from ..function.source import only_compute
 from ..function.subject import graph
 from ..function.surroundings import reseed
 from ..function.tensors import Dice, has_gradient, tensors
 from ..function.variations import of_fewer, with_other_arguments
+from ..measure.measurement import Measurement, Point
+from ..measure.screen import is_large, screen
 from ..name.exceptions import told
+from ..name.measurements import Measurements
 from ..report import error, warning
 from .examination import Trials
 from .forward import name_of
@@ -66,17 +71,10 @@ ONLY_ONE = error(
 
 
 def second_time(exam, seed=1):
+    """The same backward, after it has run once."""
     run = exam.subject.run(exam.subject.values)
     exam.subject.backward(run, exam.vs, retain=True)
     return exam.subject.backward(run, exam.vs, retain=True, seed=seed)
-
-
-def another_seed(exam):
-    return second_time(exam, seed=2)
-
-
-def later_call(exam):
-    return exam.gradients()
 
 
 def calls_between(exam):
@@ -179,8 +177,9 @@ REPEATED = (
     Circumstance(NOT_DETERMINISTIC, "the second time", second_time, raising=ONLY_ONCE,
                  hint=effects),
     Circumstance(NOT_DETERMINISTIC, "for another random state, because it draws random numbers",
-                 another_seed, raising=ONLY_ONCE),
-    Circumstance(STATE_BETWEEN_CALLS, "in a later call with the same inputs", later_call,
+                 lambda exam: second_time(exam, seed=2), raising=ONLY_ONCE),
+    Circumstance(STATE_BETWEEN_CALLS, "in a later call with the same inputs",
+                 lambda exam: exam.gradients(),
                  hint=left_outside),
     Circumstance(STATE_BETWEEN_CALLS,
                  "if forward runs once more, with other inputs, before backward", calls_between,
@@ -312,3 +311,66 @@ def changes_are_noticed(exam):
                     finding = STALE(subject.names[k], severity="warning" if merged else None)
                     finding.remedy = left_outside(exam) or finding.remedy
                     yield finding
+
+
+# --- other arguments -----------------------------------------------------------------------------
+
+OTHERS = 6  # at most
+CACHE_KEY = error(
+    "cache-key",
+    "Where {what}, forward gives something else after a call with the given arguments than "
+    "without one.",
+    look="a cache whose key leaves that out",
+)
+WRONG_ELSEWHERE = error(
+    "arguments-ignored",
+    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
+    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+)
+
+
+@trial(unless=("error", *STATE, "too-coarse", "input-not-finite"))
+def with_other_numbers(exam):
+    """One after the other, until one is found."""
+    subject = exam.subject
+    if exam.of_a_program or is_large(subject.values) or subject.is_slow:
+        return
+    whole = functools.cache(lambda: only_compute(subject.applied, caches=True))
+    for other in itertools.islice(with_other_arguments(subject, whole), OTHERS):
+        with contextlib.suppress(CallError, RuntimeError):
+            found = list(of_another(exam, other))
+            yield from found
+            if found:
+                return
+
+
+def of_another(exam, other):
+    """The finding for other arguments, if one is due."""
+    values = exam.subject.values
+    after = other.forward(values)
+    with exam.outside.as_before():
+        anew = other.forward(values)
+    if not exam.all_same(after, anew):
+        yield CACHE_KEY(what=other.what)
+        return
+    point = Point(other, values, Dice())
+    verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), exam.subject.eps,
+                          exam.tolerance, point.y0, 1)  # fmt: skip
+    graded = [output.requires_grad for output in other.run(values).outputs]
+    wrong = {io for io, verdict in verdicts.items() if verdict == "wrong" and graded[io[1]]}
+    for i, o in sorted(wrong) if exam.faithful else ():
+        case = Measurement(point, i, o, exam.tolerance)
+        if case.wrong.any():
+            words = {"seen": case.evidence, "what": other.what}
+            with forgiving():  # the given arguments may make other outputs
+                words |= mended(exam, case, wrong) if exam.line else {}
+            yield WRONG_ELSEWHERE(exam.subject.inputs[i], **words)
+            return
+
+
+def mended(exam, case, wrong):
+    """The words for the edit that makes it right, and leaves it so with the given arguments."""
+    cases, point = Measurements([case]), Point(exam.subject, exam.subject.values, Dice())
+    cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
+    cases.all, cases.whole = [cases], [Measurement(point, case.i, case.o, case.tolerance)]
+    return exam.line.find(cases, exam.budget)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import MutableMapping
 
 import torch
 
@@ -20,7 +20,6 @@ from ..measure.measurement import Measurement, Point
 from ..report import error
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
-LITTLE = 1e6  # elements of a tensor of which a copy is kept
 BOUND = (types.MethodType, types.BuiltinMethodType, functools.partial, staticmethod, classmethod)
 NEVER = (type, types.ModuleType, types.FunctionType, property, torch.nn.Module, torch.nn.Parameter,
          functools._lru_cache_wrapper, *BOUND)  # fmt: skip
@@ -49,7 +48,7 @@ class Outside:
         self.start = self.now()
 
     def now(self):
-        """{in words: (owner, name, value, a copy of what is in the value)} of all that stands there."""
+        """{in words: (owner, name, value, its entries if it is a dict)} of all that stands there."""
         found = {}
         for prefix, owner, held in map(opened, self.spaces):
             for name, value in held.items():
@@ -58,11 +57,12 @@ class Outside:
                     and name not in OF_MODULES
                     and not isinstance(value, NEVER)
                 ):
-                    found[f"`{prefix}{name}`"] = owner, name, value, content(value)
+                    entries = dict(value) if isinstance(value, MutableMapping) else None
+                    found[f"`{prefix}{name}`"] = owner, name, value, entries
         return found
 
     def changed(self, before, after=None):
-        """In words, where something else stands, or what stands there has another content."""
+        """In words, where something else stands, or a dict has other entries."""
         after = self.now() if after is None else after
         return [place for place in sorted({*before, *after})
                 if not is_same(before.get(place), after.get(place))]  # fmt: skip
@@ -88,7 +88,7 @@ class Outside:
 
 
 def spaces(label, value):
-    """The places in a value: (prefix, dict or class, the names that count there or None for all)."""
+    """The places in a value: (prefix, dict or class, names that count there or None for all)."""
     value = inspect.unwrap(value) if callable(value) else value
     if isinstance(value, BOUND):  # it leads to what it is bound to
         known = {name: getattr(value, name, None) for name in ("__self__", "__func__", "func")}
@@ -140,41 +140,32 @@ def is_own(value):
     return name not in sys.builtin_module_names and not file.startswith(LIBRARIES)
 
 
-def content(value):
-    """A copy of what is in a value, as far as that can change."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone() if value.numel() <= LITTLE else None
-    kinds = (MutableMapping, dict), (set, set), (MutableSequence, list)
-    return next((copy(value) for kind, copy in kinds if isinstance(value, kind)), None)
-
-
 def is_same(one, other):
-    """Is it the same value with the same content?"""
+    """Is it the same value, with the same entries if it is a dict?"""
     if one is None or other is None:
         return one is other
     (*_, a, was), (*_, b, now) = one, other
-    if isinstance(was, torch.Tensor) and a is b:
-        return torch.equal(was.nan_to_num(), now.nan_to_num())
-    if isinstance(was, (dict, set, list)) and a is b:
-        was, now = ([*t, *(t.values() if isinstance(t, dict) else ())] for t in (was, now))
-        return [*map(id, was)] == [*map(id, now)]
-    return a is b or (type(a) is type(b) and isinstance(a, (int, float, str)) and a == b)
+    if a is b:
+        return was is None or ids(was) == ids(now)
+    return type(a) is type(b) and isinstance(a, (int, float, str)) and a == b
+
+
+def ids(entries):
+    return [(id(key), id(value)) for key, value in entries.items()]
 
 
 def put_back(owner, name, *what):
-    """Let this value stand there, with this content; nothing, where none is given."""
+    """Let this value stand there, with these entries; nothing, where none is given."""
     held = vars(owner) if isinstance(owner, type) else owner
     if not what:
-        delattr(owner, name) if isinstance(owner, type) else owner.pop(name, None)
+        delattr(owner, name) if isinstance(owner, type) else held.pop(name, None)
         return
-    value, inside = what
+    value, entries = what
     if held.get(name) is not value:
-        setattr(owner, name, value) if isinstance(owner, type) else owner.update({name: value})
-    if isinstance(inside, torch.Tensor):
-        value.data.copy_(inside)
-    elif inside is not None:
+        setattr(owner, name, value) if isinstance(owner, type) else held.update({name: value})
+    if entries is not None:
         value.clear()
-        value.extend(inside) if isinstance(inside, list) else value.update(inside)
+        value.update(entries)
 
 
 # --- why a gradient is wrong, or another one ------------------------------------------------------

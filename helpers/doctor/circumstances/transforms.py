@@ -3,15 +3,13 @@
 A Function that declares neither costs nothing here: each raises by itself when it is asked for.
 """
 
-import contextlib
 import traceback
 
 import torch
 from torch.autograd import Function, forward_ad
 
-from ..function.private import FUNCTORCH, FunctionCtx, is_a_users
+from ..function.private import FUNCTORCH, is_a_users
 from ..function.raised import CallError, phase
-from ..function.subject import announced
 from ..function.surroundings import draws, reseed
 from ..function.tensors import as_vector, differentiable, largest, position, tensors
 from ..measure.slopes import slopes_along
@@ -149,7 +147,7 @@ GENERATED = (
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
     "NumPy, no branches on values, nothing in place on what has no batch"
 )
-SAVED_APART = (
+SAVED_APART = (  # PyTorch's "flat_bdims must not be None"
     "save_for_backward and save_for_forward: under generate_vmap_rule both must be given the same "
     "tensors in the same order"
 )
@@ -166,8 +164,7 @@ def batches(exam):
     if not rules or not subject.run(subject.values) or draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
-    rule = BY_HAND if by_hand else SAVED_APART if saves_apart(exam) else GENERATED
-    words = {"name": " and ".join(rules), "rule": rule}
+    words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
     pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
     everything = [*range(len(pairs))]
@@ -185,26 +182,13 @@ def batches(exam):
             anywhere = all(found) and found[0][0] is found[1][0] and raised
             where = "there is a batch" if anywhere else f"the batch is dimension {dim}"
             words["where"], x = f"{where} of {over}", subject.names[batched[0]]
+            if raised and "flat_bdims" in str(raised[0].error):
+                words["rule"] = SAVED_APART
             if raised:
                 yield told(subject, *raised, text, x, **words)
             else:
                 yield text(x, **evidence, **words)
             return
-
-
-def saves_apart(exam):
-    """Are other tensors saved for forward mode than for backward?"""
-    saved = {"save_for_backward": {}, "save_for_forward": {}}
-    with contextlib.ExitStack() as stack:
-        for name, of in saved.items():
-
-            def note(ctx, *ts, of=of):
-                of[ctx] = [*map(id, ts)]
-
-            stack.enter_context(announced(FunctionCtx, name, note))
-        exam.subject.run(exam.subject.values)
-    backward, forward = saved.values()
-    return any(forward[ctx] != backward.get(ctx) for ctx in forward)
 
 
 def one_of_batch(exam, pairs, batched, which):
