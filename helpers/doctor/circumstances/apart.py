@@ -7,7 +7,7 @@ from ..function.harmless import is_data
 from ..function.private import is_a_users
 from ..function.raised import forgiving
 from ..function.tensors import is_symmetric, tensors
-from .forward import nodes
+from .kept import nodes
 
 MOST = 3  # Functions
 

@@ -11,7 +11,7 @@ import torch
 from ..function.budget import calls_allowed, shared
 from ..function.frames import is_float
 from ..function.grain import dtype_of
-from ..function.raised import CallError, forgiving
+from ..function.raised import CallError
 from ..function.saved import is_overwritten
 from ..function.surroundings import draws
 from ..function.tensors import Dice, as_vector, is_symmetric
@@ -24,13 +24,12 @@ from ..measure.slopes import agrees
 from ..name import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored, gradient_out_of_place
-from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
+from ..report import CUT_OFF, MEANT, TEXTS, brief, note
+from .again import has_own_nodes
 from .apart import apart
 from .examination import Trials
-from .forward import NOT_EXAMINED, nodes
-from .handed import has_own_nodes
-from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced, right_with_copies
-from .reached import unwatched
+from .forward import NOT_EXAMINED
+from .kept import FIRST_CALL_KEPT, idle, nodes, of_other_calls, right_with_copies
 
 trial = Trials()
 
@@ -51,19 +50,6 @@ SYMMETRIC_ONLY = note(
     "symmetric-only",
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
     "where forward reads one triangle.",
-)
-REPLACED = error(
-    "state-replaced",
-    "The gradient of {x} is right with the {names} of the time of forward, but backward reads "
-    "what has been put there since.",
-    look="{places}save what forward used, or a copy if that is changed in place: "
-    "ctx.save_for_backward",
-)
-FIRST_CALL_KEPT = error(
-    "first-call-kept",
-    "The gradient of {x} is right only while nothing is kept of another call: it follows what that "
-    "one has left.",
-    look="what is made once, and kept{where}",
 )
 NOISY = (
     "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
@@ -141,11 +127,10 @@ def screened(exam, points):
                 screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
                 point.y0, 2 if here else 1,
             )  # fmt: skip
-            with unwatched():
-                try:
-                    verdicts, doubts, factors = judge()
-                except CallError:  # it may take only what is symmetric
-                    verdicts, doubts, factors = judge(symmetric=True)
+            try:
+                verdicts, doubts, factors = judge()
+            except CallError:  # it may take only what is symmetric
+                verdicts, doubts, factors = judge(symmetric=True)
         except CallError:
             if here:
                 raise
@@ -274,14 +259,10 @@ def diagnosis(exam, ms, within):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
-    for reason in (stored_coarsely, overwritten, state_replaced, cached):
+    for reason in (stored_coarsely, overwritten, of_another_call):
         if known := reason(exam, ms):
             return known
     text, words = named(ms)
-    if text.code == "right-here-only" and exam.subject.is_module:
-        with forgiving():
-            if kept := of_the_first_call(exam, m):
-                return FIRST_CALL_KEPT, m.input, m.evidence, kept
     seen, corner = {}, corner_of(exam, ms) if text.code in VAGUE else None
     if corner and m.sparse:
         there, its_words = named(corner)
@@ -328,18 +309,9 @@ def overwritten(exam, ms):
         return SAVED_MODIFIED, None, ms[0].evidence, words | {"place": place}
 
 
-def state_replaced(exam, ms):
-    if has_own_nodes(exam) and (names := replaced(ms[0])):
-        places = "".join(f"{place}; " for place in kept_outside(exam))
-        names = [name for name in names if f".{name}`" in places] or names
-        words = {"names": " and ".join(f"`{name}`" for name in names), "places": places}
-        return REPLACED, ms[0].input, ms[0].evidence, words
-
-
-def cached(exam, ms):
-    if names := of_caches(ms[0]):
-        where = f": {' and '.join(names)}; a key must tell apart all that is kept under it"
-        return FIRST_CALL_KEPT, ms[0].input, ms[0].evidence, {"where": where}
+def of_another_call(exam, ms):
+    if words := of_other_calls(exam, ms[0]):
+        return FIRST_CALL_KEPT, ms[0].input, ms[0].evidence, words
 
 
 def corner_of(exam, ms):
