@@ -23,7 +23,7 @@ from ..measure.screen import is_large, screen
 from ..measure.slopes import agrees
 from ..name import named
 from ..name.exceptions import SAVED_MODIFIED
-from ..name.whole import grad_output_ignored, gradient_out_of_place
+from ..name.whole import grad_output_ignored
 from ..report import CUT_OFF, MEANT, TEXTS, brief, note
 from .again import has_own_nodes
 from .apart import apart
@@ -89,8 +89,7 @@ def derivative_of_forward(exam):
         which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
         yield ESTIMATOR(which=which)
         return
-    # A gradient that is out of place is the cause of what is found in that place.
-    for i, o in sorted(wrong, key=lambda io: found[io][0].code != "out-of-place"):
+    for i, o in wrong:
         yield finding_of(exam, i, o, found, within)
 
 
@@ -155,7 +154,10 @@ def measured(exam, suspected):
     subject, values = exam.subject, exam.subject.values
     right_here = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
     judged = [s for s in suspected if s.verdict in ("wrong", "unsure")]
-    others, inputs = {s.i for s in suspected if s.verdict == "unknown"}, sorted({s.i for s in judged})
+    others, inputs = (
+        {s.i for s in suspected if s.verdict == "unknown"},
+        sorted({s.i for s in judged}),
+    )
     at_once = 1 if is_large(values) or subject.is_slow else 2
     number, limit = shared(calls_allowed(subject) // at_once, len(inputs) or 1)
     others |= set(inputs[number:])
@@ -286,8 +288,6 @@ def accepted(exam, ms):
     """What there is to say of a gradient that need not be the derivative of forward."""
     if ms[0].given.any() and grad_output_ignored(ms):
         return TEXTS["grad-output-ignored"], ms[0].input, {}, {"only": ""}
-    if words := gradient_out_of_place(ms, faithful=False):
-        return TEXTS["out-of-place"], ms[0].input, {}, words
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
         return TEXTS["gradient-none"], ms[0].input, {}, {"severity": "warning"}
     return UNFAITHFUL, ms[0].input, {}, {}

@@ -1,6 +1,5 @@
 """How a cause is declared: one row of a table, its test beside it."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,13 @@ class Cause:
     text: Text
     test: Callable
 
+    def words(self, ms):
+        """What fills the gaps of the sentence, if this is the cause; or None."""
+        if not inspect.isgeneratorfunction(self.test):
+            return self.test(ms)
+        tried = (words for words, holds in self.test(ms) if all(true_of(holds, m) for m in ms))
+        return next(tried, None)
+
 
 def cause(code, message=None, look=""):
     """Make a row of the decorated test; without a message it finds a cause that has another.
@@ -26,19 +32,10 @@ def cause(code, message=None, look=""):
     """
 
     def register(test):
-        text = error(code, message, look) if message else TEXTS[code]
-        tried = functools.partial(first_that_holds, test)
-        CAUSES.append(Cause(text, tried if inspect.isgeneratorfunction(test) else test))
+        CAUSES.append(Cause(error(code, message, look) if message else TEXTS[code], test))
         return test
 
     return register
-
-
-def first_that_holds(test, ms):
-    for words, holds in test(ms):
-        if all(true_of(holds, m) for m in ms):
-            return words
-    return None
 
 
 def true_of(holds, m):
@@ -50,8 +47,6 @@ def true_of(holds, m):
 
 
 def named(ms):
-    """The text and the words of the first cause that fits."""
-    for row in CAUSES:
-        words = row.test(ms)
-        if words is not None:
-            return row.text, words
+    """The text and the words of the first cause that fits; the last one always does."""
+    found = ((row.text, row.words(ms)) for row in CAUSES)
+    return next((text, words) for text, words in found if words is not None)

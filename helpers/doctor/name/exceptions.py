@@ -2,25 +2,23 @@
 
 import os
 import re
+import textwrap
 import traceback
 
 import torch
 
 from ..report import TEXTS, error
-from . import whole  # noqa: F401 (which has the sentence of a transposed gradient)
 
 IN_PLACE = "methods that end in an underscore, and +="
-RAISED = error("raised", "{phase} raised {error}.", "{line}")
+GRADIENT_SHAPE = error(
+    "gradient-shape", "The gradient of {x} has shape ({got}), but ({wanted}) belongs there.",
+    "reductions and transposes, with the shapes written beside each step",
+)  # fmt: skip
 
 # pattern of the message, whose groups fill the gaps; code, sentence, where to look
 EXCEPTIONS = [
     (r"written-to tensor", "grad-output-modified",
      "Backward changes grad_output in place, which other parts of the graph may share.", IN_PLACE),
-    (r"index (?P<x>\d+) - got \[(\d+), (\d+)\] but expected shape compatible with \[\3, \2\]",
-     "transposed", None, None),
-    (r"index (?P<x>\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]",
-     "gradient-shape", "The gradient of {x} has shape ({1}), but ({2}) belongs there.",
-     "reductions and transposes, with the shapes written beside each step"),
     (r"incorrect number of gradients \(expected (\d+), got (\d+)\)", "gradient-count",
      "Backward returned {1} gradient(s), but forward has {0} argument(s) besides ctx.",
      "one gradient for each argument of forward, None for those without one, as a tuple; a "
@@ -64,50 +62,43 @@ EXCEPTIONS = [
      "transposes and reductions, with the shapes written beside each step"),
     (r"contiguous|view size is not compatible", "layout",
      "{phase} failed: a contiguous tensor was expected.", ".view, data_ptr and kernels"),
+    (r"", "raised", "{phase} raised {error}.", "{line}"),
 ]  # fmt: skip
-ROWS = [(pattern, error(code, *said) if said[0] else TEXTS[code])
-        for pattern, code, *said in EXCEPTIONS]  # fmt: skip
+ROWS = [(pattern, error(*said)) for pattern, *said in EXCEPTIONS]
 GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED = TEXTS["grad-output-modified"], TEXTS["saved-modified"]
+SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
 def told(subject, raised, text=None, x=None, **words):
     """The `CallError` as a finding: as `text`, if it is given, or as what its message says."""
     said = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
-    said = in_short(said.splitlines()[0])
-    found = [(text, m) for pattern, text in ROWS if (m := re.search(pattern, said))]
-    meant, match = found[0] if found else (RAISED, re.search("", said))
-    seen, place = {"message": f"{type(raised.error).__name__}: {said}"}, users_line(raised.error)
+    said = textwrap.shorten(said.splitlines()[0], 200, placeholder=" ...")
+    seen = {"message": f"{type(raised.error).__name__}: {said}"}
+    place = users_line(raised.error)
+    meant, groups = next((text, m.groups()) for pattern, text in ROWS
+                         if (m := re.search(pattern, said)))  # fmt: skip
     if text and meant is not GRAD_OUTPUT_MODIFIED:
         finding = text(x, seen=seen, fails="fails with", **words)
+    elif shapes := re.search(SHAPE, said):
+        return wrong_shape(subject, *shapes.groups(), seen)
     else:
         within = [frame.name for frame in traceback.extract_tb(raised.error.__traceback__)]
-        words = {
-            "phase": "`setup_context`" if "setup_context" in within else raised.phase.capitalize(),
-            "error": type(raised.error).__name__, "line": place or "the call", "which": "",
-            "how": "transposed: its shape is ({1}, {2}), not ({2}, {1})",
-        }  # fmt: skip
-        words["how"] = words["how"].format(*match.groups(), "", "", "")
-        finding = meant(name_of(subject, match), seen=seen, groups=match.groups(), **words)
-    if finding.remedy and place and place not in finding.remedy:
+        phase = "`setup_context`" if "setup_context" in within else raised.phase.capitalize()
+        words = {"phase": phase, "error": type(raised.error).__name__, "line": place or "the call"}
+        finding = meant(seen=seen, groups=groups, which="", **words)
+    if finding.remedy and place not in finding.remedy:
         finding.remedy += f": {place}"
     return finding
 
 
-def name_of(subject, match):
-    """The name of the argument whose number the message tells; None if it tells none."""
-    if "x" not in match.groupdict():
-        return None
-    k = int(match["x"])
-    own = subject.cls and k < len(subject.names)
-    return subject.names[k] if own else f"tensor {k} of a Function"
-
-
-def in_short(line, most=200):
-    """As much of a long message as fits: whole sentences, or else whole words."""
-    if len(line) <= most:
-        return line
-    sentences = re.match(rf".{{,{most}}}\.(?= [A-Z])", line)
-    return sentences[0] if sentences else line[:most].rpartition(" ")[0] + " ..."
+def wrong_shape(subject, k, got, wanted, seen):
+    """The finding for argument k of a Function, whose gradient has another shape than it."""
+    own = subject.cls and int(k) < len(subject.names)
+    x = subject.names[int(k)] if own else f"tensor {k} of a Function"
+    if got.split(", ")[::-1] == wanted.split(", ") and got != wanted:
+        how = f"transposed: its shape is ({got}), not ({wanted})"
+        return TEXTS["transposed"](x, seen=seen, how=how)
+    return GRADIENT_SHAPE(x, seen=seen, got=got, wanted=wanted)
 
 
 def users_line(error):

@@ -10,7 +10,11 @@ from ..function.tensors import largest
 from ..report import MEANT, brief
 from .cause import cause, true_of
 from .where import BRANCH, FORMULA, how, named_dims, of_elements, of_rows, relation, rule, subsets
-from .whole import POWERS, has_the_same, is_flat
+from .whole import is_flat, same_but_order
+
+POWERS = {
+    1: "lacks", -1: "has once too often", 2: "lacks twice", -2: "has twice too often",
+}  # fmt: skip
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
@@ -95,11 +99,8 @@ def outputs_scaled(ms):
 @cause("misplaced")
 def contributions_misplaced(ms):
     """Each element of grad_output is passed on with the right numbers, but to others."""
-    if not ms.jacobians:
-        return None
-    given, expected, limit = ms.jacobians
-    if has_the_same(*ms.jacobians) and ((given - expected).abs() > limit).any():
-        return {"which": f": what {ms[0].output} passes on goes to others"}
+    right = ms.jacobians and same_but_order(*ms.jacobians)
+    return {"which": f": what {ms[0].output} passes on goes to others"} if right else None
 
 
 # --- elements -------------------------------------------------------------------------------------
@@ -267,23 +268,29 @@ def right_only_for_ones(ms):
         yield {"when": when}, lambda m: m.with_vs(lambda v: made(v).expand_as(v)).is_right
 
 
-@cause("factor-missing")
-def tensor_missing(ms):
-    """An input or the output, perhaps times a number."""
-    exp = [(f"exp of {name}", torch.exp, name) for name in ms[0].tensors]
-    for name, made, of in (*((n, lambda t: t, n) for n in ms[0].tensors), *exp):
-        try:
-            pairs = zip(ms, ms.ratios or (), strict=False)
-            found = [(m.row(made(m.tensors[of]).expand(m.shape))[k], r) for m, (k, r) in pairs]
-        except RuntimeError:  # it has no value at each element
-            continue
-        t, ratio = (torch.cat(both) for both in zip(*found, strict=True)) if found else ([], [])
-        for power, lacks in POWERS.items() if len(t) > 1 else ():
-            rest = ratio * t**power
-            if rest.all() and ((rest - rest[0]).abs() <= 1e-4 * rest[0].abs()).all():
-                also = f", and is multiplied by {brief(rest[0].item())}"
-                also = "" if abs(rest[0] - 1) < 1e-4 else also
-                return {"lacks": lacks, "what": name, "rest": also}
+@cause(
+    "factor-missing",
+    "The gradient of {x} {lacks} the factor {what}{rest}.",
+    look="where {what} enters the gradient of {x}",
+)
+def factor_missing(ms):
+    """An input or the output, or exp of it, perhaps times a number."""
+    of = {name: lambda t: t for name in ms[0].tensors} if ms.ratios else {}
+    of |= {f"exp of {name}": torch.exp for name in of}
+    for (name, made), (power, lacks) in itertools.product(of.items(), POWERS.items()):
+        found = []
+
+        def holds(m):
+            t = m.row(made(m.tensors[name.removeprefix("exp of ")]).expand(m.shape)) ** power
+            elements, ratio = ms.ratios[len(found)]
+            found.append((ratio * t[elements])[0])
+            even = (ratio * t[elements] - found[0]).abs() <= 1e-4 * found[0].abs()
+            return len(ratio) > 1 and found[0] != 0 and even.all()
+
+        if all(true_of(holds, m) for m in ms):
+            rest = f", and is multiplied by {brief(found[0].item())}"
+            return {"lacks": lacks, "what": name, "rest": rest * bool(abs(found[0] - 1) > 1e-4)}
+    return None
 
 
 @cause("partly-right")

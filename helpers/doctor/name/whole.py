@@ -12,10 +12,6 @@ from ..report import MEANT, brief
 from .cause import cause
 from .where import named_dims, subsets, value_of
 
-POWERS = {
-    1: "lacks", -1: "has once too often", 2: "lacks twice", -2: "has twice too often",
-}  # fmt: skip
-
 
 def is_flat(ms):
     """Does the output not change at all, neither with one element nor with all?"""
@@ -34,23 +30,6 @@ def moves(m):
 )
 def right_here_only(ms):
     return {} if ms.elsewhere and not is_flat(ms) else None
-
-
-@cause(
-    "out-of-place",
-    "The gradient of {x} is None, and what backward returns for `{other}` {what}: in the wrong "
-    "place?",
-    look="the order in which backward returns its gradients, and each None in it",
-)
-def gradient_out_of_place(ms, faithful=True):
-    for j in ms.wrong if all(m.none for m in ms) else ():
-        other, shape = ms[0].subject.inputs[j], ms[0].point.values[j].shape
-        got = getattr(ms.returned.get(other), "shape", None)
-        if got == ms[0].shape != shape:
-            return {"other": other, "what": f"is wrong and has the shape of `{ms[0].input}`"}
-        if faithful and ms[0].shape == shape and all(m.fits(m.beside(j).given) for m in ms):
-            return {"other": other, "what": f"is that of `{ms[0].input}`"}
-    return None
 
 
 @cause(
@@ -104,37 +83,20 @@ def negated(ms):
     yield {}, lambda m: m.fits(-m.given)
 
 
-@cause(
-    "factor-missing",
-    "The gradient of {x} {lacks} the factor {what}{rest}.{meant}",
-    look="where {what} enters the gradient of {x}",
-)
-def number_missing(ms):
-    """A number that was given; and so it is if that is another number."""
-    sizes = {n for t in (*ms[0].point.values, *ms[0].point.outputs) for n in t.shape}
-    for x, value in ms[0].subject.arguments.items() if ms.factor else ():
-        name = f"`{x}`"
-        if name not in ms[0].subject.numbers or type(value) is int and value in sizes:
-            continue  # it may be that size which is missing
-
-        for power, lacks in POWERS.items():
-
-            def holds(m):
-                return m.fits(m.given * m.subject.numbers[name] ** power)
-
-            words = {"lacks": lacks, "what": f"{name} = {brief(value)}", "rest": ""}
-            yield words, lambda m: holds(m) and all(map(holds, m.varied()))
-
-
 def size(ms, power):
-    """The words for a size of the output or the input that is the factor, or one over it."""
+    """The words for a size of the output or the input that is the factor, or one over it.
+
+    Where the factor is a number that was given, that is a better name.
+    """
     m, factor = ms[0], ms.factor
+    if factor is None or value_of(factor, m.subject.numbers):
+        return None
     both = ((m.output, m.y.shape), (f"`{m.input}`", m.shape))
     sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
     sizes += [(math.prod(ns), t) for t, ns in both]
     sizes += [(math.prod(ns[d] for d in dims), f"{named_dims(dims)} of {t}")
               for t, ns in both for dims in subsets(ns) if 1 < len(dims) < len(ns)]  # fmt: skip
-    for (n, what), sign in itertools.product(sizes if factor else (), (1, -1)):
+    for (n, what), sign in itertools.product(sizes, (1, -1)):
         if n > 2 and abs(factor / (sign * n**power) - 1) < 1e-4:
             return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
     return None
@@ -168,10 +130,7 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    # Numbers of which others were tried, and did not fit, are none that it could be.
-    tried, numbers = ms[0].subject.arguments, ms[0].subject.numbers
-    numbers = {name: n for name, n in numbers.items() if name[1:-1] not in tried}
-    return {"factor": brief(ms.factor) + value_of(ms.factor, numbers)}
+    return {"factor": brief(ms.factor) + value_of(ms.factor, ms[0].subject.numbers)}
 
 
 def digits_in_words(n):
@@ -307,41 +266,18 @@ def shifted(ms):
 
 
 @cause(
-    "broadcast-wrong",
-    "The gradient of {x} is right, but grad_output is spread along dimension {wrong} in place of "
-    "dimension {right}.",
-    look="the dimension that forward reduced: unsqueeze({right}), or keepdim=True",
-)
-def broadcast_wrong(ms):
-    def spread(m, v, d):
-        v = v if v.dim() == m.x.dim() else v.unsqueeze(d)
-        return m.row((v.movedim(v.shape.index(1), d) if 1 in v.shape else v).expand(m.shape))
-
-    dims, y = range(len(ms[0].shape)), ms[0].y
-    reduced = y.numel() < ms[0].x.numel() and y.dim() >= len(dims) - 1
-    for right, wrong in itertools.permutations(dims, 2) if reduced else ():
-        yield (
-            {"right": right, "wrong": wrong},
-            lambda m: m.fits(
-                given * spread(m, v, right) / spread(m, v, wrong)
-                for given, v in zip(m.given, m.vs, strict=True)
-            ),
-        )
-
-
-@cause(
     "misplaced",
     "The gradient of {x} has the right numbers in the wrong places{which}.",
     look="gather against scatter, a permutation against its inverse",
 )
 def misplaced(ms):
-    m = ms[0]
-    if m.whole and m.x.numel() > 1 and not m.x.is_complex():
-        yield {"which": ""}, lambda m: has_the_same(m.given, m.expected, m.limit.max())
+    yield {"which": ""}, lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max())
 
 
-def has_the_same(a, b, limit):
-    """Are the same numbers in each row, in another order?"""
+def same_but_order(a, b, limit):
+    """Are these rows of real numbers the same in another order, and not in this one?"""
+    if a.is_complex() or a.shape[1] < 2 or ((a - b).abs() <= limit).all():
+        return False
     return bool(((a.sort(1).values - b.sort(1).values).abs() <= limit).all())
 
 
@@ -361,21 +297,6 @@ def jacobian_transposed(ms):
 
     if ms[0].shape == tuple(ms[0].y.shape) and ms[0].x.numel() > 1:
         yield {}, lambda m: not (m.x.is_complex() or m.y.is_complex()) and holds(m)
-
-
-@cause(
-    "operand-turned",
-    "The gradient of {x} is right for `{other}` {how}, not for `{other}` itself.",
-    look="the transposes and flips of `{other}`, in forward and in backward",
-)
-def operand_turned(ms):
-    for j, name in enumerate(ms[0].subject.inputs):
-        for k, (how, turned) in enumerate(turns(ms[0].point.values[j]) if j != ms[0].i else ()):
-            if not torch.equal(turned, ms[0].point.values[j]):
-                yield (
-                    {"other": name, "how": how},
-                    lambda m: m.fits(m.rows_with(j, turns(m.point.values[j])[k][1])),
-                )
 
 
 @cause(
@@ -417,7 +338,5 @@ def turns(t):
         if t.shape[d] == t.shape[e] > 1:
             where = "" if t.dim() == 2 else f" in dimensions {d} and {e}"
             found.append((f"transposed{where}", t.transpose(d, e)))
-    found += [(f"rolled by half along dimension {d}", t.roll(t.shape[d] // 2, d)) for d in dims
-              if t.shape[d] % 2 == 0 < t.shape[d] - 2]  # fmt: skip
     around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
     return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]
