@@ -21,9 +21,9 @@ from ..function.surroundings import reseed
 from ..function.tensors import Dice, has_gradient, tensors
 from ..function.variations import of_fewer, with_other_arguments
 from ..measure.measurement import Measurement, Point
+from ..measure.measurements import Measurements
 from ..measure.screen import is_large, screen
 from ..name.exceptions import told
-from ..measure.measurements import Measurements
 from ..report import error, warning
 from .examination import Trials
 from .forward import name_of

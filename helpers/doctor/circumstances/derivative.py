@@ -3,8 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import namedtuple
 
 import torch
 
@@ -67,6 +66,11 @@ VAGUE = (  # which say what the gradient is, but not what to write
 )  # fmt: skip
 
 
+# A gradient that is wrong at a point, or may be; louder(): the point with other v; here: is it the
+# given one?
+Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
+
+
 @trial(unless=NOISY)
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
@@ -93,18 +97,6 @@ def derivative_of_forward(exam):
         yield finding_of(exam, i, o, found, within)
 
 
-@dataclass
-class Suspected:
-    """A gradient that is wrong at a point, or may be; louder(): the point with other v."""
-
-    point: Point
-    louder: Callable
-    i: int
-    o: int
-    verdict: str
-    here: bool  # at the given point?
-
-
 def points_of(exam):
     """The given point, and others near it where forward is finite."""
     points = [exam.subject.values]
@@ -118,10 +110,10 @@ def points_of(exam):
 
 def screened(exam, points):
     """All that is `Suspected`, and (point, input) where differences prove nothing."""
-    subject, suspects, suspected, doubted = exam.subject, {}, [], []
+    subject, suspected, doubted = exam.subject, [], []
     for here, values in zip((True, False, False), points, strict=False):
         try:
-            point = Point(subject, values, exam.dice, suspects)
+            point = Point(subject, values, exam.dice)
             judge = functools.partial(
                 screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
                 point.y0, 2 if here else 1,
@@ -137,7 +129,7 @@ def screened(exam, points):
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
             factors = [torch.full_like(w, exam.loud) for w in factors]
-        louder = functools.partial(Point, subject, values, exam.dice, suspects, factors)
+        louder = functools.partial(Point, subject, values, exam.dice, factors)
         suspected += [Suspected(point, louder, *io, verdict, here)
                       for io, verdict in verdicts.items()
                       if exam.run.outputs[io[1]].requires_grad]  # fmt: skip
@@ -239,17 +231,14 @@ def is_estimator(exam, wrong, found):
 
 def right_on_average(m, seeds=100):
     """Over many seeds, is the gradient along one direction that of forward, but for its noise?"""
-    u, off = m.point.dice.direction(m.x), []
-    vs = [v if o == m.o else torch.zeros_like(v) for o, (v, *_) in enumerate(m.point.vs)]
-
-    def run(t, seed):
-        values = [v + t * u if i == m.i else v for i, v in enumerate(m.point.values)]
-        return m.subject.run(values, seed=seed)
-
+    u, v, off = m.point.dice.direction(m.x), as_vector(m.vs[0]), []
+    near = [[value + t * u if i == m.i else value for i, value in enumerate(m.point.values)]
+            for t in (0, 1e-5, -1e-5)]  # fmt: skip
     for seed in range(seeds):
-        here, high, low = run(0, seed), *(run(t, seed).outputs[m.o] for t in (1e-5, -1e-5))
-        given = m.row(m.subject.backward(here, vs)[m.i]) @ m.row(u).conj()
-        off.append((given - as_vector(m.vs[0]) @ as_vector(high - low) / 2e-5).real)
+        here, *sides = (m.subject.run(values, seed=seed) for values in near)
+        high, low = (v @ as_vector(run.outputs[m.o]) for run in sides)
+        given = (next(m.rows_of(here)).conj() @ m.row(u)).real
+        off.append(given - (high - low) / 2e-5)
     off = torch.stack(off)
     return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / seeds**0.5)
 
@@ -316,16 +305,10 @@ def of_another_call(exam, ms):
 
 def corner_of(exam, ms):
     """The same for fewer elements, where there are many, or the function is slow; or None."""
-    m = ms[0]
-    size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
+    size = sum(t.numel() for t in (*ms[0].point.values, *ms[0].point.outputs))
     slow = exam.subject.calls_a_second < QUICK and size > FEW_ELEMENTS
-    if not (m.sparse or slow or size > SMALL):
-        return None
-    if corner := in_a_corner(exam, m, FEWER if slow else CORNER):
-        corner = Measurements([corner])
-        corner.wrong, corner.wrong_through = ms.wrong, ms.wrong_through
-        corner.all, corner.whole = [corner], ms
-    return corner
+    if ms[0].sparse or slow or size > SMALL:
+        return in_a_corner(ms, FEWER if slow else CORNER)
 
 
 def is_long(exam):

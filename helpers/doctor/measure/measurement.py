@@ -22,10 +22,10 @@ FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 class Point:
     """The function at one point, with three v for every output: two random, one of ones.
 
-    suspects: elements of another point that are wrong; factors: of the random v, vectors.
+    factors: of the random v, a vector for each output
     """
 
-    def __init__(self, subject, values, dice, suspects=None, factors=None):
+    def __init__(self, subject, values, dice, factors=None):
         self.subject, self.values, self.dice = subject, values, dice
         run = subject.run(values)
         self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
@@ -34,7 +34,6 @@ class Point:
         for vs, factor in zip(self.vs, factors or (), strict=bool(factors)):
             vs[:2] = [v * shaped(factor, v) for v in vs[:2]]
         self.known, self.returned = {}, {}  # by input, by output
-        self.suspects = {} if suspects is None else suspects  # of another point, by both
         self.scales = [scale(value).reshape(-1) for value in values]
         self.limit = min(
             512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
@@ -103,22 +102,16 @@ class Point:
         sides = borders(self.values[i].shape)
         number = max(self.limit // 2, self.limit - len(sides))
         drawn = torch.randint(n, (number,), generator=self.dice.generator).tolist()
-        for o in range(len(self.outputs)):
-            if (i, o) not in self.suspects:
-                self.suspects[i, o] = self.suspect(i, o)
-            drawn.append(self.suspects[i, o])
-        return sorted({*drawn, *sides})
+        return sorted({*drawn, *sides, *(self.suspect(i, o) for o in range(len(self.outputs)))})
 
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
-        value, v = self.values[i], as_vector(self.vs[o][0])
+        v, move = as_vector(self.vs[o][0]), self.dice.direction(self.values[i]).reshape(-1)
         grad = self.given(o)[0][i]
-        given = as_vector(value) * 0 if grad is None else as_vector(grad)
-        move = self.dice.direction(value).reshape(-1)
-        low, high = 0, value.numel()
+        given = torch.zeros_like(as_vector(move)) if grad is None else as_vector(grad)
+        low, high = 0, len(move)
         while high - low > 1:
-            middle = (low + high) // 2
-            u = torch.zeros_like(move)
+            u, middle = torch.zeros_like(move), (low + high) // 2
             u[low:middle] = move[low:middle]
             right = agrees(v, self.slopes(i, u)[o], given * as_vector(u), 1e-5, 0.0)
             low, high = (middle, high) if right else (low, middle)

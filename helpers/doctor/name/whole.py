@@ -133,13 +133,9 @@ def scaled(ms):
     return {"factor": brief(ms.factor) + value_of(ms.factor, ms[0].subject.numbers)}
 
 
-def digits_in_words(n):
-    return f"{n} digit{'s' * (n != 1)}"
-
-
 @cause(
     "few-digits",
-    "The gradient of {x} is right to {digits} only.",
+    "The gradient of {x} is right to {digits} digits only.",
     look="casts to a lower precision in backward, and constants written with few digits",
 )
 def few_digits(ms):
@@ -154,7 +150,7 @@ def few_digits(ms):
         worst = max(worst, ((off - limit) / size).max().item())
     if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
         return None  # something is added; rounding leaves 0
-    return {"digits": digits_in_words(max(2, math.floor(-math.log10(worst))))}
+    return {"digits": max(2, math.floor(-math.log10(worst)))}
 
 
 @cause(
