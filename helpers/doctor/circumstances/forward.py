@@ -7,12 +7,13 @@ import torch
 
 from ..function.grain import Grain, dtype_of, noise
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError, phase
+from ..function.raised import CallError
 from ..function.subject import graph
-from ..function.tensors import Dice, as_vector, differentiable, position, tensors
+from ..function.tensors import Dice, as_vector, differentiable, has_memory, position, tensors
 from ..name.exceptions import IN_PLACE, told
-from ..report import brief, error, note, warning
+from ..report import TEXTS, brief, error, note, warning
 from .examination import Trials
+from .kept import nodes
 
 trial = Trials()
 
@@ -100,23 +101,18 @@ def forward_twice(exam):
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
         again = []
-    if not agree(exam, again, outputs):  # or is it that nothing is recorded?
+    if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
         subject.records = True
         again = subject.run(subject.values).outputs
     with contextlib.suppress(CallError):
         when = "the second time"
-        if agree(exam, again, outputs):
+        if exam.all_same(again, outputs):
             when = "after a call with another input"
             subject.run([Dice().nearby(v) for v in subject.values])
             again = subject.run(subject.values, needs=subject.records).outputs
-        if not agree(exam, again, outputs):
+        if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
-
-
-def agree(exam, some, others):
-    alike = len(some) == len(others)
-    return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
 
 
 COARSE_INSIDE = note("coarse-inside", "Forward {how}, so that only errors of some percent show.")
@@ -185,43 +181,16 @@ def outputs_are_finite(exam):
             yield FORWARD_NOT_FINITE(y=name, seen=seen, precision="")
 
 
-def received(exam):
-    """(number, name, leaf or tensor, what forward was handed), but for what mark_dirty tells of."""
-    subject, run = exam.subject, exam.run
-    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
-    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
-        tracked = t.grad_fn is not None and "Clone" not in t.grad_fn.name()  # mark_dirty
-        is_state = subject.is_module and name in subject.state  # running statistics
-        if not (tracked or is_state):
-            yield k, name, given[k], t
-
-
 INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place without telling autograd.",
     look="ctx.mark_dirty, or work on a copy",
 )
-
-
 INPUT_FREED = warning(
     "input-freed",
     "Forward frees the memory of {x}, which the caller may still need.",
     look="resize_(0)",
 )
-
-
-@trial()
-def inputs_are_untouched(exam):
-    for k, name, before, after in received(exam):
-        if after.layout is not torch.strided or after.is_nested or after.is_meta:
-            continue
-        if before.numel() and not after.untyped_storage().size():
-            yield INPUT_FREED(name)
-        elif not exam.same(after, before):
-            integers = "note" if after.is_floating_point() else "warning"
-            yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
-
-
 INPUT_CHANGED = warning(
     "input-changed",
     "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
@@ -231,48 +200,28 @@ INPUT_CHANGED = warning(
 
 
 @trial()
-def leaves_are_untouched(exam):
-    """Where an input is changed in place, is it one for which autograd refuses that?"""
-    subject = exam.subject
-    for k, name in enumerate(subject.names):
-        t = exam.run.passed[k]
-        if t.grad_fn is None or not t._version or subject.is_module and name in subject.state:
-            continue
-        if name not in subject.leaves:
-            meant = isinstance(t.grad_fn, BackwardCFunction)  # with ctx.mark_dirty
-            yield INPUT_CHANGED(name, severity="note" if meant else None)
-        else:
-            given = [x.detach().clone() for x in subject.tensors]
-            given[k].requires_grad_()
-            try:
-                with phase("forward"):
-                    subject.call(given)
-            except CallError as raised:
-                yield told(subject, raised)
-            subject.forward(subject.values)  # so that the last call is that of exam.run
-            return
+def inputs_are_untouched(exam):
+    subject, run = exam.subject, exam.run
+    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
+    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
+        if subject.is_module and name in subject.state or not has_memory(given[k]):
+            continue  # such as running statistics
+        recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
+        if not has_memory(t):
+            yield INPUT_FREED(name)
+        elif recorded and name in subject.leaves:
+            yield TEXTS["in-place-leaf"](phase="Forward")
+        elif recorded:
+            marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
+            yield INPUT_CHANGED(name, severity="note" if marked else None)
+        elif not exam.same(t, given[k]):
+            integers = "note" if t.is_floating_point() else "warning"
+            yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
 
 
-REFUSED = "autograd refuses to change such an output in place (`y += 1` raises)."
-COPY = "a copy, if callers may do that"
-INPUT_RETURNED = note(
-    "input-returned", "Forward returns {x} itself, or a view of it all: " + REFUSED, look=COPY
-)
-VIEW_RETURNED = note("view-returned", "Forward returns a view of {x}: " + REFUSED, look=COPY)
-
-
-def nodes(exam):
-    """The nodes of Functions written in Python, between outputs and inputs."""
-    return [node for node in graph(exam.run.outputs) if isinstance(node, BackwardCFunction)]
-
-
-@trial()
-def outputs_are_new(exam):
-    for _, name, _, t in received(exam) if nodes(exam) else ():
-        for y, output in zip(exam.run.names, exam.run.outputs, strict=True):
-            if output._is_view() and output._base is t:
-                whole = output.shape == t.shape and output.stride() == t.stride()
-                yield (INPUT_RETURNED if whole else VIEW_RETURNED)(name, y)
+def name_of(node):
+    """The name of a node of the graph, whatever a Function may have put on its ctx as `name`."""
+    return type(node).name(node)
 
 
 TENSOR_ON_CTX = warning(

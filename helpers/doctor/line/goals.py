@@ -68,13 +68,14 @@ def noting(fn, raised):
 # --- right if: backward is edited until its gradient is right -------------------------------------
 
 
-def right_if(measurements, budget, few):
+def right_if(measurements, budget, few=False, only_known=False):
     """The words for the edit that makes this gradient right, and leaves right ones alone; or {}.
 
-    few: is it enough to run what is foreseen to mend it?
+    few, only_known: as in `find`
     """
     subject = measurements[0].subject
     codes = [*filter(computes, backward_codes(subject)), *saving_codes(subject)]
+    codes = [] if only_known else codes
     stays = others_of(measurements)
     for code in codes:
         code.factors = [measurements.factor] if type(measurements.factor) is float else ()
