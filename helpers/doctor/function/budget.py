@@ -1,11 +1,9 @@
-"""How much work an examination may be, and the line on a terminal that says it is under way.
+"""How much work an examination may be.
 
 What is measured of a gradient is bounded by counting, so that a report is always the same; the
 search for lines has a `Budget`.
 """
 
-import contextlib
-import sys
 import time
 
 import torch
@@ -16,32 +14,37 @@ from .private import Mode
 
 PER_ELEMENT = 7  # calls of forward, at least
 AN_OPERATION = 2000  # takes as long as so many elements of its output
-SECONDS = 2.0  # before a line is shown, and between two
-SHOWN = []  # the progress of each examination under way, or None without a terminal
 STOPPED_LOOKING = note(
     "stopped-looking",
-    "The search for the line to change has stopped after {runs} runs and {seconds:.0f} s; the "
-    "verdict stands.",
-    look="smaller inputs, or a larger budget: examine(..., budget=Budget(runs, seconds))",
+    "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
+    "examination began; the verdict stands.",
+    look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
 )
 
 
 class Budget:
-    """What the search for lines may cost in one examination: runs of the function, and seconds."""
+    """What the search for lines may cost in one examination.
+
+    runs: of the function; seconds: since the examination began
+    """
 
     def __init__(self, runs=2000, seconds=10.0):
-        self.runs, self.seconds, self.spent, self.start = runs, seconds, 0, time.monotonic()
+        self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
+        self.spent, self.stopped = 0, False
+        self.known = []  # what was found for one gradient, to be tried first for the next
 
     def spend(self, runs=1):
         self.spent += runs
 
     @property
     def is_spent(self):
-        return self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        """Must the search stop? Whoever is told so stops, and the report says it."""
+        self.stopped |= self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        return self.stopped
 
     def findings(self):
-        """The note that the search has stopped, if it has: for the end of the report."""
-        if self.spent and self.is_spent:
+        """The note that the search has stopped, if it has."""
+        if self.stopped:
             yield STOPPED_LOOKING(runs=self.spent, seconds=time.monotonic() - self.start)
 
 
@@ -78,40 +81,3 @@ def shared(calls, inputs):
     """How many of so many inputs are examined element by element, and how many elements of each."""
     inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))
-
-
-class Progress:
-    """The last line of a terminal, for as long as an examination takes."""
-
-    def __init__(self, stream):
-        self.stream, self.start, self.due = stream, time.monotonic(), time.monotonic() + SECONDS
-
-    def write(self, text):
-        with contextlib.suppress(Exception):  # the terminal is gone
-            self.stream.write(f"\r{text}\033[K")  # what stood there before is erased
-            self.stream.flush()
-
-    def show(self, text):
-        now = time.monotonic()
-        if now > self.due:
-            self.due = now + SECONDS / 4
-            self.write(f"{text}, {now - self.start:.0f} s")
-
-
-@contextlib.contextmanager
-def progress():
-    """Whoever waits more than two seconds is told so, if standard error is a terminal."""
-    terminal = getattr(sys.stderr, "isatty", lambda: False)()
-    SHOWN.append(Progress(sys.stderr) if terminal else None)
-    try:
-        yield
-    finally:
-        line = SHOWN.pop()
-        if line and line.due > line.start + SECONDS:  # it has been shown
-            line.write("")
-
-
-def tell(subject):
-    """Show how far the examination of this subject is."""
-    if SHOWN and SHOWN[-1]:
-        SHOWN[-1].show(f"doctor: {subject.label} under examination, {subject.calls} calls")

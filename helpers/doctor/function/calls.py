@@ -15,9 +15,8 @@ import types
 from inspect import Parameter
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from .private import methods, operator, takes_ctx, transforming
+from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
 from .tensors import mapped, tensors
 
@@ -72,18 +71,8 @@ def held(value, replaced=True, depth=4):
     inner = [*parts(value)]
     if not isinstance(value, (tuple, list, dict)):
         replaced = False
-        inner += [*globals_of(value), getattr(value, "__self__", None)]
-        inner += getattr(value, "__dict__", {}).values()
+        inner += [getattr(value, "__self__", None), *getattr(value, "__dict__", {}).values()]
     return [t for item in inner for t in held(item, replaced, depth - 1)]
-
-
-def globals_of(fn):
-    """The tensors, modules and functions that a function finds among its globals."""
-    if not isinstance(fn, types.FunctionType) or (fn.__module__ or "").startswith("torch."):
-        return []
-    named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
-    kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
-    return [value for value in named if isinstance(value, kinds)]
 
 
 def autocasts():
@@ -149,7 +138,7 @@ class Call:
             f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")
             for _, t in tensors((args, kwargs))
         )
-        with torch.no_grad(), _disable_current_modes():
+        with torch.no_grad(), without_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
             kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
         called = where(sys._getframe(1))

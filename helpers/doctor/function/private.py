@@ -13,13 +13,14 @@ import threading
 import torch
 from torch._subclasses import FakeTensor
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, FunctionMeta
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.checkpoint import CheckpointFunction
 
 __all__ = ["BackwardCFunction", "CheckpointFunction", "FunctionCtx"]  # for the other folders
 
 CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
 FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
+without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
 WAYS = []  # (name of a method, thread or None, way)
 

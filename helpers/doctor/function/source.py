@@ -116,9 +116,10 @@ SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
 DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
         torch.Generator, type(None), range, slice, type(...))  # fmt: skip
-# A loop that ends: each round takes away one dimension, of which there must be more than of another.
+# A loop that ends: each round takes away a dimension, as long as there are more than of another.
 ENDS = (
-    r"while (\w+)(\.dim\(\)|\.ndim) > (len\([\w.]+\)|\w+\.dim\(\)|\w+\.ndim):\n +\1 = \1\.sum\(0\)"
+    r"while (\w+)(\.dim\(\)|\.ndim) > (len\([\w.]+\)|\w+\.dim\(\)|\w+\.ndim):\n"
+    r" +\1 = \1\.sum\(0\)"
 )
 
 
@@ -146,7 +147,7 @@ def computes(value, cls=None, depth=2, caches=False):
 
 
 def is_known(value):
-    """Is it a function or a class of PyTorch, of Python's mathematics, or a builtin that is fine?"""
+    """Is it a function or a class of PyTorch or of MODULES, or one of BUILTINS?"""
     if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return False
     if value.__module__ == "builtins" and value.__name__ not in BUILTINS:

@@ -9,7 +9,7 @@ import inspect
 import torch
 from torch.autograd import Function
 
-from .budget import calls_a_second, tell
+from .budget import calls_a_second
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx
 from .source import only_compute
 from .surroundings import phase, reseed
@@ -102,10 +102,12 @@ class Subject:
 
     own: of a module, are only its parameters differentiated, if no input requires a gradient?
 
+    fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
     arguments: {name: what was given}; split: so many of them are positional
-    names, original, tensors: of all tensors in these, and of the state of a module: as given, and
-              in the dtype of the examination; examined: the numbers of those that are differentiated
-    inputs, values: the names and values of these; leaves: names of what requires a gradient itself
+    names, original, tensors: of all tensors in these, and of the module's state: as given, and in
+              the dtype of the examination; examined: which of them are differentiated, by number
+    inputs, values: the names and values of these
+    leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
     lower:    the dtype, if that of an input is below float64; eps: that of the values as they are
     """
@@ -219,7 +221,6 @@ class Subject:
     def call(self, tensors):
         """What the function returns for these tensors, in the places of those that it was given."""
         self.calls += 1
-        tell(self)
         supply = iter(tensors)
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
         args = tuple(values[: self.split])
@@ -271,7 +272,7 @@ class Subject:
         )
 
     def forward(self, values):
-        """The outputs as vectors of float64; nothing is noted, for this is what runs most often."""
+        """The outputs as vectors of float64; nothing is noted, as this is what runs most often."""
         if self.records:
             return [as_vector(t) for t in self.run(values).outputs]
         given = self.tensors.copy()

@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from .private import BackwardCFunction, Mode, methods, on_ctx
+from .private import Mode, methods, on_ctx
 from .surroundings import CallError
 from .tensors import tensors
 
@@ -69,7 +69,6 @@ def dtype_of(eps):
 
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-STEPS = 300  # at most
 
 
 def caller(*folders):
@@ -93,17 +92,6 @@ def place_of(frame):
 def source(frame):
     """The line that runs there."""
     return f"`{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}`"
-
-
-def variables_of(frame):
-    """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
-    for name, value in list(frame.f_locals.items()):
-        if isinstance(value, (list, tuple)) and len(value) < 9:
-            yield from ((f"`{name}[{k}]`", item) for k, item in enumerate(value))
-        elif isinstance(value, BackwardCFunction):
-            yield from ((f"`{name}.{k}`", item) for k, item in list(vars(value).items()))
-        else:
-            yield f"`{name}`", value
 
 
 def saving(instead):
