@@ -72,7 +72,17 @@ def held(value, replaced=True, depth=4):
     if not isinstance(value, (tuple, list, dict)):
         replaced = False
         inner += [getattr(value, "__self__", None), *getattr(value, "__dict__", {}).values()]
+        inner += globals_of(value) if isinstance(value, types.FunctionType) else ()
     return [t for item in inner for t in held(item, replaced, depth - 1)]
+
+
+def globals_of(fn):
+    """The tensors, modules and functions that a function finds among its globals."""
+    if (fn.__module__ or "").startswith("torch."):
+        return []
+    kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
+    named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+    return [value for value in named if isinstance(value, kinds)]
 
 
 def autocasts():

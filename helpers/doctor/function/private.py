@@ -55,7 +55,14 @@ def looked_up(cls, name):
     made = found
     for way in ways:
         made = functools.partial(way, made, cls)
-    return functools.wraps(found)(lambda *args, **kwargs: made(*args, **kwargs))
+
+    @functools.wraps(found)
+    def method(*args, **kwargs):
+        node = args[0] if args else None
+        is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
+        return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
+
+    return method
 
 
 @contextlib.contextmanager
