@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from ..function.budget import Work
-from ..function.frames import Effects, watching
-from ..function.raised import CallError, forgiving, phase
 from ..function.source import only_compute
-from ..function.subject import graph
-from ..function.surroundings import reseed
+from ..function.subject import graph, of_fewer, with_other_arguments
+from ..function.surroundings import CallError, forgiving, phase, reseed
 from ..function.tensors import Dice, has_gradient, tensors
-from ..function.variations import of_fewer, with_other_arguments
+from ..function.watched import Effects, watching
 from ..measure.measurement import Measurement, Point
 from ..measure.measurements import Measurements
 from ..measure.screen import is_large, screen

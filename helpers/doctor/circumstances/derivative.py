@@ -7,12 +7,9 @@ from collections import namedtuple
 import torch
 
 from ..function.budget import calls_allowed, shared
-from ..function.frames import is_float
-from ..function.grain import dtype_of
-from ..function.raised import CallError
-from ..function.saved import is_overwritten
-from ..function.surroundings import draws
+from ..function.surroundings import CallError, draws
 from ..function.tensors import Dice, as_vector, is_symmetric
+from ..function.watched import dtype_of, is_float
 from ..measure.corner import CORNER, FEWER, in_a_corner
 from ..measure.kinks import KINK, kink
 from ..measure.measurement import Measurement, Point
@@ -290,7 +287,7 @@ def stored_coarsely(exam, ms):
 
 def overwritten(exam, ms):
     """Was something changed after it had been saved, and is the gradient right with copies?"""
-    stale = exam.run.stale or is_overwritten(exam.subject)
+    stale = exam.run.stale
     if stale and ms[0].evidence and (place := right_with_copies(exam, ms[0])):
         which = f" and before forward returned, so the gradient of `{ms[0].input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}

@@ -8,9 +8,8 @@ import torch
 
 from ..function.budget import Budget
 from ..function.private import methods, transforming
-from ..function.raised import CallError
 from ..function.subject import Subject
-from ..function.surroundings import draws
+from ..function.surroundings import CallError, draws
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
@@ -64,7 +63,7 @@ class Examination:
         self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.of_a_program = False  # are there calls that the program would not make?
-        self.lines, self.budget = lines, Budget()
+        self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
         if as_given:
@@ -88,6 +87,7 @@ class Examination:
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
         finally:
             self.outside.restore()
+        self.findings += self.lines.findings() if self.lines else ()
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
         return Report(self.subject.label, self.findings, self.examined)
 

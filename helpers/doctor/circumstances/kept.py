@@ -12,10 +12,10 @@ import torch
 
 from ..function.calls import LIBRARIES
 from ..function.private import BackwardCFunction
-from ..function.raised import forgiving
-from ..function.saved import saving
 from ..function.source import nodes_of
 from ..function.subject import graph
+from ..function.surroundings import forgiving
+from ..function.watched import saving
 from ..measure.measurement import Measurement, Point
 from ..report import error
 

@@ -4,10 +4,9 @@ import contextlib
 
 import torch
 
-from ..function.grain import Grain, dtype_of
-from ..function.raised import CallError
-from ..function.surroundings import OwnGenerators, draws
+from ..function.surroundings import CallError, OwnGenerators, draws
 from ..function.tensors import largest, position
+from ..function.watched import Grain, dtype_of
 from ..measure.by_autograd import is_number
 from ..name.exceptions import told
 from ..report import brief, error, warning

@@ -6,11 +6,11 @@ import re
 import torch
 
 from ..function.calls import Call, heard_by
-from ..function.grain import Grain
 from ..function.private import is_a_users
-from ..function.raised import CallError, forgiving, phase
 from ..function.subject import graph
+from ..function.surroundings import CallError, forgiving, phase
 from ..function.tensors import as_vector, shaped
+from ..function.watched import Grain
 from ..measure.screen import screen
 from ..name.exceptions import told
 from ..report import CUT_OFF, error, note, warning

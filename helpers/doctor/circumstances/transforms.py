@@ -9,8 +9,7 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from ..function.private import FUNCTORCH, is_a_users
-from ..function.raised import CallError, phase
-from ..function.surroundings import draws, reseed
+from ..function.surroundings import CallError, draws, phase, reseed
 from ..function.tensors import as_vector, differentiable, largest, position, tensors
 from ..measure.slopes import slopes_along
 from ..name.exceptions import told

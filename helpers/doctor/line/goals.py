@@ -9,11 +9,10 @@ import types
 import torch
 from torch.autograd import Function
 
-from ..function.harmless import harmless
 from ..function.private import BackwardCFunction
-from ..function.raised import forgiving
-from ..function.source import UnsuitableError
+from ..function.source import UnsuitableError, harmless
 from ..function.subject import graph
+from ..function.surroundings import forgiving
 from ..measure.by_autograd import as_plain_code
 from .edits import Code, running
 from .foresight import HOPELESS, Foresight
@@ -126,7 +125,7 @@ def candidates(codes, measurements, few):
 
 def is_right(measurements):
     runs = ((m, m.subject.run(m.point.values)) for m in measurements)
-    return all(m.fits_rows(m.rows_of(run)) for m, run in runs)
+    return all(m.fits(m.rows_of(run)) for m, run in runs)
 
 
 def others_of(measurements):

@@ -6,7 +6,7 @@ import copy
 import torch
 from torch import nn
 
-from ..function.raised import CallError, forgiving
+from ..function.surroundings import CallError, forgiving
 from .measurements import Measurements
 
 CORNER, MORE = (5, 6, 8, 12), (64, 100)  # the size of a dimension, where forward permits it

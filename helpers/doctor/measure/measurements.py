@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from ..function.raised import CallError
+from ..function.surroundings import CallError
 from ..function.tensors import largest, of_the_same_kind
 from .measurement import FEW
 

@@ -29,16 +29,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
-from torch._subclasses import FakeTensor
 
 from ..circumstances.examination import Examination
 from ..circumstances.forward import NOT_EXAMINED
 from ..circumstances.trials import TRIALS
-from ..function.budget import progress
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
-from ..function.private import LOCK, is_a_users, operator
-from ..function.raised import of_a_signal
-from ..function.surroundings import undisturbed
+from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
+from ..function.surroundings import of_a_signal, undisturbed
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report, WrongGradientError
 
@@ -182,6 +179,7 @@ class Rounds:
         self.during = str  # called for what runs at the moment
 
     def __enter__(self):
+        self_test()
         self.known, self.records, self.size = weakref.WeakKeyDictionary(), {}, 0
         self.found, self.listening = Found(), contextlib.ExitStack()
         self.listening.enter_context(heard_by(self.hear))
@@ -249,8 +247,7 @@ class Rounds:
 
     def kept(self, cls, args, kwargs):
         found = [t for _, t in tensors((args, kwargs))]
-        traced = (isinstance(t, FakeTensor) or torch._is_functional_tensor(t) for t in found)
-        if any(traced) or any(t.is_meta for t in found):
+        if not all(map(has_numbers, found)):
             return Pattern(reason=NO_NUMBERS)
         size = sum(t.numel() * t.element_size() for t in found)
         if not self.has_room(size):
@@ -321,7 +318,7 @@ def examined(call, faithful):
     """The report on one call."""
     EXAMINING.append(call)
     try:
-        with progress(), undisturbed(), unchanged(call):
+        with undisturbed(), unchanged(call):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
