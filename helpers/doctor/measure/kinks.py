@@ -18,7 +18,7 @@ NOT_JUDGED = note(
 
 
 def kink(point, i):
-    """The note about input i: a kink, if the same one-sided slopes differ for a smaller step, too."""
+    """The note about input i: a kink, if its one-sided slopes differ for a smaller step, too."""
     x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
     for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
