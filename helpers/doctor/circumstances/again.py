@@ -212,12 +212,14 @@ def layouts(exam):
 
 def unused_outputs(exam):
     """All of them; then, where nothing else is the matter, all but one."""
-    n = len(exam.run.outputs) if has_own_nodes(exam) else 0
-    alone = range(n) if n > 1 and not exam.has("error") else ()
-    yield from in_turn(exam, [Circumstance(NONE_NOT_HANDLED, "", none_used)][:n] + [
-        Circumstance(NONE_NOT_HANDLED, "", one_used(k, lambda v: None), one_used(k, torch.zeros_like))
-        for k in alone if exam.run.outputs[k].requires_grad
-    ])  # fmt: skip
+    if not has_own_nodes(exam):
+        return
+    rows = [Circumstance(NONE_NOT_HANDLED, "", none_used)]
+    for k, output in enumerate(exam.run.outputs):
+        if output.requires_grad and len(exam.run.outputs) > 1 and not exam.has("error"):
+            zeros = one_used(k, torch.zeros_like)
+            rows.append(Circumstance(NONE_NOT_HANDLED, "", one_used(k, lambda v: None), zeros))
+    yield from in_turn(exam, rows)
 
 
 def has_own_nodes(exam):

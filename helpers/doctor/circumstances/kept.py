@@ -48,15 +48,12 @@ class Outside:
         self.start = self.now()
 
     def now(self):
-        """{in words: (owner, name, value, its entries if it is a dict)} of all that stands there."""
+        """{in words: (owner, name, value, its entries if it is a dict)} of what stands there."""
         found = {}
         for prefix, owner, held in map(opened, self.spaces):
             for name, value in held.items():
-                if (
-                    str(name)[:2] != "__"
-                    and name not in OF_MODULES
-                    and not isinstance(value, NEVER)
-                ):
+                own = name not in OF_MODULES and not str(name).startswith("__")
+                if own and not isinstance(value, NEVER):
                     entries = dict(value) if isinstance(value, MutableMapping) else None
                     found[f"`{prefix}{name}`"] = owner, name, value, entries
         return found
