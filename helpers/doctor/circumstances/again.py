@@ -93,11 +93,13 @@ def calls_between(exam):
 
 
 def contiguous_ones(exam):
+    """A grad_output of ones."""
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in exam.run.outputs]
     return exam.gradients(ones)
 
 
 def expanded_ones(exam):
+    """The same, as a view of one number."""
     return exam.gradients([o.new_ones(()).expand(o.shape) for o in exam.run.outputs])
 
 
@@ -203,11 +205,8 @@ def in_turn(exam, circumstances):
 
 @trial(unless=("saved-modified",))
 def repeated(exam):
+    """Is the gradient the same once more, and in other calls?"""
     yield from in_turn(exam, REPEATED)
-
-
-def layouts(exam):
-    yield from in_turn(exam, LAYOUTS)
 
 
 def unused_outputs(exam):
@@ -264,12 +263,14 @@ def one_input(exam):
 
 @trial(unless=STATE)
 def handed(exam):
+    """Does backward take whatever grad_output may be?"""
     yield from in_turn(exam, LAYOUTS)
     yield from exam.with_line(unused_outputs, "backward")
 
 
 @trial(unless=(*STATE, "swapped"))
 def wanted(exam):
+    """Is a gradient the same where no other is wanted?"""
     yield from exam.with_line(one_input, "backward")
 
 
@@ -283,6 +284,7 @@ STALE = error(
 
 @trial(unless=("error", "coarse-inside", "input-freed", *STATE))
 def changes_are_noticed(exam):
+    """Does forward compute anew where an input, or a parameter, has changed?"""
     subject = exam.subject
     if subject.records:  # it asks for a graph, which what is changed does not have
         return

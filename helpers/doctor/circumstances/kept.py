@@ -6,9 +6,10 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import MutableMapping
+import weakref
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
 from ..function.private import BackwardCFunction
@@ -20,9 +21,12 @@ from ..measure.measurement import Measurement, Point
 from ..report import error
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
+MANY = 10_000  # entries of a dict of which no copy is kept
 BOUND = (types.MethodType, types.BuiltinMethodType, functools.partial, staticmethod, classmethod)
 NEVER = (type, types.ModuleType, types.FunctionType, property, torch.nn.Module, torch.nn.Parameter,
          functools._lru_cache_wrapper, *BOUND)  # fmt: skip
+# Not other mappings, which may be files.
+DICTS = dict, weakref.WeakKeyDictionary, WeakIdKeyDictionary
 OF_MODULES = vars(torch.nn.Module()).keys()  # such as `_parameters`
 
 
@@ -54,7 +58,8 @@ class Outside:
             for name, value in held.items():
                 own = name not in OF_MODULES and not str(name).startswith("__")
                 if own and not isinstance(value, NEVER):
-                    entries = dict(value) if isinstance(value, MutableMapping) else None
+                    small = isinstance(value, DICTS) and len(value) < MANY
+                    entries = dict(value) if small else None
                     found[f"`{prefix}{name}`"] = owner, name, value, entries
         return found
 
@@ -148,6 +153,7 @@ def is_same(one, other):
 
 
 def ids(entries):
+    """What tells whether the entries of a dict are others."""
     return [(id(key), id(value)) for key, value in entries.items()]
 
 

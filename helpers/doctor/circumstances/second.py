@@ -54,6 +54,7 @@ NOISY = (
 
 @trial(unless=("error", *NOISY))
 def second_derivative(exam):
+    """Is the derivative of the gradient right, or refused openly?"""
     subject, n = exam.subject, len(exam.subject.values)
     graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
 

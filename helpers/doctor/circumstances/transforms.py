@@ -43,6 +43,7 @@ def called(exam, given):
 
 
 def close(exam, a, b):
+    """Are they the same but for what differences may be off?"""
     return exam.same(a, b, exam.tolerance * largest(as_vector(b)))
 
 
@@ -68,6 +69,7 @@ NO_JVP = "must implement the jvp"
 
 @trial(unless=NOISY)
 def forward_mode(exam):
+    """Is what jvp gives the derivative of forward?"""
     yield from exam.with_line(tangents, "jvp")
 
 
@@ -157,6 +159,7 @@ SAVED_APART = (  # what PyTorch's `assert flat_bdims is not None` is about
 
 @trial(unless=NOISY)
 def over_batches(exam):
+    """Is what the rule for vmap gives the same as a loop gives?"""
     yield from exam.with_line(batches, "vmap")
 
 
@@ -251,4 +254,5 @@ def to_blame(exam, raised):
 
 
 def frames_of(raised):
+    """The frames of an exception, the innermost last."""
     return traceback.extract_tb(raised.error.__traceback__)
