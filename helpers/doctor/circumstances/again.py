@@ -91,11 +91,13 @@ def calls_between(exam):
 
 
 def contiguous_ones(exam):
+    """A grad_output of ones."""
     ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in exam.run.outputs]
     return exam.gradients(ones)
 
 
 def expanded_ones(exam):
+    """The same, as a view of one number."""
     return exam.gradients([o.new_ones(()).expand(o.shape) for o in exam.run.outputs])
 
 
@@ -201,21 +203,20 @@ def in_turn(exam, circumstances):
 
 @trial(unless=("saved-modified",))
 def repeated(exam):
+    """Is the gradient the same once more, and in other calls?"""
     yield from in_turn(exam, REPEATED)
-
-
-def layouts(exam):
-    yield from in_turn(exam, LAYOUTS)
 
 
 def unused_outputs(exam):
     """All of them; then, where nothing else is the matter, all but one."""
-    n = len(exam.run.outputs) if has_own_nodes(exam) else 0
-    alone = range(n) if n > 1 and not exam.has("error") else ()
-    yield from in_turn(exam, [Circumstance(NONE_NOT_HANDLED, "", none_used)][:n] + [
-        Circumstance(NONE_NOT_HANDLED, "", one_used(k, lambda v: None), one_used(k, torch.zeros_like))
-        for k in alone if exam.run.outputs[k].requires_grad
-    ])  # fmt: skip
+    if not has_own_nodes(exam):
+        return
+    rows = [Circumstance(NONE_NOT_HANDLED, "", none_used)]
+    for k, output in enumerate(exam.run.outputs):
+        if output.requires_grad and len(exam.run.outputs) > 1 and not exam.has("error"):
+            zeros = one_used(k, torch.zeros_like)
+            rows.append(Circumstance(NONE_NOT_HANDLED, "", one_used(k, lambda v: None), zeros))
+    yield from in_turn(exam, rows)
 
 
 def has_own_nodes(exam):
@@ -260,12 +261,14 @@ def one_input(exam):
 
 @trial(unless=STATE)
 def handed(exam):
+    """Does backward take whatever grad_output may be?"""
     yield from in_turn(exam, LAYOUTS)
     yield from exam.with_line(unused_outputs, "backward")
 
 
 @trial(unless=(*STATE, "swapped"))
 def wanted(exam):
+    """Is a gradient the same where no other is wanted?"""
     yield from exam.with_line(one_input, "backward")
 
 
@@ -279,6 +282,7 @@ STALE = error(
 
 @trial(unless=("error", "coarse-inside", "input-freed", *STATE))
 def changes_are_noticed(exam):
+    """Does forward compute anew where an input, or a parameter, has changed?"""
     subject = exam.subject
     if subject.records:  # it asks for a graph, which what is changed does not have
         return

@@ -29,6 +29,7 @@ MARKED_NON_DIFFERENTIABLE = note(
 
 @trial()
 def outputs_require_a_gradient(exam):
+    """Does a gradient come back through each output that changes with an input?"""
     outputs = list(zip(exam.run.names, exam.run.outputs, exam.vs, strict=True))
     for k, (name, output, _) in enumerate(outputs):
         x = None if output.requires_grad else depends_on(exam, k)
@@ -50,6 +51,7 @@ def depends_on(exam, k):
 
 @trial()
 def backward_changes_nothing(exam):
+    """Are grad_output and what was saved the same after backward?"""
     if exam.first.grad_output_changed:
         finding = GRAD_OUTPUT_MODIFIED()
         finding.remedy = effects(exam) or finding.remedy
@@ -77,6 +79,7 @@ ENGINE_SUMS = note(
 
 @trial()
 def what_backward_returns(exam):
+    """Have the gradients the dtype and the shape of their inputs?"""
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not differentiable(t):
@@ -121,6 +124,7 @@ def where_not_finite(exam, vs):
 
 @trial()
 def gradients_are_finite(exam):
+    """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
         if grad is None or grad.isfinite().all():

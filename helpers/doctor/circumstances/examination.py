@@ -39,6 +39,8 @@ class Trials(list):
 
 @dataclass
 class FirstBackward:
+    """What came of the first backward pass."""
+
     grads: list
     returned: dict  # what backward returned for each argument, before the engine corrected it
     grad_output_changed: bool
@@ -157,6 +159,7 @@ class Examination:
             return raised
 
     def try_out(self):
+        """One forward and one backward pass, of which only exceptions matter."""
         run = self.subject.run(self.subject.values)
         self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 

@@ -24,6 +24,7 @@ NOTHING_TO_EXAMINE = error(
 
 @trial()
 def there_are_inputs(exam):
+    """Is there anything to be differentiated?"""
     if not exam.subject.values:
         exam.examined = False
         yield NOTHING_TO_EXAMINE()
@@ -35,6 +36,7 @@ NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 @trial()
 def inputs_are_dense(exam):
+    """Notes which inputs are left out because of their layout."""
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
             why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
@@ -49,6 +51,7 @@ NOT_IN_DOUBLE = note(
 
 @trial()
 def in_float64(exam):
+    """Notes in which dtype the function is examined."""
     dtype = brief(exam.subject.lower)
     if exam.refusal:
         coarse = exam.subject.eps > 1e-3
@@ -63,6 +66,7 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 @trial()
 def inputs_are_finite(exam):
+    """Are there nan or inf in what was given?"""
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
         if not value.isfinite().all():
             yield INPUT_NOT_FINITE(name)
@@ -81,6 +85,7 @@ ONLY_INTEGERS = note(
 
 @trial()
 def there_are_outputs(exam):
+    """Is there an output that can have a gradient?"""
     if not exam.run.outputs:
         yield ONLY_INTEGERS() if exam.run.others else NO_OUTPUT()
         return True
@@ -96,6 +101,7 @@ NOT_DETERMINISTIC = error(
 
 @trial()
 def forward_twice(exam):
+    """Is the output the same once more, and after another call?"""
     subject, outputs = exam.subject, exam.run.outputs
     try:
         again = subject.run(subject.values, needs=False).outputs
@@ -123,6 +129,7 @@ COARSE_INSIDE = note(
 
 @trial()
 def precision_inside(exam):
+    """Does forward compute in coarser numbers than its inputs have?"""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
@@ -140,6 +147,7 @@ TOO_COARSE = note(
 
 @trial()
 def differences_would_show(exam):
+    """Notes where numbers are too coarse for differences."""
     if exam.subject.eps > 1e-3:
         yield TOO_COARSE(dtype=brief(dtype_of(exam.subject.eps)))
 
@@ -153,6 +161,7 @@ OUTPUT_DTYPE = warning(
 
 @trial()
 def outputs_keep_the_dtype(exam):
+    """Is an output of lower precision than the inputs?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
@@ -167,6 +176,7 @@ FORWARD_NOT_FINITE = warning(
 
 @trial(unless=("input-not-finite",))
 def outputs_are_finite(exam):
+    """Does forward make nan or inf of what is finite?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if not output.isfinite().all():
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
@@ -197,6 +207,7 @@ INPUT_CHANGED = warning(
 
 @trial()
 def inputs_are_untouched(exam):
+    """Does forward change, or free, what belongs to the caller?"""
     subject, run = exam.subject, exam.run
     given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
@@ -243,6 +254,7 @@ OF_A_TENSOR = {
 
 @trial()
 def what_ctx_holds(exam):
+    """Are there tensors on ctx that belong into save_for_backward?"""
     for node in nodes(exam):
         for path, t in tensors(vars(node), "ctx"):
             words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}

@@ -6,9 +6,10 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import MutableMapping
+import weakref
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
 from ..function.private import BackwardCFunction
@@ -20,9 +21,12 @@ from ..measure.measurement import Measurement, Point
 from ..report import error
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
+MANY = 10_000  # entries of a dict of which no copy is kept
 BOUND = (types.MethodType, types.BuiltinMethodType, functools.partial, staticmethod, classmethod)
 NEVER = (type, types.ModuleType, types.FunctionType, property, torch.nn.Module, torch.nn.Parameter,
          functools._lru_cache_wrapper, *BOUND)  # fmt: skip
+# Not other mappings, which may be files.
+DICTS = dict, weakref.WeakKeyDictionary, WeakIdKeyDictionary
 OF_MODULES = vars(torch.nn.Module()).keys()  # such as `_parameters`
 
 
@@ -48,16 +52,14 @@ class Outside:
         self.start = self.now()
 
     def now(self):
-        """{in words: (owner, name, value, its entries if it is a dict)} of all that stands there."""
+        """{in words: (owner, name, value, its entries if it is a dict)} of what stands there."""
         found = {}
         for prefix, owner, held in map(opened, self.spaces):
             for name, value in held.items():
-                if (
-                    str(name)[:2] != "__"
-                    and name not in OF_MODULES
-                    and not isinstance(value, NEVER)
-                ):
-                    entries = dict(value) if isinstance(value, MutableMapping) else None
+                own = name not in OF_MODULES and not str(name).startswith("__")
+                if own and not isinstance(value, NEVER):
+                    small = isinstance(value, DICTS) and len(value) < MANY
+                    entries = dict(value) if small else None
                     found[f"`{prefix}{name}`"] = owner, name, value, entries
         return found
 
@@ -151,6 +153,7 @@ def is_same(one, other):
 
 
 def ids(entries):
+    """What tells whether the entries of a dict are others."""
     return [(id(key), id(value)) for key, value in entries.items()]
 
 

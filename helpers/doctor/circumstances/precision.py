@@ -108,6 +108,7 @@ def with_these(exam, vs):
             made, where = "", ""
             if not (a.isfinite().all() and fine):
                 made = f": {'backward' if fine else 'forward'} makes nan or inf"
+                own = [v.to(o.dtype) for v, o in zip(vs, run.outputs, strict=True)]
                 with as_it_was_given(exam):
-                    where = where_not_finite(exam, [v.to(o.dtype) for v, o in zip(vs, run.outputs)])
+                    where = where_not_finite(exam, own)
             yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made, where=where)

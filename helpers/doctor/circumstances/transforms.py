@@ -27,9 +27,11 @@ NOISY = (
 
 def declaring(exam, *names):
     """The user's Functions that are applied, and declare one of these: {name: Function}."""
-    classes = {node._forward_cls: None for node in nodes(exam) if is_a_users(node._forward_cls)}
-    return {cls.__name__: cls for cls in classes
-            if any(getattr(cls, name) is not getattr(Function, name) for name in names)}  # fmt: skip
+    classes = dict.fromkeys(node._forward_cls for node in nodes(exam))
+    return {
+        cls.__name__: cls for cls in filter(is_a_users, classes)
+        if any(getattr(cls, name) is not getattr(Function, name) for name in names)
+    }  # fmt: skip
 
 
 def called(exam, given):
@@ -40,6 +42,7 @@ def called(exam, given):
 
 
 def close(exam, a, b):
+    """Are they the same but for what differences may be off?"""
     return exam.same(a, b, exam.tolerance * largest(as_vector(b)))
 
 
@@ -65,6 +68,7 @@ NO_JVP = "must implement the jvp"
 
 @trial(unless=NOISY)
 def forward_mode(exam):
+    """Is what jvp gives the derivative of forward?"""
     yield from exam.with_line(tangents, "jvp")
 
 
@@ -146,7 +150,7 @@ GENERATED = (
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
     "NumPy, no branches on values, nothing in place on what has no batch"
 )
-SAVED_APART = (  # PyTorch's "flat_bdims must not be None"
+SAVED_APART = (  # what PyTorch's `assert flat_bdims is not None` is about
     "save_for_backward and save_for_forward: under generate_vmap_rule both must be given the same "
     "tensors in the same order"
 )
@@ -154,6 +158,7 @@ SAVED_APART = (  # PyTorch's "flat_bdims must not be None"
 
 @trial(unless=NOISY)
 def over_batches(exam):
+    """Is what the rule for vmap gives the same as a loop gives?"""
     yield from exam.with_line(batches, "vmap")
 
 
@@ -181,7 +186,7 @@ def batches(exam):
             anywhere = all(found) and found[0][0] is found[1][0] and raised
             where = "there is a batch" if anywhere else f"the batch is dimension {dim}"
             words["where"], x = f"{where} of {over}", subject.names[batched[0]]
-            if raised and "flat_bdims" in str(raised[0].error):
+            if raised and "flat_bdims" in frames_of(raised[0])[-1].line:
                 words["rule"] = SAVED_APART
             if raised:
                 yield told(subject, *raised, text, x, **words)
@@ -244,5 +249,9 @@ def to_blame(exam, raised):
     """Has the Function failed that declares the rule, and not what is around it, nor by will?"""
     if isinstance(raised.error, NotImplementedError):
         return False
-    frames = traceback.extract_tb(raised.error.__traceback__)
-    return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames)
+    return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames_of(raised))
+
+
+def frames_of(raised):
+    """The frames of an exception, the innermost last."""
+    return traceback.extract_tb(raised.error.__traceback__)
