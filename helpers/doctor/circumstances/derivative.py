@@ -274,7 +274,7 @@ def diagnosis(exam, cases, within):
             seen = {IN_A_CORNER: list(case.shape)}
     words = {"meant": MEANT if case.identity else "", **words}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
-    if exam.line:
+    if exam.line and text.code != "straight-through":
         words |= exam.line.find(corner or cases, exam.budget, few=sharp)
     if within and "change" not in words:
         of, finding = within

@@ -9,6 +9,7 @@ goals.py      what is looked for: a backward that is right, a forward of which t
 
 import functools
 
+from ..function.raised import forgiving
 from . import goals
 from .goals import after_which, exits
 
@@ -21,11 +22,13 @@ def find(measurements, budget, few=False):
     measurements: of one wrong gradient; few: is little enough, because it has a name?
     """
     subject, words = measurements[0].subject, {}
-    if not subject.cls:
-        right = functools.partial(goals.is_right, measurements)
-        words = goals.uncut_if([c for c in goals.forward_codes(subject) if not c.cls], right)
-    words = words or goals.right_if(measurements, budget, few)
-    return words or ({} if few else goals.as_if(measurements, budget))
+    with forgiving():
+        if not subject.cls:
+            codes = [code for code in goals.forward_codes(subject) if not code.cls]
+            words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
+        words = words or goals.right_if(measurements, budget, few)
+        words = words or ({} if few else goals.as_if(measurements, budget))
+    return words
 
 
 def uncut_if(subject, right):

@@ -17,7 +17,7 @@ from ..function.subject import graph
 from ..measure.by_autograd import as_plain_code
 from .edits import Code, running
 from .foresight import HOPELESS, Foresight
-from .grammar import CUTS, DETACHED, EXPRESSIONS, NUMBERS, edits_of, lines_of
+from .grammar import CONSTANTS, CUTS, DETACHED, EXPRESSIONS, edits_of, lines_of
 
 HERE = ", for this call at least"
 LIKELY = 1e-4  # of what is to mend may be left
@@ -90,7 +90,7 @@ def right_if(measurements, budget, few):
     if edit:
         budget.known.append(edit)
         return edit.words()
-    if almost and almost.row != NUMBERS:
+    if almost and almost.row != CONSTANTS:
         words = almost.words()
         return words | {"change": words["change"] + HERE}
     return {}
@@ -175,7 +175,7 @@ def exits(subject):
 def as_if(measurements, budget):
     """The words for the edit of forward of which the given gradient would be right; or {}."""
     codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
-    rows = DETACHED, [row for row in EXPRESSIONS if row is not EXPRESSIONS[NUMBERS]]
+    rows = DETACHED, [row for row in EXPRESSIONS if row is not EXPRESSIONS[CONSTANTS]]
     edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
     with as_plain_code():
         edit, _ = first_that_holds(
