@@ -3,9 +3,9 @@
 import itertools
 
 from ..function.calls import Call, heard_by
-from ..function.harmless import is_data
 from ..function.private import is_a_users
-from ..function.raised import forgiving
+from ..function.source import is_data
+from ..function.surroundings import forgiving
 from ..function.tensors import is_symmetric, tensors
 from .forward import nodes
 

@@ -4,10 +4,10 @@ import contextlib
 import functools
 import itertools
 
-from ..function.raised import CallError, forgiving
 from ..function.source import only_compute
+from ..function.subject import with_other_arguments
+from ..function.surroundings import CallError, forgiving
 from ..function.tensors import Dice
-from ..function.variations import with_other_arguments
 from ..measure.measurement import Measurement, Point
 from ..measure.screen import is_large, screen
 from ..name.measurements import Measurements

@@ -8,13 +8,12 @@ import re
 
 import torch
 
-from ..function.frames import Effects, watching
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError
 from ..function.source import nodes_of
-from ..function.subject import graph
+from ..function.subject import graph, of_fewer, with_other_arguments
+from ..function.surroundings import CallError
 from ..function.tensors import differentiable, largest, position
-from ..function.variations import of_fewer, with_other_arguments
+from ..function.watched import Effects, watching
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
 from ..report import CUT_OFF, brief, error, note, warning

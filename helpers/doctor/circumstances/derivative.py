@@ -6,11 +6,9 @@ import functools
 import torch
 
 from ..function.budget import calls_allowed, shared
-from ..function.frames import is_float
-from ..function.grain import dtype_of
-from ..function.raised import CallError, forgiving
-from ..function.saved import is_overwritten
+from ..function.surroundings import CallError, forgiving
 from ..function.tensors import Dice, as_vector, is_symmetric
+from ..function.watched import dtype_of, is_float
 from ..measure.corner import CORNER, FEWER, in_a_corner
 from ..measure.kinks import KINK, kink
 from ..measure.measurement import Measurement, Point
@@ -244,7 +242,7 @@ def diagnosis(exam, cases, within):
     eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_float(t)], default=0.0)
     if eps > exam.precision and all(c.fits_to(10 * eps) for c in cases):
         return STORED_COARSELY, case.input, {}, {"dtype": brief(dtype_of(eps))}
-    stale = exam.run.stale or is_overwritten(exam.subject)
+    stale = exam.run.stale
     if stale and case.evidence and (place := right_with_copies(exam, case)):
         which = f" and before forward returned, so the gradient of `{case.input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}

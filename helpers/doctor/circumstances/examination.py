@@ -8,9 +8,8 @@ import torch
 
 from ..function.budget import Budget
 from ..function.private import methods
-from ..function.raised import CallError
 from ..function.subject import Subject
-from ..function.surroundings import draws
+from ..function.surroundings import CallError, draws
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
@@ -57,7 +56,7 @@ class Examination:
         self.findings, self.dice, self.examined = [], Dice(), True
         self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
-        self.lines, self.budget = lines, Budget()
+        self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
         if as_given:
@@ -76,6 +75,7 @@ class Examination:
         tried = "refusal" in vars(self)
         if tried and self.has("error") and self.low and self.copies_differ():
             return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+        self.findings += self.lines.findings() if self.lines else ()
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
         return Report(self.subject.label, self.findings, self.examined)
 
@@ -202,7 +202,6 @@ class Examination:
         with self.watched() as (handed, returned):
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
-        self.subject.recalls = bool(self.subject.state) and self.recalls()
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
@@ -210,17 +209,6 @@ class Examination:
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )
-
-    def recalls(self):
-        """Does the same backward give other gradients once the module has its own state again?"""
-        subject, found = self.subject, []
-        with contextlib.suppress(CallError):
-            run = subject.run([Dice().nearby(v) for v in subject.values])  # not its own state
-            for subject.recalls in (True, False):
-                grads = subject.backward(run, [v.clone() for v in self.vs], retain=True)
-                found.append([None if grad is None else grad.clone() for grad in grads])
-            return not all(map(self.same, *found, self.floors))
-        return True
 
     @functools.cached_property
     def loud(self):

@@ -5,11 +5,11 @@ import re
 
 import torch
 
-from ..function.grain import Grain, dtype_of, noise
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError, phase
-from ..function.subject import graph
-from ..function.tensors import Dice, as_vector, differentiable, position, tensors
+from ..function.subject import graph, name_of
+from ..function.surroundings import CallError, phase
+from ..function.tensors import Dice, differentiable, position, tensors
+from ..function.watched import Grain, dtype_of
 from ..name.exceptions import IN_PLACE, told
 from ..report import brief, error, note, warning
 from .examination import Trials
@@ -119,24 +119,20 @@ def agree(exam, some, others):
     return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
 
 
-COARSE_INSIDE = note("coarse-inside", "Forward {how}, so that only errors of some percent show.")
+COARSE_INSIDE = note(
+    "coarse-inside",
+    "Forward computes in {dtype} inside, so that only errors of some percent show.",
+)
 
 
 @trial()
 def precision_inside(exam):
     subject = exam.subject
-    steps, y0 = 0.0, [as_vector(o) for o in exam.run.outputs]
-    if subject.eps < 1e-10:
-        with contextlib.suppress(CallError):  # if it does not take what lies near
-            steps = noise(subject.forward, subject.values, y0)
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
-    if max(coarse, steps) > max(subject.eps, 1e-10):
-        how = f"changes by steps of {steps:.0e} of its size, as if it computes in lower precision"
-        if coarse > subject.eps:
-            how = f"computes in {brief(dtype_of(coarse))}"
-        subject.eps = max(coarse, steps)
-        yield COARSE_INSIDE(how=f"{how} inside")
+    if coarse > max(subject.eps, 1e-10):
+        subject.eps = coarse
+        yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
 
 
 TOO_COARSE = note(
@@ -190,7 +186,7 @@ def received(exam):
     subject, run = exam.subject, exam.run
     given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
-        tracked = t.grad_fn is not None and "Clone" not in t.grad_fn.name()  # mark_dirty
+        tracked = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)  # mark_dirty
         is_state = subject.is_module and name in subject.state  # running statistics
         if not (tracked or is_state):
             yield k, name, given[k], t

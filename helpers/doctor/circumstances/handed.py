@@ -8,11 +8,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..function.budget import Work
-from ..function.harmless import computes
 from ..function.private import Mode
-from ..function.raised import CallError, of_a_signal, phase
-from ..function.subject import graph
-from ..function.surroundings import reseed
+from ..function.source import computes
+from ..function.subject import graph, name_of
+from ..function.surroundings import CallError, of_a_signal, phase, reseed
 from ..function.tensors import Dice, has_gradient, mapped, tensors
 from ..name.exceptions import told
 from ..report import error, warning
@@ -76,7 +75,7 @@ NONE_NOT_HANDLED = error(
 
 def has_own_nodes(exam):
     """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
-    names = [node.name() for node in graph(exam.run.outputs)]
+    names = [name_of(node) for node in graph(exam.run.outputs)]
     return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
 
 
@@ -283,9 +282,7 @@ def nothing_is_kept_of_parameters(exam):
                 if not all(map(exam.same, anew, subject.forward(values))):
                     severity = None if subject.scope.module.training else "warning"
                     yield CACHED(x, severity=severity, where=where, **words)
-        elif (
-            grad is None and inspect.isfunction(subject.fn) and computes(subject.fn, 2, None, True)
-        ):
+        elif grad is None and inspect.isfunction(subject.fn) and computes(subject.fn, caches=True):
             caches = dicts_of([subject.fn])
             with contextlib.suppress(CallError), dicts_kept(caches.values()):
                 after = subject.forward(values)

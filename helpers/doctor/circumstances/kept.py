@@ -6,12 +6,11 @@ import inspect
 
 import torch
 
-from ..function.private import methods
-from ..function.raised import CallError, forgiving
-from ..function.saved import saving
-from ..function.source import is_of_ctx, nodes_of, only_compute
+from ..function.private import methods, takes_ctx
+from ..function.source import nodes_of, only_compute
+from ..function.surroundings import CallError, forgiving
 from ..function.tensors import Dice, tensors
-from ..function.variations import takes_ctx
+from ..function.watched import saving
 from ..measure.measurement import Measurement, Point
 from .forward import nodes
 
@@ -81,6 +80,10 @@ def left_outside(cls, *others):
             if name in names and (is_attribute or name in known):
                 found.setdefault(ast.unparse(of), node.lineno)
     return found
+
+
+def is_of_ctx(node):
+    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ctx"
 
 
 def changes(method):

@@ -8,12 +8,10 @@ import re
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..function.frames import STEPS, frame_of_a_step, place_of, source, watching
-from ..function.grain import Grain, dtype_of
-from ..function.raised import CallError, forgiving
 from ..function.subject import Subject
-from ..function.surroundings import OwnGenerators, draws
+from ..function.surroundings import CallError, OwnGenerators, draws, forgiving
 from ..function.tensors import largest, position
+from ..function.watched import Grain, dtype_of, frame_of_a_step, place_of, source, watching
 from ..measure.by_autograd import is_number
 from ..name.exceptions import told
 from ..name.factors import digits_in_words
@@ -92,6 +90,7 @@ LOW_PRECISION = error(
 )
 
 
+STEPS = 300  # at most
 MOST = 1e7  # elements of which it keeps a copy
 
 

@@ -6,13 +6,11 @@ import re
 import torch
 
 from ..function.calls import Call, heard_by
-from ..function.frames import is_float, variables_of
-from ..function.grain import Grain
 from ..function.private import BackwardCFunction
-from ..function.raised import CallError, forgiving, phase
-from ..function.saved import saving
-from ..function.subject import graph
+from ..function.subject import graph, name_of
+from ..function.surroundings import CallError, forgiving, phase
 from ..function.tensors import as_vector, shaped
+from ..function.watched import Grain, is_float, saving
 from ..measure.screen import screen
 from ..name.exceptions import told
 from ..report import CUT_OFF, error, note, warning
@@ -96,7 +94,7 @@ def second_derivative(exam):
                 yield MISSING(how=LEAVES)
             return
         # once_differentiable leaves a node that raises, but to which no input is connected.
-        if any(node.name().endswith("::Error") for node in graph([grads[i] for i in which])):
+        if any(name_of(node).endswith("::Error") for node in graph([grads[i] for i in which])):
             yield OPENLY_REFUSED()
             return
         if len(values) > 4:  # where it refuses, better before all those slopes
@@ -157,6 +155,17 @@ def reason(exam, values, right):
     kept = ", ".join(kept_of_forward(exam, values))
     kept = f"{kept}, which forward made and kept; " if kept else KEPT
     return {"look": IN_BACKWARD.format(kept=kept)}
+
+
+def variables_of(frame):
+    """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
+    for name, value in list(frame.f_locals.items()):
+        if isinstance(value, (list, tuple)) and len(value) < 9:
+            yield from ((f"`{name}[{k}]`", item) for k, item in enumerate(value))
+        elif isinstance(value, BackwardCFunction):
+            yield from ((f"`{name}.{k}`", item) for k, item in list(vars(value).items()))
+        else:
+            yield f"`{name}`", value
 
 
 def kept_of_forward(exam, values):

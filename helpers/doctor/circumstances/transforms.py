@@ -9,8 +9,8 @@ import traceback
 import torch
 from torch.autograd import Function, forward_ad
 
-from ..function.raised import CallError, phase
-from ..function.surroundings import draws, reseed
+from ..function.private import FUNCTORCH
+from ..function.surroundings import CallError, draws, phase, reseed
 from ..function.tensors import as_vector, differentiable, largest, position, tensors
 from ..measure.slopes import slopes_along
 from ..name.exceptions import told
@@ -21,7 +21,6 @@ from .forward import nodes
 from .reached import unwatched
 
 trial = Trials()
-FUNCTORCH = torch._functorch.autograd_function.__file__
 NOISY = (
     "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
     "state-between-calls", "saved-modified", "raised", "too-coarse",

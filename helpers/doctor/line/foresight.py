@@ -12,7 +12,7 @@ import inspect
 import torch
 
 from ..function.private import methods
-from ..function.raised import forgiving
+from ..function.surroundings import forgiving
 from ..measure.by_autograd import is_number
 from .edits import Edit, running
 from .grammar import AROUND, Site, fit, operands

@@ -9,11 +9,10 @@ import types
 import torch
 from torch.autograd import Function
 
-from ..function.harmless import harmless
 from ..function.private import BackwardCFunction
-from ..function.raised import forgiving
-from ..function.source import UnsuitableError
+from ..function.source import UnsuitableError, harmless
 from ..function.subject import graph
+from ..function.surroundings import forgiving
 from ..measure.by_autograd import as_plain_code
 from .edits import Code, running
 from .foresight import HOPELESS, Foresight

@@ -8,10 +8,9 @@ import contextlib
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..function.private import is_a_users, methods
-from ..function.raised import forgiving
+from ..function.private import is_a_users, methods, takes_ctx
+from ..function.surroundings import forgiving
 from ..function.tensors import Dice, as_vector, mapped, shaped, tensors
-from ..function.variations import takes_ctx
 
 DETACHING = torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__
 DIRECTIONS, ALONE = 2, 3  # in which differences are taken: of all elements, of one

@@ -6,7 +6,7 @@ import copy
 import torch
 from torch import nn
 
-from ..function.raised import CallError, forgiving
+from ..function.surroundings import CallError, forgiving
 from ..function.tensors import Dice
 from .measurement import Measurement, Point
 

@@ -3,14 +3,13 @@
 import contextlib
 import copy
 import functools
-import itertools
 import math
 
 import torch
 
-from ..function.raised import CallError
+from ..function.subject import of_fewer, with_other_arguments
+from ..function.surroundings import CallError
 from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
-from ..function.variations import of_fewer, with_other_arguments, with_other_buffers
 from ..name.where import relation
 from .by_autograd import by_autograd
 from .slopes import slopes_along
@@ -352,9 +351,9 @@ class Measurement:
         return Measurement(point, self.i, self.o, self.tolerance)
 
     def varied(self, elements=None):
-        """The same with another value of each argument that is a number, of masks and buffers."""
+        """The same with another value of each argument that is a number."""
         others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
-        for subject in itertools.chain(with_other_buffers(self.subject), others):
+        for subject in others:
             with contextlib.suppress(CallError, RuntimeError):
                 yield self.at(subject, self.point.values, elements)
 

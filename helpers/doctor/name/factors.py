@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ..function.grain import Grain
 from ..function.tensors import largest
+from ..function.watched import Grain
 from ..measure.measurement import same
 from ..report import MEANT, brief
 from .measurements import Causes, Measurements

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..function.raised import CallError
+from ..function.surroundings import CallError
 from ..function.tensors import largest, of_the_same_kind
 from ..measure.measurement import FEW
 from ..report import TEXTS, Text, brief, error

@@ -27,8 +27,7 @@ except ImportError:  # a system that cannot fork
 from ..circumstances.examination import Examination
 from ..circumstances.trials import TRIALS
 from ..function.private import BOUND, LOCK, BlindError, methods
-from ..function.raised import of_a_signal
-from ..function.surroundings import undisturbed
+from ..function.surroundings import of_a_signal, undisturbed
 from ..report import Report, error
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest

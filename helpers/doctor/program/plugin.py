@@ -22,7 +22,6 @@ import os
 import pickle
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -92,7 +91,9 @@ def checked(options):
     if options.baseline and options.baseline.is_file():
         options.known = set(options.baseline.read_text().splitlines())
     elif not options.baseline_update and options.baseline:
-        raise pytest.UsageError(f"there is no {options.baseline}: --doctor-baseline-update makes it")
+        raise pytest.UsageError(
+            f"there is no {options.baseline}: --doctor-baseline-update makes it"
+        )
     elif options.baseline_update and not options.baseline:
         raise pytest.UsageError("doctor-baseline-update needs --doctor-baseline FILE")
     return options
@@ -177,7 +178,12 @@ class Doctor:
         return replace(visit, findings=findings)
 
     def outcome(self, visit):
-        if not visit.ok and not self.options.baseline_update or self.options.strict and visit.missed:
+        if (
+            not visit.ok
+            and not self.options.baseline_update
+            or self.options.strict
+            and visit.missed
+        ):
             return "failed"
         return "passed" if visit.examined else "skipped"
 

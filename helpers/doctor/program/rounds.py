@@ -33,7 +33,7 @@ import torch
 from ..circumstances.forward import NOT_EXAMINED
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
 from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
-from ..function.raised import of_a_signal
+from ..function.surroundings import of_a_signal
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report, WrongGradientError
 from .bounds import CRASHED, EXAMINING, LEAST, SECONDS, StoppedError, bounded, reports, warm_up
