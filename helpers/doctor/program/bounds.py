@@ -1,14 +1,13 @@
 """The bounds of an examination: its seconds, and a process of its own.
 
-Where the system can fork and no accelerator is in use, the examination runs in a child: one that
-hangs is killed, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a
-Function is applied after its time.
+Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
+alarm, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a Function is
+applied after its time.
 """
 
 import contextlib
 import faulthandler
-import itertools
-import math
+import functools
 import multiprocessing
 import os
 import pickle
@@ -19,11 +18,6 @@ import warnings
 
 import torch
 
-try:
-    import resource
-except ImportError:  # a system that cannot fork
-    resource = None
-
 from ..circumstances.examination import Examination
 from ..circumstances.trials import TRIALS
 from ..function.private import BOUND, LOCK, BlindError, methods
@@ -32,13 +26,12 @@ from ..report import Report, error
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
-SHOWN = 1.0  # seconds after which it is said what is examined
-SLOW = 1.0  # seconds without looking for the line, after which nobody looks for it
+SHOWN = 1.0  # after so many, it is said what is examined
+SLOW = 1.0  # nobody looks for the line to change where the verdict alone took so long
 OVER = "it used up its share of the seconds"
+NO_ELEMENTS = "no input that requires a gradient has elements"
+ENDED = "something ended the process of its examination, perhaps for want of memory"
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
-CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL} | {
-    getattr(signal, name) for name in ("SIGBUS", "SIGSYS", "SIGTRAP") if hasattr(signal, name)
-}
 CRASHED = error(
     "crashed",
     "The process in which it was examined ended: {how}.",
@@ -46,48 +39,38 @@ CRASHED = error(
 )
 
 
-class StoppedError(Exception):
-    """The examination did not come to its end. crashed: did its process end by itself?"""
+def warm_up():
+    """Examine a wrong Function: what that imports, each child would import for itself.
 
-    def __init__(self, why, crashed=False):
-        super().__init__(why)
-        self.crashed = crashed
-
-
-class TimeIsUp(BaseException):  # noqa: N818  (no error: what is examined must not catch it)
-    pass
+    Raises BlindError if nothing is found.
+    """
+    with undisturbed():
+        report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
+    if report.ok:
+        raise BlindError(f"the doctor finds no wrong gradient on torch {torch.__version__}")
 
 
 def reports(calls, faithful):
-    """Examine calls of one Function: yields (number of the call, report, why there is none).
+    """Yields (k, report) for each of the calls, or why there is none, as `examined` returns it.
 
-    A wrong one that was not slow is examined again, for the line to change: a second report on
-    this call takes the place of the first.
+    Then once more for those that were wrong, but not slow: with the line to change.
     """
-    known = set()
+    known, again = set(), []
     for k, call in enumerate(calls):
-        start, lines = time.monotonic(), False
-        while True:
-            try:
-                report = examined(call, faithful, lines)
-            except SystemExit as left:
-                found = CRASHED(how=f"its code raised SystemExit({left.code!r})")
-                report = Report(call.cls.__name__, [found])
-            except Exception as raised:
-                if of_a_signal(raised):
-                    raise
-                yield k, None, f"the doctor raised {type(raised).__name__}: {raised}"
-                break
-            yield k, report, ""
-            new = {f.code for f in report.findings if f.severity == "error"} - known - {"crashed"}
-            if lines or not new or time.monotonic() - start > SLOW:
-                known |= new
-                break
-            lines = True
+        start = time.monotonic()
+        yield k, (report := examined(call, faithful))
+        new = {f.code for f in getattr(report, "findings", ()) if f.severity == "error"} - known
+        if new and time.monotonic() - start < SLOW:
+            again.append(k)
+        known |= new
+    for k in again:
+        report = examined(calls[k], faithful, lines=True)
+        if isinstance(report, Report):
+            yield k, report
 
 
-def examined(call, faithful, lines):
-    """The report on one call, as the program made it."""
+def examined(call, faithful, lines=False):
+    """The report on a call as the program made it, or a sentence that says why there is none."""
     EXAMINING.append(call)
     try:
         with undisturbed(), unchanged(call):
@@ -100,7 +83,13 @@ def examined(call, faithful, lines):
             exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
-            return exam.report(TRIALS)
+            return exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+    except SystemExit as left:
+        return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
+    except Exception as raised:
+        if of_a_signal(raised):
+            raise
+        return f"the doctor raised {type(raised).__name__}: {raised}"
     finally:
         EXAMINING.remove(call)
 
@@ -129,117 +118,101 @@ def unchanged(call):
                 setattr(call.cls, name, attributes[name])
 
 
-def warm_up():
-    """Examine a wrong Function: what that imports, each child would import for itself.
-
-    Raises BlindError if nothing is found.
-    """
-    with undisturbed():
-        report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
-    if report.ok:
-        raise BlindError(f"the doctor finds no wrong gradients on torch {torch.__version__}")
-
-
 # --- within so many seconds -----------------------------------------------------------------------
 
 
 def bounded(work, seconds, show):
-    """Yields what the generator work() yields, for so many seconds; show() says what it is.
+    """Yields the pairs (k, …) that the generator work() yields, for so many seconds.
 
-    Raises StoppedError, after all that was yielded in time, if it did not come to its end.
+    Where it ends before its time, the next k with a report or a sentence that says so. show() is
+    called once if one takes more than a second.
     """
-    return (isolated if can_fork() else in_here)(work, seconds, show)
+    return (isolated if can_fork() else in_here)(work, seconds, functools.cache(show))
 
 
 def can_fork():
     """Can the system fork, and does nothing in this process, such as a GPU's, forbid it?"""
-    used = [torch.cuda.is_initialized(), torch.xpu.is_initialized()]
-    return hasattr(os, "fork") and sys.platform != "darwin" and not any(used)
+    used = torch.cuda.is_initialized() or torch.xpu.is_initialized()
+    return hasattr(os, "fork") and sys.platform != "darwin" and not used
+
+
+class TimeIsUp(BaseException):  # noqa: N818  (what is examined catches errors)
+    pass
 
 
 def in_here(work, seconds, show):
-    start, shown = time.monotonic(), []
+    start = time.monotonic()
 
     def way(method, cls, *args):
         passed = time.monotonic() - start
         if EXAMINING and passed > seconds:
             raise TimeIsUp
-        if passed > SHOWN and not shown:
-            shown.append(show())
+        if passed > SHOWN:
+            show()
         return method(*args)
 
-    try:
-        with methods("forward", way):
-            yield from work()
-    except TimeIsUp:
-        raise StoppedError(OVER) from None
+    with methods("forward", way), contextlib.suppress(TimeIsUp):
+        yield from work()
 
 
 def isolated(work, seconds, show):
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    with LOCK, warnings.catch_warnings():  # LOCK: no other thread has it when the child needs it
+    with LOCK, warnings.catch_warnings():  # LOCK: else a thread that is not there might hold it
         warnings.simplefilter("ignore")
         pid = os.fork()
     if not pid:
-        child(work, sender, seconds)
+        child(work, seconds, sender)
     sender.close()
-    ends, alive = time.monotonic() + seconds, True
-    shows = ends - seconds + SHOWN
+    following, ends = 0, time.monotonic() + seconds + SHOWN
     try:
         while True:
-            now = time.monotonic()
-            if now > shows:
-                shows = math.inf
+            if not receiver.poll(SHOWN):
                 show()
-            if receiver.poll(max(0.0, min(ends, shows, now + 3600) - now)):
-                match pickle.loads(receiver.recv_bytes()):
-                    case None:
-                        return
-                    case StoppedError() as stopped:
-                        raise stopped
-                    case result:
-                        yield result
-            elif now > ends:
-                raise StoppedError(OVER)
-    except EOFError:
-        alive = False
-        raise ended(os.waitpid(pid, 0)[1]) from None
+                if time.monotonic() > ends:  # the alarm was switched off
+                    yield following, OVER
+                    return
+                continue
+            result = pickle.loads(receiver.recv_bytes())
+            if result is None:
+                return
+            following = max(following, result[0] + 1)
+            yield result
+    except (EOFError, OSError):  # OSError: in the midst of a report
+        code, pid = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), None
+        yield following, ended(code)
     finally:
         receiver.close()
-        if alive:
+        if pid:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def ended(status):
-    """What a child has come to that has not said that it is done."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return StoppedError(f"exit status {code}", crashed=True)
-    name = signal.Signals(-code).name
-    if -code in CRASHES:
-        return StoppedError(name, crashed=True)
-    return StoppedError(f"{name} ended its examination, perhaps for want of memory")
+def ended(code):
+    """What is said of an examination whose process ended with this exit code before its time."""
+    if code == -signal.SIGALRM:
+        return OVER
+    if code in (-signal.SIGKILL, -signal.SIGTERM):
+        return ENDED
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return Report("", [CRASHED(how=how)])
 
 
-def child(work, sender, seconds):
+def child(work, seconds, sender):
     """Sends what work() yields, and None when it is done; never returns."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who kills
-        if seconds < math.inf:  # unless the parent has been killed itself
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(math.ceil(seconds) + 2)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e6))
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
             os.dup2(nothing, standard)
         faulthandler.disable()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump: who crashes is reported
+        import resource  # which Windows has not
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is reported, not dumped
         torch.set_num_threads(1)  # the parent's other threads are not here
-        for result in itertools.chain(work(), [None]):
-            sender.send_bytes(pickle.dumps(result))  # send() would share the memory of tensors
-    except BaseException as raised:
-        with contextlib.suppress(BaseException):
-            stopped = StoppedError(f"the doctor raised {type(raised).__name__}: {raised}")
-            sender.send_bytes(pickle.dumps(stopped))
+        for k, report in work():
+            sender.send_bytes(pickle.dumps((k, report)))  # send() would share tensors' memory
+        sender.send_bytes(pickle.dumps(None))
     finally:
-        os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The doctor makes rounds over a whole test suite of pytest.
 
     pytest -p helpers.doctor.plugin --doctor           # of a copied folder:
-    python -m pytest -p doctor.plugin --doctor         # python -m: the project's root is on sys.path
+    python -m pytest -p doctor.plugin --doctor         # python -m finds it in the working folder
 
 Or, so that `pytest` alone does it, in pyproject.toml:
 
@@ -130,7 +130,7 @@ class Doctor:
             self.rounds.finish(STOPPED if interrupted else "")
         except KeyboardInterrupt:
             interrupted, session.exitstatus = True, pytest.ExitCode.INTERRUPTED
-        found = self.found.visits, self.rounds.skipped
+        found = self.found.visits, self.found.skipped
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput[KEY] = pickle.dumps(found)
             return
@@ -162,7 +162,7 @@ class Doctor:
             key = visit.full_name, tuple(known_as(visit, f) for f in visit.findings)
             times[key] += 1
             self.gathered.setdefault((key, times[key]), visit)
-        self.rounds.skipped |= skipped
+        self.found.skipped |= skipped
 
     def weighed(self, visit):
         """The visit with what does not fail the run as a warning, and as a note what is known."""
@@ -216,8 +216,8 @@ class Doctor:
                 write(f"not examined, or not all of it: {visit.full_name} ({visit.missed})")
             if (serious or self.outcome(visit) == "failed") and self.on_github:
                 write(self.annotation(visit))
-        if self.rounds.skipped:
-            write(f"left out by --doctor-skip: {', '.join(sorted(self.rounds.skipped))}")
+        if self.found.skipped:
+            write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
         known = sum(known_as(v, f) in self.options.known for v in self.visits for f in v.findings)
         counts = {"warned of": warned, "not examined": outcomes["skipped"], "known findings": known}
         counts = "".join(f", {what}: {n}" for what, n in counts.items() if n)

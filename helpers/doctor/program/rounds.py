@@ -26,7 +26,7 @@ import textwrap
 import time
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -36,7 +36,7 @@ from ..function.private import LOCK, has_numbers, is_a_users, operator, self_tes
 from ..function.surroundings import of_a_signal
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report, WrongGradientError
-from .bounds import CRASHED, EXAMINING, LEAST, SECONDS, StoppedError, bounded, reports, warm_up
+from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
 
 TOO_LARGE = "too large for max_bytes"
 TOO_MANY = "more patterns than max_patterns"
@@ -45,9 +45,8 @@ NO_COPY = "the inputs could not be copied"
 NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
 RAISED = "it raised in the program, too"
 BROKE_OFF = "the program raised before the end of the block"
-NO_TIME = "no seconds were left"
 INTERRUPTED = "interrupted"
-NOTHING = {"nothing-to-examine", "no-output"}  # codes: the program had no use for a gradient, too
+ADVICE = "`examine(..., faithful=False)`"  # in findings
 
 
 @dataclass(repr=False)
@@ -56,21 +55,21 @@ class Visit(Report):
 
     full_name: with its module
     defined:   (file, line) of its backward, or None
+    first:     what ran when it was applied first: a test, if pytest runs
     calls:     how often it was applied
+    left:      how many calls were not examined, by reason
     patterns:  how many of its patterns were examined
     called, given: where the call stands of which the worst was found, and what it was given
-    first:     what ran when it was applied first: a test, if pytest runs
-    left:      how many calls were not examined, by reason
     """
 
     full_name: str = ""
     defined: tuple | None = None
+    first: str = ""
     calls: int = 0
+    left: Counter = field(default_factory=Counter)
     patterns: int = 0
     called: str = ""
     given: str = ""
-    first: str = ""
-    left: dict = field(default_factory=dict)
 
     @property
     def counts(self):
@@ -81,8 +80,8 @@ class Visit(Report):
     @property
     def missed(self):
         """Why not all of it was examined that could have been, or ""."""
-        why = [w for w in self.left if not self.examined or w not in (NO_GRADIENT, RAISED)]
-        return ", ".join(why)
+        harmless = (NO_GRADIENT, RAISED) if self.examined else ()
+        return ", ".join(why for why in self.left if why not in harmless)
 
     def __repr__(self):
         """Notes are left out: a float32 program has one for each Function."""
@@ -100,98 +99,62 @@ def number(n, what):
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-class Found:
-    """What the rounds found: `visits`, one `Visit` for each Function, those with errors first."""
-
-    def __init__(self):
-        self.visits, self.ended = [], False
-
-    @property
-    def ok(self):
-        return all(visit.ok for visit in self.visits)
-
-    @property
-    def summary(self):
-        if not self.ended:
-            return "Rounds: still under way; what was found is known at the end of the block"
-        wrong = sum(not visit.ok for visit in self.visits)
-        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong"
-
-    def __repr__(self):
-        return "\n".join([self.summary, *map(str, self.visits)])
-
-    def raise_if_wrong(self):
-        """Raise WrongGradientError if there is an error; otherwise return what was found."""
-        if not self.ok:
-            raise WrongGradientError(str(self))
-        return self
-
-
 @dataclass
 class Pattern:
-    """The calls that have one pattern; the first of them is kept, unless there is a reason."""
+    """The calls that have one pattern; the first of them is kept, to be examined.
+
+    outcome: the report on it, or why there is none
+    """
 
     calls: int = 0
     kept: Call | None = None
-    reason: str = ""
-    report: Report | None = None
+    outcome: Report | str | None = None
 
 
 @dataclass
-class Record:
-    """What is noted of one Function while the program runs, and found when it is examined."""
+class Heard:
+    """What was heard of one Function: its patterns, and the visit that they become."""
 
-    name: str
-    full_name: str
-    defined: tuple | None
-    first: str
-    calls: int = 0
+    visit: Visit
     patterns: dict = field(default_factory=dict)
-    left: Counter = field(default_factory=Counter)
 
     def waiting(self):
         """Its patterns that are still to be examined, those with small inputs first."""
-        kept = [p for p in self.patterns.values() if p.kept and not p.report and not p.reason]
-        return sorted(kept, key=lambda p: p.kept.size)
+        waiting = [p for p in self.patterns.values() if p.outcome is None]
+        return sorted(waiting, key=lambda p: p.kept.size)
 
     def examine(self, seconds, faithful, show):
         """Examine them, for so many seconds."""
-        waiting = self.waiting()
-        work = functools.partial(reports, [p.kept for p in waiting], faithful)
-        try:
-            for k, waiting[k].report, waiting[k].reason in bounded(work, seconds, show):
-                pass
-        except StoppedError as stopped:
-            rest = self.waiting()
-            if stopped.crashed and rest:
-                rest.pop(0).report = Report(self.name, [CRASHED(how=str(stopped))])
-                stopped = "an earlier call ended the process"
-            for p in rest:
-                p.reason = str(stopped)
+        ends = time.monotonic() + seconds
+        while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
+            work = functools.partial(reports, [p.kept for p in waiting], faithful)
+            for k, outcome in bounded(work, left, show):
+                if k < len(waiting):  # else it ended when only a line was looked for
+                    waiting[k].outcome = outcome
+        for p in self.waiting():
+            p.outcome = OVER
 
-    def visit(self):
-        patterns = sorted(self.patterns.values(), key=lambda p: p.kept.size if p.kept else 0)
-        findings, done, left = {}, [], Counter(self.left)
-        for p in patterns:
-            if p.report and {f.code for f in p.report.findings} & NOTHING:
-                p.reason, p.report = p.report.findings[0].message.rstrip("."), None
-            if p.reason:
-                left[p.reason] += p.calls
-            if p.report:
-                done.append(p)
-                for k in p.kept.shared:
-                    what = f"The gradient of argument {k} is"
-                    why = "another argument holds the same tensor"
-                    p.report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
-                for finding in p.report.findings:
-                    findings.setdefault((finding.code, finding.input, finding.through), finding)
-        worst = min(done, key=lambda p: (p.report.ok, not p.report.findings), default=None)
-        called, given = (worst.kept.called, worst.kept.given) if worst else ("", "")
-        findings = sorted(findings.values(), key=lambda f: list(SEVERITIES).index(f.severity))
-        return Visit(
-            self.name, findings, bool(done), self.full_name, self.defined, self.calls, len(done),
-            called, given, self.first, dict(left),
-        )  # fmt: skip
+    def conclude(self, advice):
+        """The visit: what was found for each pattern, once; nothing of the program is kept."""
+        visit, found, worst = self.visit, {}, None
+        for p in self.patterns.values():
+            if isinstance(p.outcome, str):
+                visit.left[p.outcome] += p.calls
+                continue
+            visit.patterns, visit.examined = visit.patterns + 1, True
+            for k in p.kept.shared:
+                what = f"The gradient of argument {k} is"
+                why = "another argument holds the same tensor"
+                p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+            for f in p.outcome.findings:
+                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
+                found.setdefault((f.code, f.input, f.through), f)
+            rank = p.outcome.ok, not p.outcome.findings
+            if worst is None or rank < worst:
+                worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
+        order = list(SEVERITIES)
+        visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
+        return visit
 
 
 def rounds(
@@ -217,7 +180,7 @@ def rounds(
 
     A decorated function makes rounds at each call, and raises WrongGradientError if there is an
     error. If the block raises, nothing is examined.
-    Raises BlindError if this version of PyTorch does not let the doctor see Functions.
+    Raises BlindError if the doctor sees no Functions on this version of PyTorch.
     """
     limits = {"seconds": seconds, "max_bytes": max_bytes, "max_patterns": max_patterns}
     for name, value in limits.items():
@@ -235,35 +198,56 @@ def listed(name, given):
     return [item if isinstance(item, str) else full_name(item) for item in given]
 
 
+class Found:
+    """What the rounds found: `visits`, one `Visit` for each Function, those with errors first.
+
+    skipped: the names of those that were left out as `only` and `skip` say
+    """
+
+    def __init__(self):
+        self.visits, self.skipped, self.ended = [], set(), False
+
+    @property
+    def ok(self):
+        return all(visit.ok for visit in self.visits)
+
+    @property
+    def summary(self):
+        if not self.ended:
+            return "Rounds: still under way; what was found is known at the end of the block"
+        wrong = sum(not visit.ok for visit in self.visits)
+        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong"
+
+    def __repr__(self):
+        return "\n".join([self.summary, *map(str, self.visits)])
+
+    def raise_if_wrong(self):
+        """Raise WrongGradientError if there is an error; otherwise return what was found."""
+        if not self.ok:
+            raise WrongGradientError(str(self))
+        return self
+
+
 class Rounds:
-    def __init__(self, seconds, max_bytes, max_patterns, only, skip, faithful):
-        self.options = seconds, max_bytes, max_patterns, only, skip, faithful
-        self.seconds, self.max_bytes, self.max_patterns = seconds, max_bytes, max_patterns
-        self.only, self.skip, self.faithful = only, skip, faithful
-        self.during = str  # called for what runs at the moment
+    def __init__(self, **options):
+        self.options, self.during = options, str  # called for what runs at the moment
         self.say = functools.partial(print, file=sys.stderr, flush=True)
+        self.advice = "rounds(faithful=['{}'])"  # how a Function of this name is accepted
 
     def __enter__(self):
         self_test()
-        self.known, self.records, self.size = weakref.WeakKeyDictionary(), {}, 0
-        self.found, self.skipped, self.listening = Found(), set(), contextlib.ExitStack()
+        self.known, self.heard, self.size = weakref.WeakKeyDictionary(), {}, 0
+        self.found, self.listening = Found(), contextlib.ExitStack()
         self.listening.enter_context(heard_by(self.hear))
         return self.found
 
     def __exit__(self, kind, error, trace):
-        self.listening.close()
-        records, self.known, self.records = list(self.records.values()), {}, {}
-        try:
-            self.examine(records, why=BROKE_OFF if kind else "")
-        finally:
-            visits = [record.visit() for record in records]
-            self.found.visits = sorted(visits, key=lambda visit: visit.ok)
-            self.found.ended = True
+        self.finish(BROKE_OFF if kind else "")
 
     def __call__(self, function):
         @functools.wraps(function)
         def with_rounds(*args, **kwargs):
-            with Rounds(*self.options) as found:
+            with Rounds(**self.options) as found:
                 result = function(*args, **kwargs)
             found.raise_if_wrong()
             return result
@@ -277,97 +261,103 @@ class Rounds:
             return
         with LOCK:
             if cls not in self.known:
-                self.known[cls] = self.record(cls)
-            record = self.known[cls]
-            if record is not None:
-                record.calls += 1
-                return self.note(record, cls, args)
+                self.known[cls] = self.first_call(cls)
+            heard = self.known[cls]
+            if heard is not None:
+                heard.visit.calls += 1
+                return self.note(heard, cls, args)
 
-    def record(self, cls):
-        name, op = full_name(cls), operator(cls)
-        if among(name, self.skip) or self.only and not among(name, self.only):
-            self.skipped.add(name)
+    def first_call(self, cls):
+        name, op, only = full_name(cls), operator(cls), self.options["only"]
+        if among(name, self.options["skip"]) or only and not among(name, only):
+            self.found.skipped.add(name)
             return None
         code = getattr(inspect.unwrap(cls.backward), "__code__", None)
         defined = (code.co_filename, code.co_firstlineno) if code and not op else None
-        new = Record(name if op else cls.__name__, name, defined, self.during())
-        return self.records.setdefault(kind(cls), new)
+        visit = Visit(name if op else cls.__name__, [], False, name, defined, self.during())
+        return self.heard.setdefault(kind(cls), Heard(visit))
 
-    def note(self, record, cls, args):
+    def note(self, heard, cls, args):
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-            record.left[NO_GRADIENT] += 1
+            heard.visit.left[NO_GRADIENT] += 1
             return
         key = pattern(args), autocasts()
-        if key not in record.patterns:
-            if len(record.patterns) >= self.max_patterns:
-                record.left[TOO_MANY] += 1
+        if key not in heard.patterns:
+            if len(heard.patterns) >= self.options["max_patterns"]:
+                heard.visit.left[TOO_MANY] += 1
                 return
-            record.patterns[key] = self.kept(cls, args)
-        record.patterns[key].calls += 1
-        return functools.partial(self.take_back, record, key)
+            heard.patterns[key] = self.kept(cls, args)
+        heard.patterns[key].calls += 1
+        return functools.partial(self.take_back, heard, key)
 
-    def take_back(self, record, key):
+    def take_back(self, heard, key):
         """The call raised, so that it says nothing of the gradient."""
         with LOCK:
-            record.left[RAISED] += 1
-            record.patterns[key].calls -= 1
-            if not record.patterns[key].calls:
-                gone = record.patterns.pop(key)
+            heard.visit.left[RAISED] += 1
+            heard.patterns[key].calls -= 1
+            if not heard.patterns[key].calls:
+                gone = heard.patterns.pop(key)
                 self.size -= gone.kept.size if gone.kept else 0
 
     def kept(self, cls, args):
         found = [t for _, t in tensors(args)]
         if not all(map(has_numbers, found)):
-            return Pattern(reason=NO_NUMBERS)
+            return Pattern(outcome=NO_NUMBERS)
         size = sum(t.numel() * t.element_size() for t in found)
         if not self.has_room(size):
-            return Pattern(reason=TOO_LARGE)
+            return Pattern(outcome=TOO_LARGE)
         try:
             call = Call.of(cls, args, {}, size)
         except Exception as error:  # of a subclass of Tensor, for example
             if of_a_signal(error):
                 raise
-            return Pattern(reason=NO_COPY)
+            return Pattern(outcome=NO_COPY)
         self.size += size
         return Pattern(kept=call)
 
     def has_room(self, size):
         """Is there room for so many bytes, if larger calls make way?"""
-        patterns = [p for r in self.records.values() for p in r.patterns.values() if p.kept]
-        patterns.sort(key=lambda p: p.kept.size)
-        larger = [p for p in patterns if p.kept.size > size]
-        if self.size + size - sum(p.kept.size for p in larger) > self.max_bytes:
+        patterns = [p for heard in self.heard.values() for p in heard.waiting()]
+        larger = sorted((p for p in patterns if p.kept.size > size), key=lambda p: p.kept.size)
+        limit = self.options["max_bytes"] - size
+        if self.size - sum(p.kept.size for p in larger) > limit:
             return False
-        while self.size + size > self.max_bytes:
+        while self.size > limit:
             largest = larger.pop()
             self.size -= largest.kept.size
-            largest.kept, largest.reason = None, TOO_LARGE
+            largest.kept, largest.outcome = None, TOO_LARGE
         return True
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def examine(self, records, why):
-        """Examine each Function, within its share of the seconds; those with small inputs first."""
-        waiting = [record for record in records if record.waiting()]
-        waiting.sort(key=lambda record: sum(p.kept.size for p in record.waiting()))
+    def finish(self, why_not=""):
+        """Examine what was heard, unless there is a reason why not; fill in what was found."""
+        self.listening.close()
+        all_heard, self.known, self.heard = list(self.heard.values()), {}, {}
+        waiting = [heard for heard in all_heard if heard.waiting()]
         try:
-            if waiting and not why:
+            if waiting and not why_not:
                 warm_up()
-            ends = time.monotonic() + self.seconds
-            for k, record in enumerate(waiting):
-                left = ends - time.monotonic()
-                share = max(left / (len(waiting) - k), min(left, LEAST))
-                if why or left <= 0:
-                    for p in record.waiting():
-                        p.reason = why or NO_TIME
-                    continue
-                text = f"doctor: examining {k + 1} of {len(waiting)}: `{record.full_name}`"
-                faithful = not among(record.full_name, self.faithful)
-                record.examine(share, faithful, functools.partial(self.say, text))
-        finally:
-            for record in waiting:
-                for p in record.waiting():  # somebody has pressed Ctrl-C
-                    p.reason = INTERRUPTED
+                self.examine(waiting)
+        finally:  # also if somebody presses Ctrl-C
+            for p in itertools.chain(*(heard.waiting() for heard in waiting)):
+                p.outcome = why_not or INTERRUPTED
+            visits = [
+                heard.conclude(self.advice.format(heard.visit.full_name)) for heard in all_heard
+            ]
+            self.found.visits = sorted(visits, key=lambda visit: visit.ok)
+            self.found.ended = True
+
+    def examine(self, waiting):
+        """Each Function within its share of the seconds; those with small inputs come first."""
+        ends = time.monotonic() + self.options["seconds"]
+        waiting.sort(key=lambda heard: sum(p.kept.size for p in heard.waiting()))
+        for k, heard in enumerate(waiting):
+            left, name = ends - time.monotonic(), heard.visit.full_name
+            share = max(left / (len(waiting) - k), min(left, LEAST))
+            text = f"doctor: examining {k + 1} of {len(waiting)}: `{name}`"
+            faithful = not among(name, self.options["faithful"])
+            heard.examine(share, faithful, functools.partial(self.say, text))
 
 
 def among(name, patterns):
