@@ -213,7 +213,8 @@ class Doctor:
             if serious:
                 write(str(visit))
             if visit.missed:
-                write(f"not examined, or not all of it: {visit.full_name} ({visit.missed})")
+                how = "examined in part" if visit.examined else "not examined"
+                write(f"{how}: {visit.full_name} ({visit.missed})")
             if (serious or self.outcome(visit) == "failed") and self.on_github:
                 write(self.annotation(visit))
         if self.found.skipped:
