@@ -27,9 +27,9 @@ class Patient:
     about: str
     options: dict = field(default_factory=dict)
 
-    def examine(self):
+    def examine(self, **options):
         """The doctor's report."""
-        return doctor.examine(self.fn, *self.inputs(), **self.options)
+        return doctor.examine(self.fn, *self.inputs(), **{**self.options, **options})
 
     def gradcheck(self):
         """What `torch.autograd.gradcheck` says of a float64 copy; None if it finds nothing."""
