@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 
 import torch
 
@@ -23,7 +22,7 @@ from ..name.measurements import Measurements
 from ..report import CUT_OFF, MEANT, TEXTS, brief, error, note
 from .apart import apart
 from .examination import Trials
-from .forward import NOT_EXAMINED, nodes
+from .forward import NOT_EXAMINED
 from .handed import has_own_nodes
 from .kept import idle, kept_outside, of_caches, of_the_first_call, replaced, right_with_copies
 
@@ -275,7 +274,7 @@ def diagnosis(exam, cases, within):
             seen = {IN_A_CORNER: list(case.shape)}
     words = {"meant": MEANT if case.identity else "", **words}
     sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
-    if exam.line and (not sharp or is_long(exam)):
+    if exam.line:
         words |= exam.line.find(corner or cases, exam.budget, few=sharp)
     if within and "change" not in words:
         of, finding = within
@@ -298,14 +297,7 @@ def part_of(whole, corner):
     return cases
 
 
-def is_long(exam):
-    """Has a backward so many lines that a name for the error does not show which?"""
-    backwards = [inspect.unwrap(node._forward_cls.backward) for node in nodes(exam)]
-    codes = [fn.__code__ for fn in backwards if inspect.isfunction(fn)]
-    return any(len({line for *_, line in code.co_lines() if line}) > LINES for code in codes)
-
-
-LINES, QUICK, FEW_ELEMENTS, SMALL = 3, 800, 100, 5000
+QUICK, FEW_ELEMENTS, SMALL = 800, 100, 5000
 IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write

@@ -140,7 +140,7 @@ def reason(exam, values, right):
 
     right(): is it right now?
     """
-    if exam.line and (words := exam.line.uncut_if(right)):
+    if exam.line and (words := exam.line.uncut_if(exam.subject, right)):
         return {"look": ""} | words
     calls = []
     with heard_by(lambda cls, args: calls.append(Call.of(cls, args, {}, 0))), forgiving():

@@ -54,7 +54,7 @@ class Budget:
     """What looking for lines may cost, in all: runs of the function, and seconds."""
 
     def __init__(self, runs=2000, seconds=10.0):
-        self.runs, self.ends = runs, time.monotonic() + seconds
+        self.runs, self.ends, self.known = runs, time.monotonic() + seconds, []
 
     def spend(self, runs=1):
         self.runs -= runs
