@@ -552,16 +552,23 @@ case("backward-not-finite", "first of all in `double.exp()` (line",
      inputs=(torch.tensor([0.5, 800.0], dtype=torch.float64),))(Overflows)  # fmt: skip
 
 
-@case("backward-not-finite", ": `root = torch.sqrt(square)` (line",
-      inputs=(torch.full((4,), 0.5).double(), torch.tensor([0.1, 0.7, -0.2, -0.9]).double()))
+@case(
+    "backward-not-finite",
+    ": `root = torch.sqrt(square)` (line",
+    inputs=(torch.full((4,), 0.5).double(), torch.tensor([0.1, 0.7, -0.2, -0.9]).double()),
+)
 def height(r, z):  # fmt: skip
     square = r**2 - z**2
     root = torch.sqrt(square)
     return torch.where(square > 0, root, torch.zeros_like(root))
 
 
-case("low-precision", "nan or inf in the output from finite inputs of float32",
-     inputs=(torch.tensor([1.0, 100.0]),), name="overflow")(  # fmt: skip
+case(
+    "low-precision",
+    "nan or inf in the output from finite inputs of float32",
+    inputs=(torch.tensor([1.0, 100.0]),),
+    name="overflow",
+)(  # fmt: skip
     lambda x: torch.log(torch.cosh(x))
 )
 
