@@ -41,6 +41,7 @@ class Finding:
     change:   "right if: …", what would make the gradient right; or "as if: …", what would make it
               that of forward; if one change was found
     place:    of this change: "line 12, in `backward`"
+    words:    what fills the gaps of the text with this code, by the gap's name: {"factor": "2"}
     """
 
     code: str
@@ -53,6 +54,7 @@ class Finding:
     through: str = ""
     change: str = ""
     place: str = ""
+    words: dict = field(default_factory=dict)
 
     def lines(self):
         """Message, remedy and evidence, as far as there are any."""
@@ -88,11 +90,14 @@ class Text:
     ):  # fmt: skip
         named = f"gradient of {{x}} through {through}" if through else "gradient of {x}"
         message = self.message.replace("gradient of {x}", named, 1)
-        words = {"x": f"`{x}`", "y": y, "meant": "", "nameless": NAMELESS, **words}
-        message, look = message.format(*groups, **words), self.look.format(**words)
+        gaps = {"x": f"`{x}`", "y": y, "meant": "", "nameless": NAMELESS, **words}
+        message, look = message.format(*groups, **gaps), self.look.format(**gaps)
         message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
-        severity = severity or self.severity
-        return Finding(self.code, severity, message, look, x, y, seen or {}, through, change, place)
+        words |= {str(k): group for k, group in enumerate(groups)}
+        return Finding(
+            self.code, severity or self.severity, message, look, x, y, seen or {}, through, change,
+            place, words,
+        )  # fmt: skip
 
 
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
