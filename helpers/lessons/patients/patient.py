@@ -98,6 +98,24 @@ def function(forward, backward, name="Wrong"):
     return Made
 
 
+def wrong(name, code, about, inputs, forward, backward, **options):
+    """Register in BROKEN the `function` of these two."""
+    broken(code, about, inputs, **options)(function(forward, backward, name))
+
+
+def right(name, about, inputs, forward, backward, code=None, **options):
+    """The same in HEALTHY."""
+    healthy(about, inputs, code, **options)(function(forward, backward, name))
+
+
+def linear(input, weight, bias):
+    return input @ weight.t() + bias
+
+
+def matmul(input, weight):
+    return input @ weight
+
+
 def draw(*shapes, dtype=torch.float64, positive=False):
     """Random tensors, the same ones at every call."""
     generator = torch.Generator().manual_seed(7)
