@@ -1,7 +1,6 @@
-"""The calls that the doctor hears on its rounds and makes: where from, and in what state."""
+"""The calls that the doctor hears on its rounds: where from, and in what state."""
 
 import threading
-import types
 
 import pytest
 import torch
@@ -9,9 +8,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from helpers.doctor import examine, rounds
-from helpers.doctor.calls import held
-from tests.doctor.test_doctor_rounds import Square, half, leaf, visits
+from helpers.doctor import rounds
+from tests.doctor.programs import Square, half, leaf, visits
 
 
 def test_nested_functions_and_nested_rounds():
@@ -198,37 +196,3 @@ def test_tensors_in_a_list_are_constants_as_autograd_takes_them():
             return g * ctx.saved_tensors[0], None
 
     assert visits(lambda: Weighted.apply(leaf(2), [leaf(2)]))["Weighted"].ok
-
-
-@pytest.mark.parametrize("factor, codes", [(2, []), (3, ["scaled"])])
-def test_a_backward_that_frees_its_outputs_ends_nothing(factor, codes):
-    class Frees(Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = 2 * x
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx, grad_output):
-            ctx.saved_tensors[0].untyped_storage().resize_(0)
-            return factor * grad_output
-
-    for dtype in (torch.float64, torch.float32):
-        report = examine(Frees, torch.randn(3, 4, dtype=dtype))
-        assert [f.code for f in report.findings if f.severity == "error"] == codes
-
-
-def test_what_refuses_autograd_grad_may_have_several_inputs():
-    def product(x, y):
-        return checkpoint(torch.mul, x, y, use_reentrant=True)
-
-    x = torch.randn(2, 3, dtype=torch.float64)
-    assert [f.code for f in examine(product, x, x + 1).findings] == ["double-backward-missing"]
-
-
-def test_a_closure_and_an_object_hold_tensors_and_a_list_does_not():
-    x = torch.ones(2)
-    assert held(lambda: x) == held(types.SimpleNamespace(x=x)) == [x]
-    assert held([x]) == held({"x": x}) == []
