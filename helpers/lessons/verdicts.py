@@ -164,13 +164,14 @@ def differ(given, right, place=""):
 
 
 def copies(inputs):
-    """Leaves of their own for the tensors among `inputs`, which a call may spoil."""
-    return [
-        value.detach().clone().requires_grad_(value.is_floating_point())
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in inputs
-    ]
+    """Leaves of their own, laid out alike, for the tensors among `inputs`."""
+
+    def copy(x):
+        memory = x.detach().untyped_storage().clone()
+        alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
+        return alike.requires_grad_(x.is_floating_point())
+
+    return [copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
 def as_tuple(outputs):

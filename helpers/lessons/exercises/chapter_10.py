@@ -6,6 +6,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
+from helpers.lessons.net import Feed
 from helpers.lessons.requirements import random
 from helpers.lessons.torch_messages import raised
 
@@ -101,7 +102,7 @@ EXERCISE_1 = Exercise(
          "it must override the setup_context staticmethod"),
     ],
     like=_squash,
-    samples={"": [SAMPLE - 0.25]},
+    feeds=(Feed(shapes="..."),),
     order=2,
     properties=[_under(_squash, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
     success="right under `vmap` and `grad`, and so is the second derivative.",
@@ -143,9 +144,11 @@ def _goes_forward(attempt):
     """What the doctor, who compares the slopes, does not say."""
     tensors = (SAMPLE, random(2, 3))
     try:
-        jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
+        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
     except Exception as error:
         yield f"forwards it raises {raised(error)}"
+    if not _alike(slope, jvp(torch.mul, tensors, tensors)):
+        yield "where an input is 0, the tangent of the output is wrong."
     small = [tensor[0] for tensor in tensors]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
@@ -176,7 +179,8 @@ EXERCISE_2 = Exercise(
         (" + a * b_tangent", "", "Where `b` moves, the tangent of the output"),
         ("a_tangent * b + a * b_tangent", "(a + a_tangent) * (b + b_tangent) - a * b",
          "is not the sum of what it is where each moves alone"),
-        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)", "it is nan"),
+        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)",
+         "where an input is 0"),
         ("a_tangent * b + a * b_tangent", "a_tangent * a + b * b_tangent",
          "Where `a` moves"),
         ("a_tangent * b + a * b_tangent", "a_tangent * b, a * b_tangent",
@@ -203,7 +207,7 @@ EXERCISE_2 = Exercise(
          "forwards it raises NotImplementedError: You must implement the jvp function"),
     ],
     like=torch.mul,
-    samples={"": [SAMPLE, random(2, 3)]},
+    feeds=(Feed(shapes="..., ..."),),
     order=2,
     properties=[_goes_forward],
     success="it goes forwards, and `hessian` goes forwards over your backward.",
@@ -325,7 +329,7 @@ EXERCISE_3 = Exercise(
          "what the rule calls: apply"),
     ],
     like=_matmul,
-    samples={"": [random(3, 2), random(4, 2, seed=1)]},
+    feeds=(Feed(shapes="N D, V D"),),
     properties=[_has_a_rule],
     success="wherever the new dimension comes in, it goes out where you say.",
     hints=(
