@@ -38,7 +38,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     if outputs is None:
         return "it returns None. Is a `return` missing in `forward`?"
     raised = outputs if isinstance(outputs, Exception) else None
-    wrong = None if raised else _unfilled(attempt, inputs) or _wrong_outputs(outputs, expected)
+    wrong = None if raised else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:
         return wrong
     with without_lines():  # which line to change is the exercise
@@ -64,13 +64,13 @@ def unlike(attempt, like, inputs, faithful=True):
     expected = like(*theirs)
     try:
         outputs = attempt(*mine)
-        wrong = _wrong_outputs(outputs, expected)
+        wrong = wrong_outputs(outputs, expected)
         if wrong:
             return wrong
         if any(torch.is_tensor(a) and not _same(a, b) for a, b in zip(mine, inputs, strict=True)):
             return "it changes an input in place."
         with torch.no_grad():
-            wrong = _wrong_outputs(attempt(*copies(inputs)), expected, differentiable=False)
+            wrong = wrong_outputs(attempt(*copies(inputs)), expected, differentiable=False)
         if wrong:
             return f"under torch.no_grad(), {wrong}"
         return _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
@@ -121,7 +121,7 @@ def _same(one, other):
     return torch.equal(one.nan_to_num(), other.nan_to_num()) if torch.is_tensor(one) else True
 
 
-def _wrong_outputs(outputs, expected, differentiable=True):
+def wrong_outputs(outputs, expected, differentiable=True):
     if outputs is None:
         return "it returns None. Is a `return` missing in `forward`?"
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
