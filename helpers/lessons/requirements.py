@@ -19,6 +19,13 @@ def random(*shape, dtype=torch.float64, seed=0):
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
+def with_zeros(*shape, **options):
+    """The same, every seventh element being 0: where a kernel may divide, or skip."""
+    numbers = random(*shape, **options)
+    numbers.flatten()[3::7] = 0
+    return numbers
+
+
 def at(where, sentence):
     """The sentence, and where it is true; None if there is nothing to say."""
     return f"{where}: {sentence}" if where and sentence else sentence

@@ -8,7 +8,7 @@ from torch.autograd import Function
 from helpers.lessons import c_and_cpp
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judging import difference
-from helpers.lessons.requirements import at, random
+from helpers.lessons.requirements import at, random, with_zeros
 from helpers.lessons.verdicts import differ
 from helpers.ops.involution.compiler import find_compiler
 
@@ -76,11 +76,12 @@ def _exp_cases(library):
         _called(f"count {y.numel()}", library, "exp_backward", arrays, "grad_input")
         return arrays["grad_input"]
 
-    for count in (6, 1, 1000, 0):
-        x = random(count)
+    for count in (6, 1, 40_000, 0):
+        x = with_zeros(count)
+        x[1::7] *= 100
         yield at(f"`exp_forward`, count {count}", _wrong("y", forward(x), x.exp()))
         forward(random(count + 7))  # backward must not remember its count
-        grad_output, y = random(count, seed=1), x.exp()
+        grad_output, y = with_zeros(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
         if wrong and torch.allclose(given, y):
@@ -183,7 +184,7 @@ extern "C" void energy_of_floats(const float* g, int64_t s, const float* x, floa
                                  int64_t n) { energy_backward(g, s, x, y, m, n); }
 """
 _TYPES = {"doubles": torch.float64, "floats": torch.float32}
-_SHAPES = ((4, 4), (3, 5), (5, 3))
+_SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
 
 
 def _tried(where, right, *call, **options):
@@ -195,10 +196,12 @@ def _tried(where, right, *call, **options):
 
 def _energy_cases(library):
     for (types, dtype), (rows, columns) in itertools.product(_TYPES.items(), _SHAPES):
-        x, some = random(rows, columns, dtype=dtype), random(2 * rows, dtype=dtype, seed=1)
+        x = with_zeros(rows, columns, dtype=dtype)
+        some = with_zeros(5 * rows, dtype=dtype, seed=1)
         for grad, what in (
-            (some[:rows], "contiguous"),
-            (some[::2], "every second element of an array, stride 2"),
+            (some[:rows].clone(), "contiguous"),
+            (some[: 2 * rows : 2], "every second element of an array, stride 2"),
+            (some[::5], "every fifth element of an array, stride 5"),
             (some[:1].clone().expand(rows), "the gradient of a sum, stride 0"),
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
@@ -275,11 +278,11 @@ extern "C" void product_of_floats(const float* x, const int64_t* xs, const float
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
-        "contiguous": random(rows, columns, **options),
-        "transposed": random(columns, rows, **options).t(),
-        "every second column": random(rows, 2 * columns, **options)[:, ::2],
-        "one row, expanded": random(1, columns, **options).expand(rows, columns),
-        "one column, expanded": random(rows, 1, **options).expand(rows, columns),
+        "contiguous": with_zeros(rows, columns, **options),
+        "transposed": with_zeros(columns, rows, **options).t(),
+        "every fifth column": with_zeros(rows, 5 * columns, **options)[:, ::5],
+        "one row, expanded": with_zeros(1, columns, **options).expand(rows, columns),
+        "one column, expanded": with_zeros(rows, 1, **options).expand(rows, columns),
     }
 
 

@@ -12,6 +12,7 @@ import torch
 from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import with_zeros
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -109,18 +110,19 @@ def _in_one_dimension(x, weight):
 
 
 def _loads_once(source):
-    for channels, n in [(1, 5), (4, 11), (40, 11)]:
-        x = torch.arange(1.0, 1 + channels * n).view(channels, n)
-        weight = torch.linspace(-1, 2, 3 * n).view(3, n)
+    for channels, n, blocks in [(1, 5, 2), (4, 11, 2), (1100, 11, 2), (3, 70, 10), (0, 5, 1)]:
+        x = with_zeros(channels, n, dtype=torch.float32)
+        weight = with_zeros(3, n, dtype=torch.float32, seed=1)
         arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
         arguments = arrays | {"channels": channels, "n": n}
         where = f"with {channels} channels of {n}" if channels > 1 else f"with 1 channel of {n}"
         try:
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
-            did = emulator.run(source, "taps", 2, 8, arguments, **options)
+            did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", str(error))
-            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}."
+            once = " Sum in a register, and write each element once." * ("before" in str(error))
+            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}.{once}"
             return
         expected = _in_one_dimension(x, weight)
         if not torch.allclose(arrays["y"], expected):
@@ -175,7 +177,7 @@ EXERCISE_2 = Exercise(
          "factors[k] * x", "weight[k * n + i] * x", "Here move them yourself"),
         ("if (i >= n) return;", "", "but"),
         (TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")], KEEPS_SUMS,
-         "with 40 channels of 11: "),
+         "with 1100 channels of 11: "),
     ],
     needs=find_compiler,
     properties=[_loads_once],
