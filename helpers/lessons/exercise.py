@@ -56,6 +56,7 @@ class Exercise:
     order:       2 if there must be second derivatives, 3 if third; silently wrong they are never
                  right
     faithful:    False if the gradient is not meant to be the derivative
+    doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
     properties:  what else must hold, in this order (see requirements.py)
     needs:       a function that raises, and says what is missing, where attempts cannot be tried
@@ -76,6 +77,7 @@ class Exercise:
     called: Callable | None = None
     order: int = 1
     faithful: bool = True
+    doctor: bool = True
     kind: Iterable[Callable[[object], Iterable[str | None]]] = ()
     properties: Iterable[Callable[[object], Iterable[str | None]]] = ()
     needs: Callable = lambda: None
@@ -171,11 +173,11 @@ class Exercise:
         function = self.called(attempt) if self.called else function
         how = {"order": min(self.order, 2), "faithful": self.faithful}
         explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
-        for feed in self.feeds:
+        for feed in self.feeds if self.doctor else ():
             yield _unlike(explained, feed)
         for feed in self.feeds:
             compared = partial(unlike, faithful=self.faithful)
-            yield from caught(compared, function, self.like, feed, explained)
+            yield from caught(compared, function, self.like, feed, self.doctor and explained)
             yield from disturbed(function, self.like, feed)
         for has in self.properties:
             yield from has(attempt)

@@ -147,18 +147,19 @@ def _said(*words):
     return ", ".join(filter(None, words))
 
 
-def caught(compared, function, like, feed, explained=lambda inputs: None):
+def caught(compared, function, like, feed, explained=None):
     """Sentences on where the two differ, and None for where they do not.
 
     compared:  `unlike` or `silently_wrong`
-    explained: makes of inputs on which they differ a better sentence, or None
+    explained: makes of inputs on which they differ a better sentence, if there is one
     """
     usual = [("", where, inputs) for where, inputs in feed.plain()]
     for kind, where, inputs in (*usual, *feed.varied()):
         if kind not in feed.without:
             wrong = compared(function, like, inputs)
-            empty = any(torch.is_tensor(x) and not x.numel() for x in inputs)
-            yield at(where, wrong and (not empty and explained(inputs) or wrong))
+            if wrong and explained and all(x.numel() for x in inputs if torch.is_tensor(x)):
+                wrong = explained(inputs) or wrong
+            yield at(where, wrong)
 
 
 def disturbed(function, like, feed):
