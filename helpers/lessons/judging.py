@@ -196,8 +196,8 @@ def _exchanged(attempt, expected, inputs, theirs):
         swapped[i], swapped[j] = weights[j], weights[i]
         with contextlib.suppress(Exception):  # not of one shape, or it is the doctor's to say
             given = _gradients(outputs, _leaves(mine), weights)
-            right = _gradients(expected, _leaves(theirs), swapped)
-            if not any(map(_worst, given, right)):
+            right, other = (_gradients(expected, _leaves(theirs), w) for w in (weights, swapped))
+            if any(map(_worst, given, right)) and not any(map(_worst, given, other)):
                 return (
                     f"`backward` exchanges the gradients of output {i} and output {j}. They "
                     "arrive in the order in which forward returns the outputs."

@@ -39,7 +39,7 @@ class Feed:
     names:     of the constants, as a verdict names them, such as "low high"
     of:        makes of any real numbers what may be fed, such as torch.exp
     far:       how large numbers may be
-    numbers:   {where: tensor}, more numbers for the first tensor, the others being left as they are
+    numbers:   {where: tensor}, more numbers for the first tensor, or a tuple of all tensors
     without:   {"other", "one", "square", "empty"; "zero", "equal", "tiny", "far"; "transposed",
                "sliced", "expanded", "float32": why this does not apply}
     """
@@ -80,9 +80,10 @@ class Feed:
             for kind, (where, change) in LAYOUTS.items():
                 if min(map(len, usual)) > 1 or kind == "float32":
                     yield kind, _said(where, also), self._inputs(usual, constants, after=change)
-            for where, tensor in self.numbers.items():
-                inputs = [tensor, *map(self.of, self._tensors(usual)[1:])]
-                yield "", _said(where, also), self._completed(inputs, constants)
+            for where, given in self.numbers.items():
+                if not isinstance(given, tuple):
+                    given = given, *map(self.of, self._tensors(usual)[1:])
+                yield "", _said(where, also), self._completed(given, constants)
 
     def _shapes(self):
         """(kind, shape of each tensor), the usual shapes first."""

@@ -88,20 +88,22 @@ class _Counted(Function):
 
 def _multiplies(attempt):
     shapes, needs, callers, seen = set(), set(), set(), []
+    one = torch.ones((), dtype=torch.float64, requires_grad=True)  # as a parameter in f
 
     def f(x):
         shapes.add(tuple(x.shape))
         needs.add(x.requires_grad)
         callers.update(frame.f_code for frame, _ in traceback.walk_stack(inspect.currentframe()))
         seen.append(weakref.ref(x))
-        return (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
+        return one * (_Counted.apply(x.sin()).sum(-1) ** 2).sum()
 
     with_grad = SAMPLE.clone().requires_grad_()
     with_grad.grad = torch.ones_like(SAMPLE)
-    for x in (SAMPLE.flatten().requires_grad_(), with_grad, SAMPLE.clone()):
-        v = torch.linspace(-1, 2, 6, dtype=torch.float64).view(x.shape)
+    flat, plain = SAMPLE.flatten().requires_grad_(), SAMPLE.clone()
+    for x in (flat, with_grad, plain, SAMPLE[0, 0].clone(), random(2, 1, 4)):
+        v = torch.linspace(-1, 2, x.numel(), dtype=torch.float64).view(x.shape)
         v_before, needed, kept = v.clone(), x.requires_grad, x.grad
-        hessian = functional.hessian(f, x.detach()).view(6, 6)
+        hessian = functional.hessian(f, x.detach()).view(x.numel(), -1)
         expected = (hessian @ v.flatten()).view(x.shape)
         kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
         leaf = x.detach().requires_grad_()
@@ -142,6 +144,8 @@ def _multiplies(attempt):
             yield f"for {kind}, the result is not H·v: {given.flatten()[0]:.4g} comes first, " + (
                 f"but {expected.flatten()[0]:.4g} is right."
             )
+        if one.grad is not None:
+            yield "it fills the .grad of a tensor that f uses, as .backward() does with all leaves."
         if _Counted.backwards > 2:
             yield f"the values are right, but f was differentiated {_Counted.backwards} times."
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
@@ -183,6 +187,8 @@ EXERCISE_2 = Exercise(
         (".detach()", "", "leaves a trace in x"),
         ("first * v", "v.mul_(first)", "changes v in place"),
         ("[0]", "", "must be a tensor of that shape"),
+        ("(first,) = grad(f(x), x, create_graph=True)",
+         "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None", "fills the .grad"),
         ("x.detach()", "x.detach().flatten()", "first * v", "first * v.flatten()",
          "[0]", "[0].view(v.shape)", "f got a tensor of shape (6,)"),
         ("    x = x.d", "    x.grad = None\n    x = x.d", "leaves a trace in x"),

@@ -102,7 +102,7 @@ EXERCISE_1 = Exercise(
          "it must override the setup_context staticmethod"),
     ],
     like=_squash,
-    feeds=(Feed(shapes="..."),),
+    feeds=(Feed(shapes="...", far=1000),),
     order=2,
     properties=[_under(_squash, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
     success="right under `vmap` and `grad`, and so is the second derivative.",
@@ -268,7 +268,7 @@ def _has_a_rule(attempt):
             yield f"the values are right, but with a grad around the vmap, {raised(error)}"
         if not _alike(*slopes):
             yield f"the values are right, but not grad of vmap, {where}."
-    batches = [random(2, 4, 3), random(2, 5, 3, seed=1)]
+    batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
     yield wrong and f"{wrong} Look at: the argument that has no new dimension."
@@ -305,7 +305,7 @@ EXERCISE_3 = Exercise(
         ("if dim is None else tensor.movedim(dim, 0)", "if dim is None else tensor",
          "a batch that is dimension -1 of `x`"),
         ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
-         "the shape (2, 4, 5) instead of (2, 2, 4, 5)"),
+         "but under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]",
          "out_dims names another dimension"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)",
