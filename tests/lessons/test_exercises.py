@@ -255,7 +255,7 @@ def test_one_suspect_only_is_wrong():
 
 def test_a_result_of_another_dtype_is_said():
     verdict = judged("9.3", "return x", "return x.double()")
-    assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
+    assert "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():

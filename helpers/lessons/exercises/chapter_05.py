@@ -117,7 +117,7 @@ def _multiplies(attempt):
                 warnings.simplefilter("ignore")  # that of create_graph=True is answered below
                 given = attempt(f, x, v)
         except RuntimeError as error:
-            asks = "element 0 of tensors does not require grad" in str(error)
+            asks = "does not require grad" in str(error)
             why = (
                 " (f got a tensor without requires_grad: make a leaf of your own.)"
                 if False in needs

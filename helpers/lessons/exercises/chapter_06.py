@@ -56,7 +56,7 @@ EXERCISE_1 = Exercise(
         ("self.scale * x", "self.scale[:, None] * x",
          "Scale(3): it raises RuntimeError: The size"),
         ("y + self.bias", "y + self.bias.detach()", "no gradient reaches `bias`"),
-        ("self.scale * x", "self.scale * x.float()", "in float32?"),
+        ("self.scale * x", "self.scale * x.float()", "rounded to float32"),
         ("y if self.bias is None else y + self.bias",
          "(y if self.bias is None else y + self.bias).float()",
          "the output is torch.float32, but torch.float64 is right"),

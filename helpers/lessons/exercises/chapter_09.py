@@ -343,7 +343,7 @@ EXERCISE_3 = Exercise(
         (f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
          "at 0, with limit = 2.0: the gradient is nan"),
         ("norm.clamp(min=limit)", "(norm.clamp(min=limit) + 1e-6)",
-         "Is a small number added"),
+         "Nearly: is something rounded"),
         ("min=limit", "min=2.0", "with limit = 7.5: `forward`: the output"),
         ("min=limit", "min=1e-9", "with limit = 7.5: `forward`: the output is"),
         ("return x", "return x.detach()", "the output requires no gradient"),
