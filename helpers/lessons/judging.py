@@ -209,7 +209,7 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
     """What the doctor has no eye for: a faithful gradient of a function with another derivative.
 
     Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
-    one of about 1000, which clipping would change.
+    one of about a million, which clipping would change.
     """
     mine = copies(inputs)
     pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
@@ -222,7 +222,7 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
             )
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
-    for size in (0, 1, 1000):
+    for size in (0, 1, 1_000_000):
         weights = _weights([right for _, right in pairs], generator, size)
         weights = weights if size else [torch.ones_like(weight) for weight in weights]
         given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
@@ -232,7 +232,7 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
             worst = None if one is None or other is None else _worst(one, other, leaf)
             if worst:
                 which = "the gradient" if len(given) == 1 else f"gradient {index}"
-                others = "with a grad_output of about 1000, " if size > 1 else ""
+                others = "with a grad_output of about 1,000,000, " if size > 1 else ""
                 others = "with a grad_output that is not all ones, " if size == 1 else others
                 return f"{others}{which} {worst}"
     return None

@@ -13,7 +13,7 @@ from helpers.lessons.judging import calls_apart
 from helpers.lessons.requirements import at, random
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
-ANY = (4, 5), (7,), (), (1,), (1, 1), (2, 3, 4), (2, 1, 3, 2)  # what "..." stands for
+ANY = (4, 5), (7,), (), (1,), (1, 1), (2, 3, 4), (2, 1, 3, 2), (6, 11)  # what "..." stands for
 LEADING = (3,), (), (1,), (4, 3), (2, 1, 3)  # the same, before other axes
 SHAPES = "other", "one", "square", "empty"
 NUMBERS = "zero", "equal", "tiny", "far"

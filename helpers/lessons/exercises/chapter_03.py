@@ -50,7 +50,7 @@ EXERCISE_1 = Exercise(
         ("x ** (", "x.abs() ** (", "but wrong where `n` is 4."),
     ],
     like=torch.pow,
-    feeds=(Feed(shapes="...", constants=((3,), (1,), (2,), (4,), (7,)), names="n"),),
+    feeds=(Feed(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),),
     properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
@@ -138,7 +138,7 @@ EXERCISE_2 = Exercise(
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
-    feeds=(Feed(shapes="...", constants=((0.1,), (-2.0,), (0,), (1,), (3.0,)), names="scale"),),
+    feeds=(Feed(shapes="...", constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)), names="scale"),),
     faithful=False,
     properties=[
         keeps_only("inputs and outputs", random(100, 200), 0.1),

@@ -186,7 +186,7 @@ def _runs(source):
         yield _compiler_says(str(error), cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32), (1, 4, 5, 3, 32), (3, 5, 4, 5, 32), (2, 3, 4, 2, 32), (2, 6, 7, 9, 5),
-        (3, 20, 23, 3, 64), (1, 182, 181, 1, 256), (2, 0, 3, 3, 32), (5, 1, 1, 4, 1),
+        (3, 20, 23, 3, 64), (1, 260, 257, 1, 256), (2, 0, 3, 3, 32), (5, 1, 1, 4, 1),
     ]:  # fmt: skip
         x = with_zeros(channels, height, width, dtype=torch.float32)
         weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
@@ -286,19 +286,13 @@ EXERCISE_3 = Exercise(
         ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "and K = 5: y["),
         ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
         ("element / (", "element // (", "In C, `//` begins a comment"),
-        ("i < K;", "i < K // 2;", "In C, `//` begins a comment"),
-        ("int column =", "int column; column =", "% width", "// width", "begins a comment"),
         ("y[element] = sum", "atomicAdd(y + element, sum)", "is not available here on the CPU"),
         ("float sum", "__constant__ float s[32]; float sum", "`__constant__` in line 9 of the"),
         ("\n__global__", "\n__device__ float a[3];\n__global__", "sum = 0", "sum = a[0] = 0",
          "Here on the CPU there are no arrays outside"),
         ("    y[element] = sum;\n", "", "no thread writes y[0]"),
-        ("row + i - K / 2", "row + i", "K = 3"),
         ("K / 2", "(K - 1) / 2", "K = 2: y["),
         ("= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
-        ("= sum;", "= sum; if (row > 0) y[element] = sum;", "written before. Sum in"),
-        ("int c =", "element = channels * height * width - 1 - element; int c =",
-         "= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
         ("blockIdx.x * blockDim.x + ", "", "Two threads own y[0]"),
         ("sum +=", "sum =", "is right"),
         ("    y[element] = sum;\n", "", "float sum", "y[element]", "sum +=", "y[element] +=",

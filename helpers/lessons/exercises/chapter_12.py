@@ -161,12 +161,6 @@ EXERCISE_1 = Exercise(
          "ctx.p, ctx.seed = p, torch.Generator().manual_seed(int(torch.randint(2**40, ())))",
          "generator = torch.Generator().manual_seed(seed)", "generator = seed",
          "backward drops other elements"),
-        ("ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))",
-         "generator = torch.Generator().manual_seed(int(torch.randint(2**40, ())))\n"
-         "        ctx.p, ctx.seed = p, generator; ctx.state = generator.get_state()",
-         "generator = torch.Generator().manual_seed(seed)", "generator = seed",
-         "return Dropout.thinned(grad_output", "ctx.seed.set_state(ctx.state); return "
-         "Dropout.thinned(grad_output", "`ctx.state` holds a tensor"),
         (FORWARD, "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p); ctx.b = lambda g: g * mask\n"
          "        return x * mask", BACKWARD, "ctx.b(grad_output)", "stay alive"),
         (FORWARD, "mask = (torch.rand(x.shape) >= p).to(x) / (1 - p); ctx.b = mask.tolist()\n"
@@ -189,8 +183,6 @@ EXERCISE_1 = Exercise(
         ("return Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
          "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
          "the gradient is 1 times grad_output"),
-        ("return torch.where(kept, x / (1 - p), 0)", "return (x[kept] / (1 - p))",
-         "must return a tensor like x"),
     ],
     properties=[_drops, _goes_back, no_tensor_on_ctx(WIDE, 0.25), _keeps_a_bit],
     success="forward and backward draw the same elements, and next to nothing is kept for it.",
@@ -278,33 +270,18 @@ EXERCISE_2 = Exercise(
         ("torch.logsumexp(x @ part.t(), 1)", "torch.exp(x @ part.t()).sum(1).log()",
          "the output is"),
         ("torch.full_like(x[:, 0], -torch.inf)", "torch.zeros_like(x[:, 0])", "`forward`"),
-        ("torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
-         "result.clamp(min=0) + torch.logsumexp(x @ part.t(), 1)", "`forward`"),
         ("grad_output[:, None] * ", "", "grad_output"),
         ("- result[:, None]", "- torch.logsumexp(x @ part.t(), 1, True)",
          "The gradient of `x`"),
-        ("to_x = to_x + slope @ part", "to_x = slope @ part", "The gradient of `x`"),
-        ("torch.cat(to_weight)", "torch.cat(to_weight[::-1])", "The gradient of `weight`"),
         ("to_weight), None", "to_weight)", "returned 2 gradient(s)"),
-        ("    @staticmethod\n    def backward",
-         "    @torch.autograd.function.once_differentiable\n    @staticmethod\n    def backward",
-         "@staticmethod, above any other decorator"),
         ("to_x = to_x + slope @ part", "to_x = to_x + (slope @ part).detach()",
          "once_differentiable would say so"),
-        ("        ctx.size = size",
-         "        ctx.logits = [x @ part.t() for part in weight.split(size)]\n"
-         "        ctx.size = size", "`ctx.logits[0]` holds a tensor"),
         ("        for part in weight.split(size):\n"
          "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
          "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
          "        result = torch.logsumexp(logits, 1)", "forward holds"),
         ("x @ part.t() - result[:, None]", "x @ part.t()", "The gradient of `x`"),
         ("split(size)", "split(2 * size)", "a tensor of 100 × 60 logits is made"),
-        ("split(ctx.size)", "split(64)", "a tensor of 100 × 64 logits is made"),
-        ("        for part in weight.split(size):\n"
-         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
-         "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])",
-         "cut weight, not x"),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
     feeds=(
@@ -394,17 +371,10 @@ EXERCISE_3 = Exercise(
     stub="def inverse(s, f, g, y1, y2): ...",
     wrong=[
         ("y2 - g(y1)", "y2 + g(y1)", "What undoes an addition?"),
-        ("y2 - g(y1)", "(y2 - g(y1)) / 2", "x2 is wrong. It was changed last"),
         ("(y1 - f(x2)) * torch.exp(-s(x2))", "y1 * torch.exp(-s(x2)) - f(x2)",
          "x2 is right, x1 is not"),
         ("-s(x2)", "s(x2)", "the shift is undone, the scale is not"),
-        ("* torch.exp(-s(x2))", "/ s(x2)", "the shift is undone, the scale is not"),
         ("(y1 - f(x2))", "y1 - f(x2)", "for one term only"),
-        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with something else"),
-        ("-s(x2)", "-s(y2)", "`s` was called with something else"),
-        ("    x2 = y2 - g(y1)\n    x1 = (y1 - f(x2)) * torch.exp(-s(x2))",
-         "    x1 = (y1 - f(y2)) * torch.exp(-s(y2))\n    x2 = y2 - g(x1)",
-         "`g` was called with something else"),
         ("return x1, x2", "return x2, x1", "x1 and x2 are exchanged"),
         ("return x1, x2", "return torch.stack([x1, x2])", "the pair (x1, x2), got a Tensor"),
         ("    x1 =", "    x2 = y2 - g(y1)\n    x1 =", "`g` must be called once; it was called 2"),
