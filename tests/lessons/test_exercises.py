@@ -18,6 +18,7 @@ from helpers.doctor import examine
 from helpers.lessons import c_and_cpp, exercise
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.lessons.exercises import chapter_04
+from helpers.lessons.net import Feed
 from helpers.ops.involution import compiler
 from tests.needs import needs_compiler, needs_triton
 
@@ -185,6 +186,8 @@ LOOP = """        for _ in range(60):
                  "[0]", "[0]\n    return product()"]),
         ("6.1", ['self.register_parameter("bias", None)', "self.bias = None"]),
         ("4.1", ["* result * (1 - result)", "* (result - result * result)"]),
+        ("6.2", ["self.mean += 0.1 * (x.detach().mean(0) - self.mean)",
+                 "self.mean.lerp_(x.detach().mean(0), 0.1)"]),
         ("11.5", ["torch.log(torch.cosh(x))", "torch.logaddexp(x, -x) - log(2)"]),
         ("13.2", ["        z = torch",
                   "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
@@ -200,6 +203,17 @@ LOOP = """        for _ in range(60):
 def test_other_ways_are_accepted(number, edits):
     verdict = judged(number, *edits)
     assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_verdict_is_true_if_the_attempt_is_right():
+    assert EXERCISES["2.1"].judge(EXERCISES["2.1"].reference)
+    assert not judged("2.1", "2 * x", "x")
+    assert not EXERCISES["2.1"].judge(...)
+
+
+def test_a_feed_leaves_out_only_what_there_is():
+    with pytest.raises(ValueError, match="variations of the net, got {'zeros'}"):
+        Feed(shapes="...", without={"zeros": "a slip of the pen"})
 
 
 def test_a_subclass_of_an_answer_is_an_answer():

@@ -194,7 +194,7 @@ EXERCISE_2 = Exercise(
         ("    x = x.d", "    x.grad = None\n    x = x.d", "leaves a trace in x"),
         ("    x = x.d", "    x.grad is None or x.grad.zero_()\n    x = x.d", "leaves a trace in x"),
         (FIRST, "f(x).backward(create_graph=True)",
-         "first * v", "x.grad * v", "is never freed"),
+         "first * v", "x.grad * v", "fills the .grad"),
         (FIRST, "slope = lambda x: grad(f(x), x)[0]",
          SECOND, "(slope(x + 1e-5 * v) - slope(x - 1e-5 * v)) / 2e-5",
          "only nearly H·v"),
