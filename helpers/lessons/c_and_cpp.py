@@ -118,7 +118,7 @@ def call(library, name, arguments, result, says=""):
                     f"for {element}, `{says}` reads `{key}` at an index past the end, or before "
                     "the start."
                 )
-        raise NativeError(f"`{says}` makes {element} nan. Does a pointer have another type?")
+        raise NativeError(f"`{says}` makes {element} nan.")
 
 
 def _run(function, arguments, result, says, fills=None):

@@ -18,6 +18,7 @@ from helpers.doctor import examine
 from helpers.lessons import c_and_cpp, exercise
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.lessons.exercises import chapter_04
+from helpers.lessons.net import Feed
 from helpers.ops.involution import compiler
 from tests.needs import missing, needs_compiler, needs_triton, why_not
 
@@ -197,8 +198,11 @@ LOOP = """        for _ in range(60):
         ("5.2", ["    x =", "    assert f(x).dim() == 0\n    x ="]),
         ("5.2", ["return grad", "def product(): return product and grad",
                  "[0]", "[0]\n    return product()"]),
-        ("5.2", ["(first,) = grad(f(x), x, create_graph=True)",
-                 "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"]),
+        ("6.1", ['self.register_parameter("bias", None)', "self.bias = None"]),
+        ("4.1", ["* result * (1 - result)", "* (result - result * result)"]),
+        ("6.2", ["self.mean += 0.1 * (x.detach().mean(0) - self.mean)",
+                 "self.mean.lerp_(x.detach().mean(0), 0.1)"]),
+        ("11.5", ["torch.log(torch.cosh(x))", "torch.logaddexp(x, -x) - log(2)"]),
         ("13.2", ["        z = torch",
                   "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
         ("13.2", ["                break\n",
@@ -213,6 +217,17 @@ LOOP = """        for _ in range(60):
 def test_other_ways_are_accepted(number, edits):
     verdict = judged(number, *edits)
     assert verdict.mark == RIGHT, verdict.message
+
+
+def test_a_verdict_is_true_if_the_attempt_is_right():
+    assert EXERCISES["2.1"].judge(EXERCISES["2.1"].reference)
+    assert not judged("2.1", "2 * x", "x")
+    assert not EXERCISES["2.1"].judge(...)
+
+
+def test_a_feed_leaves_out_only_what_there_is():
+    with pytest.raises(ValueError, match="variations of the net, got {'zeros'}"):
+        Feed(shapes="...", without={"zeros": "a slip of the pen"})
 
 
 def test_a_subclass_of_an_answer_is_an_answer():
@@ -268,7 +283,7 @@ def test_one_suspect_only_is_wrong():
 
 def test_a_result_of_another_dtype_is_said():
     verdict = judged("9.3", "return x", "return x.double()")
-    assert "(2, 3) and torch.float64, but (2, 3) and torch.float32 is right" in verdict.message
+    assert "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
 
 
 def test_a_wrapped_stub_is_an_attempt():

@@ -1,0 +1,304 @@
+"""One examination: what its trials share, computed when it is first asked for."""
+
+import contextlib
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from ..function.budget import Budget
+from ..function.private import methods, transforming
+from ..function.subject import Subject
+from ..function.surroundings import CallError, draws
+from ..function.tensors import Dice, as_vector, largest, tensors
+from ..name.exceptions import told
+from ..report import CUT_OFF, SEVERITIES, Report
+from .kept import Outside
+
+try:
+    from .. import line
+except ImportError:  # it may be left out
+    line = None
+
+
+class Trials(list):
+    """The trials of one file, in the order in which they stand there.
+
+    A trial is a generator that takes the examination and yields findings; if it returns True, what
+    it found makes all later trials pointless. unless: the codes, or the severity, of findings after
+    which it is left out.
+    """
+
+    def __call__(self, unless=()):
+        def register(trial):
+            self.append((trial, unless))
+            return trial
+
+        return register
+
+
+@dataclass
+class FirstBackward:
+    """What came of the first backward pass."""
+
+    grads: list
+    returned: dict  # what backward returned for each argument, before the engine corrected it
+    grad_output_changed: bool
+    saved_changed: bool
+
+
+def tolerance(eps):
+    """The part of a gradient by which differences may be off, with numbers of this eps."""
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+
+
+class Examination:
+    """One function with its inputs, what is known of it so far, and the findings.
+
+    as_given: in the dtype of its inputs, not in float64. own, faithful, lines: as in `Subject` and
+    `examine`.
+    """
+
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False, lines=True):
+        self.given, self.own = (fn, args, kwargs, faithful), own
+        self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
+        self.outside = Outside(self.subject)
+        self.findings, self.dice, self.examined = [], Dice(), True
+        self.of_a_program = False  # are there calls that the program would not make?
+        self.lines = self.budget = Budget() if lines is True else lines
+        self.given_up = False  # has a trial ended with an exception that is no finding?
+        self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
+        if as_given:
+            self.subject.lower = None
+
+    def report(self, trials):
+        """The report of these trials, of another examination where this one asked too much."""
+        self.trials = trials
+        try:
+            for finding in self.run_through(trials):
+                if finding.remedy == CUT_OFF and self.line:
+                    finding.remedy = self.line.exits(self.subject) or CUT_OFF
+                known = [f.message for f in self.findings
+                         if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
+                if not known or finding.through and finding.message not in known:
+                    self.findings.append(finding)
+            if self.asks_too_much:
+                return Examination(*self.given, own=True, lines=self.lines).report(trials)
+            tried = "refusal" in vars(self)
+            if tried and self.has("error") and self.low and self.copies_differ():
+                return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+        finally:
+            self.outside.restore()
+        self.findings += self.lines.findings() if self.lines else ()
+        self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
+        return Report(self.subject.label, self.findings, self.examined)
+
+    @property
+    def line(self):
+        """The folder that finds lines, unless it is left out."""
+        return line if self.lines else None
+
+    def with_line(self, trial, name):
+        """What this trial finds; with the one edit, if there is one, after which it finds no error.
+
+        name: of what is edited, in the Functions that are applied. An edit may not spoil the
+        gradients, which are right where nothing else is the matter.
+        """
+        found = list(trial(self))
+        wrong = [f for f in found if f.severity == "error"]
+        if wrong and self.line:
+            state = self.dice.generator.get_state()
+
+            def passes():
+                self.dice.generator.set_state(state)
+                self.given_up = False
+                left = any(f.severity == "error" for f in trial(self)) or self.given_up
+                return not left and self.are_first(self.gradients())
+
+            words = self.line.after_which(self.subject, name, passes, self.budget)
+            for finding in wrong if words else ():
+                finding.change, finding.place = words["change"], words["place"]
+        return found
+
+    def run_through(self, trials):
+        """The findings of all trials; an exception of the function is the last of them."""
+        try:
+            for trial, unless in trials:
+                if not self.has(*unless) and (yield from trial(self)):
+                    return
+        except CallError as raised:
+            self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
+            self.examined = raised.phase != "forward" or "first" in vars(self)
+            yield told(self.subject, raised)
+
+    def may_leave(self, error):
+        """Does a module hand an input to NumPy that is not asked for a gradient?"""
+        given = {*self.subject.inputs} - {*self.subject.state}
+        asked = self.own or not self.subject.is_module or given & self.subject.leaves
+        return "numpy() on Tensor that requires grad" in str(error) and given and not asked
+
+    def has(self, *codes):
+        """Is there a finding with one of these codes, or of one of these severities?"""
+        return any(f.code in codes or f.severity in codes for f in self.findings)
+
+    @functools.cached_property
+    def refusal(self):
+        """What the function raised in float64, so that it is examined as given; or None.
+
+        From then on, the subject works in the precision in which it is examined.
+        """
+        if self.subject.lower is None:
+            return None
+        self.subject.use(torch.float64)
+        try:
+            self.try_out()
+        except CallError as raised:
+            self.subject.use(None)
+            self.outside.restore()
+            self.try_out()
+            return raised
+
+    def try_out(self):
+        """One forward and one backward pass, of which only exceptions matter."""
+        run = self.subject.run(self.subject.values)
+        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+
+    def copies_differ(self):
+        """Does forward compute something else in float64 than in the dtype that was given?"""
+        subject = self.subject
+        with contextlib.suppress(CallError):
+            subject.use(torch.float64)
+            double = subject.forward(subject.values)
+            subject.use(None)
+            for a, b in zip(double, subject.forward(subject.values), strict=True):
+                both = a.isfinite() & b.isfinite()
+                if (a - b)[both].norm() > 0.5 * a[both].norm():
+                    return not draws()
+        return False
+
+    @property
+    def low(self):
+        """The dtype that was given, if a float64 copy is examined in its place."""
+        return None if self.refusal else self.subject.lower
+
+    @property
+    def precision(self):
+        """The eps of what was given."""
+        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    @property
+    def tolerance(self):
+        return tolerance(self.subject.eps)
+
+    @functools.cached_property
+    def run(self):
+        """The first forward pass."""
+        return self.subject.run(self.subject.values)
+
+    @functools.cached_property
+    def vs(self):
+        """The grad_output of every output."""
+        # Backwards, for the input may have been drawn in the same way from the same seed.
+        vs = [self.dice.normal(o) for o in self.run.outputs]
+        vs = [v.flip(tuple(range(v.dim()))) for v in vs]
+        return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
+
+    def gradients(self, vs=None):
+        """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
+        return self.subject.gradients(self.subject.values, self.vs if vs is None else vs)
+
+    @functools.cached_property
+    def first(self):
+        """The first backward pass."""
+        versions = [t._version for t in self.run.saved]
+        with self.watched() as (handed, returned):
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+        grads = [None if grad is None else grad.clone() for grad in grads]
+        changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        if changed:  # what follows from that is no finding of its own
+            self.subject.protects = True
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+        return FirstBackward(
+            grads, returned, changed, versions != [t._version for t in self.run.saved]
+        )
+
+    @contextlib.contextmanager
+    def watched(self):
+        """What backward is handed (with copies), and what it returns before the engine corrects it.
+
+        Yields a list and a dict from the examined Function's arguments to their gradients.
+        """
+        handed, returned = [], {}
+
+        def way(method, cls, ctx, *grads):
+            if not transforming():
+                handed.extend((g, g.clone()) for _, g in tensors(grads))
+            result = method(ctx, *grads)
+            if cls is self.subject.cls:
+                each = result if isinstance(result, tuple) else (result,)
+                for (x, t), grad in zip(self.subject.arguments.items(), each, strict=False):
+                    if isinstance(t, torch.Tensor) and isinstance(grad, torch.Tensor):
+                        returned[x] = grad
+            return result
+
+        with methods("backward", way):
+            yield handed, returned
+
+    @functools.cached_property
+    def loud(self):
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        with contextlib.suppress(CallError):
+            grads = self.subject.backward(self.run, [-100 * v for v in self.vs], retain=True)
+            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
+                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+                    return 100.0
+        return 1.0
+
+    @functools.cached_property
+    def sizes(self):
+        """Of each gradient, before anything cancels: changes of the output by the input."""
+        pairs = zip(self.run.outputs, self.vs, strict=True)
+        size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
+        return [size / (largest(value) or 1.0) for value in self.subject.values]
+
+    @property
+    def floors(self):
+        """What each gradient may be by rounding alone."""
+        return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
+
+    def same(self, a, b, floor=0.0):
+        """Are two tensors the same but for rounding? None is zero."""
+        if a is None or b is None:
+            return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
+        a, b = as_vector(a), as_vector(b)
+        limit = (1e-7 if self.subject.eps < 1e-10 else 1e-3) * largest(b) + floor
+        both = a.isfinite() & b.isfinite()
+        fine = torch.equal(a.isfinite(), b.isfinite())
+        return fine and bool(((a - b)[both].abs() <= limit).all())
+
+    def all_same(self, some, others):
+        """The same of two lists, such as of outputs; they may differ in length."""
+        return len(some) == len(others) and all(map(self.same, some, others))
+
+    def are_first(self, grads):
+        """Are these the gradients of the first backward?"""
+        return all(map(self.same, grads, self.first.grads, self.floors))
+
+    def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
+        """Are the gradients that gradients() returns those of the first backward, or as expected?
+
+        Yields `text`, with these words, for the first that is not, and `raising`, or that, for an
+        exception; returns whether all are.
+        """
+        try:
+            found = gradients()
+        except CallError as raised:
+            yield told(self.subject, raised, raising or text, x, **words)
+            return False
+        expected = expected or self.first.grads
+        for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
+            if not self.same(*pair):
+                yield text(x or name, fails="gives another gradient for", **words)
+                return False
+        return True

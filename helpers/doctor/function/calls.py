@@ -1,0 +1,243 @@
+"""The calls of Functions in a running program: noticed, told apart, copied, and made again."""
+
+import contextlib
+import copy
+import dataclasses
+import enum
+import functools
+import inspect
+import linecache
+import os
+import sys
+import sysconfig
+import traceback
+import types
+from inspect import Parameter
+
+import torch
+
+from .private import methods, operator, takes_ctx, transforming, without_modes
+from .source import closure
+from .tensors import mapped, tensors
+
+# --- which Function, and which call of it ---------------------------------------------------------
+
+
+def full_name(cls):
+    op = operator(cls)
+    return op._name if op else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def kind(cls):
+    """The same for a class that is defined anew at each call."""
+    return (full_name(cls), *(pattern(getattr(cls, name)) for name in ("forward", "backward")))
+
+
+PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum)
+
+
+def pattern(value, depth=4):
+    """What calls that are examined only once have in common; it holds nothing of the program."""
+    if isinstance(value, torch.Tensor):
+        return (*value.shape, value.dtype, value.layout, value.device.type, value.requires_grad)
+    if isinstance(value, PLAIN):
+        return (type(value), value)
+    code = getattr(value, "__code__", type(value))
+    return (code, *(pattern(part, depth - 1) for part in parts(value))) if depth else code
+
+
+def parts(value):
+    """What is in a tuple, list or dict, in a partial, and in the closure of a function."""
+    if isinstance(value, (tuple, list)):
+        return value
+    if isinstance(value, dict):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    return closure(value).values() if isinstance(value, types.FunctionType) else ()
+
+
+def held(value, replaced=True, depth=4):
+    """The tensors in modules, closures, bound methods and objects, but in no list of tensors.
+
+    replaced: does the doctor put other tensors in the place of those in this value?
+    """
+    if isinstance(value, torch.Tensor):
+        return [] if replaced else [value]
+    if isinstance(value, torch.nn.Module):
+        return [*value.parameters(), *value.buffers()]
+    if not depth or isinstance(value, (type, types.ModuleType, *PLAIN)):
+        return []
+    inner = [*parts(value)]
+    if not isinstance(value, (tuple, list, dict)):
+        replaced = False
+        inner += [getattr(value, "__self__", None), *getattr(value, "__dict__", {}).values()]
+        inner += globals_of(value) if isinstance(value, types.FunctionType) else ()
+    return [t for item in inner for t in held(item, replaced, depth - 1)]
+
+
+def globals_of(fn):
+    """The tensors, modules and functions that a function finds among its globals."""
+    if (fn.__module__ or "").startswith("torch."):
+        return []
+    kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
+    named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+    return [value for value in named if isinstance(value, kinds)]
+
+
+def autocasts():
+    """(device, dtype) of every autocast that is on."""
+    devices = {"cpu"}
+    if torch.accelerator.is_available():
+        devices.add(torch.accelerator.current_accelerator().type)
+    on = sorted(device for device in devices if torch.is_autocast_enabled(device))
+    return tuple((device, torch.get_autocast_dtype(device)) for device in on)
+
+
+def heard_by(hear):
+    """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
+
+    What it returns, if anything, is called if forward raises.
+    """
+
+    def way(method, cls, *given):
+        if transforming():
+            return method(*given)
+        take_back = hear(cls, given[takes_ctx(cls) :])
+        try:
+            return method(*given)
+        except BaseException:
+            if take_back:
+                take_back()
+            raise
+
+    return methods("forward", way, everywhere=True)
+
+
+# --- a call, copied -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Call:
+    """One call that will be examined, with copies of the tensors that it was handed."""
+
+    cls: type
+    args: tuple
+    kwargs: dict
+    autocasts: tuple
+    size: int  # bytes of the copies
+    called: str  # where
+    given: str  # shapes and dtypes
+    shared: dict  # by place: what is handed over, and held by a module, say, that is, too
+
+    @classmethod
+    def of(cls, function, args, kwargs, size):
+        def copied(name, tensor):
+            # One in a list is a constant: autograd looks at the arguments themselves only.
+            needs = tensor.requires_grad and "[" not in name and "." not in name
+            made = tensor.detach().clone()
+            if type(made) is not type(tensor) and not isinstance(tensor, torch.nn.Parameter):
+                raise TypeError(f"a copy of a {type(tensor).__name__} is none")
+            return made.requires_grad_(needs)
+
+        known = {id(t) for a in (*args, *kwargs.values()) for t in held(a)}
+        shared = {
+            k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
+        }
+        given = ", ".join(
+            f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")
+            for _, t in tensors((args, kwargs))
+        )
+        with torch.no_grad(), without_modes():
+            args = tuple(fresh(mapped(a, "", copied)) for a in args)
+            kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
+        called = where(sys._getframe(1))
+        return cls(function, args, kwargs, autocasts(), size, called, given, shared)
+
+    def held(self):
+        """The tensors that the arguments hold where the doctor does not replace them."""
+        values = [*self.args, *self.kwargs.values(), *vars(self.cls).values()]
+        values = [getattr(v, "__func__", v) for v in values]  # of a static method
+        return {id(t): t for value in values for t in held(value)}.values()
+
+    def again(self):
+        """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and state."""
+        op, args, kwargs = operator(self.cls), self.args, self.kwargs
+
+        def apply(*args, **kwargs):
+            with contextlib.ExitStack() as stack:
+                for device, dtype in self.autocasts:
+                    stack.enter_context(torch.autocast(device, dtype))
+                kwargs = {key: fresh(a) for key, a in kwargs.items()}
+                args = [self.shared.get(k, fresh(a)) for k, a in enumerate(args)]
+                return (op or self.cls.apply)(*args, **kwargs)
+
+        if op:
+            args, kwargs = args[:-1], args[-1].keyword_only_args
+            apply.__name__ = op._name
+            names = [argument.name for argument in op._schema.arguments]
+            parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+            apply.__signature__ = inspect.Signature(parameters)
+        else:
+            apply.__self__ = self.cls  # so that it is examined as the apply of a Function
+        return apply, args, kwargs
+
+
+def fresh(value):
+    """A copy of what may have a state, which is another after each call.
+
+    No copies of functions and modules, and none of tensors or of what they stand in.
+    """
+    if isinstance(value, (torch.Tensor, float, *PLAIN)) or callable(value) or tensors(value):
+        return value
+    with contextlib.suppress(Exception):  # a file, a process group
+        return copy.deepcopy(value)
+    return value
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NEVER = tuple(os.path.join(folder, "") for folder in (os.path.dirname(torch.__file__), OURS))
+
+
+def where(frame):
+    """The line that called, who called that from another file of the user's, and the module."""
+    frames = [f for f, _ in traceback.walk_stack(frame)]
+    owners = [f.f_locals.get("self") for f in frames]
+    modules = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
+    frames = [f for f in frames if not f.f_code.co_filename.startswith(NEVER)]
+    if not frames:
+        return "a thread of the engine"
+    file, number = frames[0].f_code.co_filename, frames[0].f_lineno
+    text = linecache.getline(file, number).strip()
+    said = [f"at {spot(frames[0])}" + (text and f", `{text}`")]
+    far = (file, "<frozen", *LIBRARIES)
+    said += [f"from {spot(f)}" for f in frames if not f.f_code.co_filename.startswith(far)][:1]
+    if modules:
+        names = [name for name, m in modules[-1].named_modules() if m is modules[0] and name]
+        kind = type(modules[0]).__name__
+        said.append(f"in module `{names[0]}` ({kind})" if names else f"in module `{kind}`")
+    return ", ".join(said)
+
+
+def spot(frame):
+    return place(
+        frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name,
+        frame.f_globals.get("__name__", ""),
+    )  # fmt: skip
+
+
+def place(file, number, function, module):
+    """In words, where line `number` of this function is."""
+    below = os.path.join(os.getcwd(), "")
+    if "ipykernel" in file or file.startswith("<ipython"):
+        said = f"line {number} of a cell"
+    elif file.startswith(below) or module == "__main__":
+        said = f"{file.removeprefix(below)}:{number}"
+    else:  # from the folder on that holds the package
+        depth = module.count(".") + 1 + (os.path.basename(file) == "__init__.py")
+        said = "/".join(file.split(os.sep)[-depth:]) + f":{number}"
+    return said if function.startswith("<") else f"{said} in {function}"

@@ -1,0 +1,134 @@
+"""Tensors, wherever they stand: found, measured, drawn at random."""
+
+import copy
+import dataclasses
+import itertools
+import math
+
+import torch
+
+
+def mapped(obj, name, visit):
+    """`obj` with every tensor in it replaced by visit(name, tensor).
+
+    In it: in its tuples, lists, dicts and dataclasses, however deep.
+    """
+    if isinstance(obj, torch.Tensor):
+        return visit(name, obj)
+    if isinstance(obj, (tuple, list)) and not isinstance(obj, torch.Size):
+        items = [mapped(item, f"{name}[{k}]", visit) for k, item in enumerate(obj)]
+        return type(obj)(*items) if hasattr(obj, "_fields") else type(obj)(items)
+    if isinstance(obj, dict):
+        return {key: mapped(item, f"{name}[{key!r}]", visit) for key, item in obj.items()}
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        result = copy.copy(obj)
+        for field in dataclasses.fields(obj):
+            item = mapped(getattr(obj, field.name), f"{name}.{field.name}", visit)
+            object.__setattr__(result, field.name, item)  # frozen, perhaps
+        return result
+    return obj
+
+
+def tensors(obj, name=""):
+    """(name, tensor) of each tensor in `obj`; name: of `obj` itself."""
+    found = []
+    mapped(obj, name, lambda path, tensor: found.append((path, tensor)))
+    return found
+
+
+def is_dense(tensor):
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+
+
+def differentiable(tensor):
+    """Can autograd differentiate with respect to it, and differences, too?"""
+    number = tensor.is_floating_point() or tensor.is_complex()
+    return is_dense(tensor) and tensor.numel() > 0 and number
+
+
+def has_gradient(output):
+    return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
+
+
+def has_memory(tensor):
+    """Has nobody freed what it stands in?"""
+    return is_dense(tensor) and tensor.untyped_storage().nbytes() > 0
+
+
+def as_vector(tensor):
+    """As a vector of float64; a complex number becomes two."""
+    tensor = tensor.detach()
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return tensor.to(torch.float64).reshape(-1)
+
+
+def shaped(vector, tensor):
+    """The inverse of `as_vector`, in the shape and dtype of `tensor`."""
+    if tensor.is_complex():
+        return torch.view_as_complex(vector.reshape(*tensor.shape, 2)).to(tensor.dtype)
+    return vector.reshape(tensor.shape).to(tensor.dtype)
+
+
+def largest(tensor):
+    """The largest absolute value of its finite elements; 0 if there are none."""
+    size = tensor.abs().max().item() if tensor.numel() else 0.0
+    return size if math.isfinite(size) else largest(tensor[tensor.isfinite()])
+
+
+def position(k, shape):
+    """The indices of element k of a tensor of this shape."""
+    return [int(n) for n in torch.unravel_index(torch.tensor(int(k)), tuple(shape))]
+
+
+def scale(tensor):
+    """How far each element may be moved: as far as its size, but not less than 5 % of the rms."""
+    size = tensor.abs().to(torch.float64).nan_to_num(posinf=0.0)
+    rms = size.square().mean().sqrt().item() if size.numel() else 0.0
+    return size.clamp(min=0.05 * rms) if rms > 0 else torch.ones_like(size)
+
+
+class Dice:
+    """Random tensors from a generator of our own, the same ones on every device."""
+
+    def __init__(self, seed=0):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def uniform(self, like):
+        return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
+
+    def normal(self, like):
+        vector = torch.randn(as_vector(like).shape, generator=self.generator, dtype=torch.float64)
+        return shaped(vector.to(like.device), like)
+
+    def direction(self, tensor, symmetric=False):
+        """A change of every element; symmetric: only along symmetric matrices, if it is one."""
+        draw = self.uniform(tensor)
+        step = scale(tensor) * torch.where(draw < 0.5, draw - 1.0, draw)
+        if tensor.is_complex():
+            step = torch.polar(step.abs(), 2 * math.pi * self.uniform(tensor))
+        step = (step + step.mH) / 2 if symmetric and is_symmetric(tensor) else step
+        return step.to(tensor.dtype)
+
+    def nearby(self, tensor):
+        """Another point: every element is smaller by a random share, so that its sign stays."""
+        moved = tensor * (0.7 + 0.28 * self.uniform(tensor))
+        moved = torch.where(tensor == 0, 0.1 + 0.3 * self.uniform(tensor), moved)
+        return of_the_same_kind(tensor, moved).to(tensor.dtype)
+
+
+def is_symmetric(a):
+    """Is it a symmetric matrix, or a batch of such, but for rounding?"""
+    square = a.dim() > 1 and a.shape[-1] == a.shape[-2] > 1
+    return square and largest(a - a.mH) <= 1e-6 * largest(a)
+
+
+def of_the_same_kind(tensor, moved):
+    """`moved`, but symmetric or normalized where `tensor` is, as forward may demand."""
+    if not tensor.any():
+        return moved
+    if is_symmetric(tensor):
+        return 0.8 * tensor  # positive definite, too, if it was
+    for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors
+        if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
+            return moved / moved.norm(order, d, keepdim=True)
+    return moved

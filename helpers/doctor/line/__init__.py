@@ -1,0 +1,38 @@
+"""Which line to change: one engine, one grammar. The rest of the doctor works without this folder.
+
+grammar.py    what may have been written instead: a table; add a row here
+edits.py      a function's source, edited as text, and run in the place of the original
+foresight.py  what an edit would change, foreseen by autograd
+goals.py      what is looked for: a backward that is right, a forward of which the given gradient is
+              that, a method with which a trial passes
+"""
+
+import functools
+
+from ..function.surroundings import forgiving
+from . import goals
+from .goals import after_which, exits
+
+__all__ = ["after_which", "exits", "find", "uncut_if"]
+
+
+def find(measurements, budget, few=False, only_known=False):
+    """The words for the edit that mends a wrong gradient, or explains it: {} or change and place.
+
+    measurements: of one wrong gradient
+    few: is what is foreseen enough, because it has a name?
+    only_known: is only tried what mended another, because the rest was tried in vain there?
+    """
+    subject, words = measurements[0].subject, {}
+    with forgiving():
+        if not subject.cls:
+            codes = [code for code in goals.forward_codes(subject) if not code.cls]
+            words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
+        words = words or goals.right_if(measurements, budget, few, only_known)
+        words = words or ({} if few or only_known else goals.as_if(measurements, budget))
+    return words
+
+
+def uncut_if(subject, right):
+    """The words for what in backward must stay in autograd so that right() is true; or {}."""
+    return goals.uncut_if(goals.backward_codes(subject), right)

@@ -1,0 +1,232 @@
+"""What edits would change, foreseen by autograd, so that few of them need be run.
+
+Backward runs once with every expression recorded: the value that it has each time, and how the
+gradient changes with that value. To first order, an edit changes the gradient by that slope times
+what it changes of the value. Where only linear steps follow, as mostly in a backward, that is all.
+"""
+
+import ast
+import contextlib
+import inspect
+
+import torch
+
+from ..function.private import methods
+from ..function.surroundings import forgiving
+from ..measure.by_autograd import is_number
+from .edits import Edit, running
+from .grammar import AROUND, Site, fit, operands
+
+WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
+EVALUATED = 2500  # edits, at most
+HOPELESS = 0.9  # so much would be left to mend
+
+
+class Watched:
+    """An expression: its values, the slopes of three projections of the gradient, its variables.
+
+    Each is a list, with one item for each time that it is computed.
+    """
+
+    def __init__(self, code, node):
+        self.code, self.node, self.root, self.times = code, node, code.root(node), 0
+        self.values, self.leaves, self.slopes, self.scopes = [], [], [], []
+
+    @property
+    def is_known(self):
+        return 0 < len(self.slopes) == self.times
+
+
+class Foresight:
+    """The record of one run of backward, which tells of an edit how much it would leave to mend.
+
+    codes: of the functions that may be edited; gradient(): of the measured input, with its graph
+    hands: {expression that is assigned or returned: {text: value} of what is at hand there}
+    """
+
+    def __init__(self, codes, measurement, gradient):
+        self.m, self.codes, self.gradient, self.evaluated = measurement, codes, gradient, 0
+        self.sites = [Watched(c, n) for c in codes for n in c.values if is_watched(c, n)]
+        dice, m = torch.Generator().manual_seed(5), measurement
+        off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
+        self.weights = torch.randn(3, len(off), generator=dice, dtype=torch.float64).to(off)
+        self.target, self.hands, self.known = (self.weights.conj() * off).sum(1).real, {}, {}
+        if not self.is_recorded():  # or what is assigned and returned only
+            self.sites = [site for site in self.sites if site.node is site.root]
+            self.sites = self.sites if self.is_recorded() else []
+        self.watched = {site.node: site for site in self.sites}
+
+    def is_recorded(self):
+        with forgiving(), contextlib.ExitStack() as stack:
+            for site in self.sites:
+                site.__init__(site.code, site.node)
+            for code in self.codes:
+                made = code.compiled(instrumented(code, self.sites), **{WATCH: self.watch})
+                stack.enter_context(running(code.fn, made))
+            stack.enter_context(methods("backward", recorded))
+            self.record(self.gradient())
+            return True
+        return False
+
+    def watch(self, number, value, scope=None):
+        """Stands around each expression; scope: the variables there, of those that are roots."""
+        site = self.sites[number]
+        site.times += 1
+        if site.times > TURNS:
+            return value
+        if scope is not None:
+            site.scopes.append({**site.code.fn.__globals__, **scope})
+        if not is_number(value):
+            return value
+        site.leaves.append(torch.zeros_like(value, requires_grad=True))
+        site.values.append(value.detach().clone())
+        return value + site.leaves[-1]
+
+    def record(self, grad):
+        row = self.m.row(grad)
+        off = (row[self.m.elements] - self.m.sampled[0]).abs()
+        if (off > self.m.limit[0])[self.m.trusted].any():
+            raise ValueError("it does something else when it is recorded")
+        leaves, rows = [leaf for site in self.sites for leaf in site.leaves], []
+        for weights in self.weights:
+            w = torch.zeros_like(row).index_copy(0, self.m.elements, weights)
+            w = w.reshape(grad.shape).to(grad.dtype)
+            found = torch.autograd.grad(grad, leaves, w, retain_graph=True, allow_unused=True)
+            pairs = zip(leaves, found, strict=True)
+            rows.append([torch.zeros_like(x) if g is None else g for x, g in pairs])
+        slopes = iter([torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)])
+        for site in self.sites:
+            site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
+            if site.node is site.root and site.scopes:
+                self.hands[site.node] = hand_of(site.code, site.scopes[0])
+
+    def left_by(self, change):
+        left = (self.target[:, None] - change.reshape(3, -1)).norm(dim=0) / self.target.norm()
+        return left.nan_to_num(1.0)
+
+    def ranked(self, edits):
+        """(how much would be left, of 0 to 1, edit); None for that if nobody knows."""
+        for edit in edits:
+            site = self.watched.get(edit.code.root(edit.node))
+            if not (site and site.is_known) or self.evaluated > EVALUATED:
+                yield None, edit
+            elif (change := self.change_by(site, edit)) is None:
+                yield None, edit
+            elif change.any():
+                yield self.left_by(change).item(), edit
+
+    def change_by(self, site, edit):
+        """What the projections change by; zeros if it raises; None if the shape is another."""
+        start, end = site.code.span(site.node)
+        if any(a < start or b > end for a, b, _ in edit.puts):
+            return None
+        text = site.code.bytes[start:end]
+        for a, b, new in sorted(edit.puts, reverse=True):
+            text = text[: a - start] + new.encode() + text[b - start :]
+        total = torch.zeros_like(self.target)
+        self.evaluated += 1
+        try:
+            made = compile(b"(" + text + b")", "<edited>", "eval")
+            for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
+                new = eval(made, scope)
+                if not is_number(new):
+                    return 0 * total
+                if new.shape != value.shape or new.dtype != value.dtype:
+                    return None
+                total = total + (slopes @ (new.detach() - value).flatten()).real
+        except Exception:
+            return 0 * total
+        return total
+
+    def around(self, code):
+        """(what would be left, edit) for a factor or a term put around each expression.
+
+        A few products of tensors foresee all that are at hand at once.
+        """
+        sites = [s for s in self.sites if s.code is code and s.is_known and s.root in self.hands]
+        for site in sites:
+            texts, operands = self.at_hand(self.watched[site.root], site.values)
+            changes = dict.fromkeys(AROUND, 0)
+            for value, slopes, others in zip(site.values, site.slopes, operands, strict=True):
+                products = slopes * value.flatten()
+                changes["{} * {}"] += (products @ (others - 1).T).real
+                changes["{} / {}"] += (products @ (1 / others - 1).T).real
+                changes["{} + {}"] += (slopes @ others.T).real
+                changes["{} - {}"] -= (slopes @ others.T).real
+            at = Site(code, site.node, {})
+            for template, change in changes.items() if texts else ():
+                left = self.left_by(change)
+                for k in (left < HOPELESS).nonzero()[:, 0].tolist():
+                    new = fit(template.format(at.of(at.node), texts[k]), at)
+                    yield left[k].item(), Edit(code, site.node, ((*code.span(site.node), new),))
+
+    def at_hand(self, root, values):
+        """Texts, and for each time their values, expanded to the shape of these: (texts, numel)."""
+        texts, rows, shape = [], [[] for _ in values], values[0].shape
+        if len(values) == len(root.scopes) and all(v.shape == shape for v in values):
+            for text, found in self.operands(root):
+                with contextlib.suppress(RuntimeError):
+                    some = [v.expand(shape).flatten() for v in found]
+                    if values[0].is_complex() or not any(v.is_complex() for v in some):
+                        texts.append(text)
+                        for row, v in zip(rows, some, strict=True):
+                            row.append(v.to(values[0].dtype))
+        pairs = zip(rows, values, strict=True)
+        return texts, [torch.stack(row) if row else v.new_zeros(0, v.numel()) for row, v in pairs]
+
+    def operands(self, root):
+        """(text, its value each time) of what the expression may be multiplied by."""
+        if root.node not in self.known:
+            found = self.known[root.node] = []
+            for text in operands(root.code, self.hands[root.node]):
+                with contextlib.suppress(Exception):
+                    made = compile(text, "<edited>", "eval")
+                    values = [eval(made, scope) for scope in root.scopes]
+                    found.append((text, [torch.as_tensor(v).detach() for v in values]))
+        return self.known[root.node]
+
+
+def recorded(method, cls, ctx, *grads):
+    """A backward of which autograd keeps a graph, though it may be differentiable only once."""
+    with torch.enable_grad():
+        return inspect.unwrap(method)(ctx, *grads)
+
+
+def hand_of(code, scope):
+    """{text: value} of the tensors and numbers among the variables, and on ctx."""
+    own = {n.id for n in code.nodes if isinstance(n, ast.Name)}
+    found = {name: v for name, v in scope.items() if name in own}
+    found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
+    return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}
+
+
+def is_watched(code, node):
+    """Not what is changed in place, an index, an argument by name, or within another function."""
+    up = code.up[node]
+    if isinstance(up, ast.Attribute) and (up.attr[-1] == "_" or up.attr in ("shape", "dtype")):
+        return False
+    if code.root(node) is None or isinstance(node, ast.Constant):
+        return False
+    while not isinstance(node, ast.stmt):
+        up = code.up[node]
+        if isinstance(up, (ast.Starred, ast.keyword)):
+            return False
+        if isinstance(up, ast.Subscript) and node is up.slice:
+            return False
+        node = up
+    return True
+
+
+def instrumented(code, sites):
+    """The text in which every watched expression is handed to the watch."""
+    events = []
+    for number, site in enumerate(sites):
+        if site.code is code:
+            start, end = code.span(site.node)
+            scope = ", locals()" if site.node is site.root else ""
+            events.append((start, 1, -end, f"{WATCH}({number}, ("))
+            events.append((end, 0, -start, f"){scope})"))
+    text = code.bytes
+    for at, _, _, new in sorted(events, reverse=True):
+        text = text[:at] + new.encode() + text[at:]
+    return text.decode()

@@ -1,0 +1,303 @@
+"""What an edit is looked for, and the loop that looks."""
+
+import ast
+import contextlib
+import inspect
+import itertools
+import types
+
+import torch
+from torch.autograd import Function
+
+from ..function.private import BackwardCFunction
+from ..function.source import UnsuitableError, harmless
+from ..function.subject import graph
+from ..function.surroundings import forgiving
+from ..measure.by_autograd import as_plain_code
+from .edits import Code, running
+from .foresight import HOPELESS, Foresight
+from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
+
+HERE = ", for this call at least"
+LIKELY = 1e-4  # of what is to mend may be left
+UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
+
+
+def first_that_holds(edits, budget, fits, *more):
+    """The first edit with which fits() is true, and all of `more` are; or None.
+
+    Of those with which only fits() is true, the first that changes no number is `almost`.
+    """
+    almost = None
+    for edit in edits:
+        if budget.is_spent:
+            break
+        budget.spend()
+        if in_place([edit], fits):
+            if all(in_place([edit], test) for test in more):
+                return edit, None
+            almost = almost or edit
+    return None, almost
+
+
+def in_place(edits, test):
+    """test(), while the edits stand in their functions; False if that, or one of these, raises."""
+    raised = []
+    with forgiving(), contextlib.ExitStack() as stack:
+        for code in dict.fromkeys(edit.code for edit in edits):
+            text = code.with_puts([put for e in edits if e.code is code for put in e.puts])
+            stack.enter_context(running(code.fn, noting(code.compiled(text), raised)))
+        return test() and not raised
+    return False
+
+
+def noting(fn, raised):
+    """The function, which notes that it raised, for a trial may accept that."""
+
+    def noted(*args, **kwargs):
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    return noted
+
+
+# --- right if: backward is edited until its gradient is right -------------------------------------
+
+
+def right_if(measurements, budget, few=False, only_known=False):
+    """The words for the edit that makes this gradient right, and leaves right ones alone; or {}.
+
+    few, only_known: as in `find`
+    """
+    subject = measurements[0].subject
+    codes = [*filter(computes, backward_codes(subject)), *saving_codes(subject)]
+    codes = [] if only_known else codes
+    stays = others_of(measurements)
+    for code in codes:
+        code.factors = [measurements.factor] if type(measurements.factor) is float else ()
+
+    def fits():
+        return is_right(measurements[:1]) and is_right(measurements[1:]) and stays()
+
+    def elsewhere():
+        return is_right(measurements.others)
+
+    edits = itertools.chain(budget.known, candidates(codes, measurements, few) if codes else ())
+    edit, almost = first_that_holds(edits, budget, fits, elsewhere)
+    if edit:
+        budget.known.append(edit)
+        return edit.words()
+    if almost and almost.row != CONSTANT:
+        words = almost.words()
+        return words | {"change": words["change"] + HERE}
+    return {}
+
+
+def candidates(codes, measurements, few):
+    """Edits of these functions: those that are foreseen to mend it, then others that may."""
+    case, unsure, odd = measurements[0], [], []
+
+    def gradient():
+        run = case.subject.run(case.point.values)
+        vs = [torch.zeros_like(t) for t in run.outputs]
+        vs[case.o] = case.vs[0].clone()
+        return case.subject.backward(run, vs, create=True)[case.i]
+
+    ahead = Foresight(codes, case, gradient)
+
+    def ranked(rows):
+        return (pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows)))
+
+    around = (pair for c in codes for pair in ahead.around(c))
+    for pairs in (ranked(EXPRESSIONS), around, ranked(MANY)):
+        for left, edit in pairs:
+            if left is None:
+                odd.append(edit)
+            elif left < LIKELY:
+                yield edit
+            elif left < HOPELESS:
+                unsure.append((left, len(unsure), edit))
+    if not few:
+        yield from itertools.islice((edit for c in codes for edit in lines_of(c)), ODD)
+        yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
+        yield from odd[:ODD]
+
+
+def is_right(measurements):
+    runs = ((m, m.subject.run(m.point.values)) for m in measurements)
+    return all(m.fits(m.rows_of(run)) for m, run in runs)
+
+
+def others_of(measurements):
+    """What tells whether the gradients that are right now are so still."""
+    point = measurements[0].point
+    before = {
+        (j, o): grad.clone() for o in range(len(point.outputs))
+        for j, grad in enumerate(point.given(o)[0])
+        if grad is not None and (j, o) not in measurements.wrong_through
+    }  # fmt: skip
+
+    def stay():
+        now = [point.vjp({o: vs[0]}) for o, vs in enumerate(point.vs)]
+        return all(torch.allclose(now[o][j], t, 1e-6, 1e-9) for (j, o), t in before.items())
+
+    return stay
+
+
+# --- right if something were not cut off from autograd --------------------------------------------
+
+
+def uncut_if(codes, right):
+    """The words for what must stay in autograd so that right() is true; or {}."""
+    edits = [edit for code in codes for edit in edits_of(code, {}, CUTS)]
+    if not edits or not in_place(edits, right):
+        return {}
+    for edit in list(edits):  # is it needed?
+        rest = [other for other in edits if other is not edit]
+        if rest and in_place(rest, right):
+            edits = rest
+    words = [edit.words() for edit in edits]
+    change = ", and ".join([words[0]["change"], *(w["change"][10:] for w in words[1:])])
+    return {"change": change, "place": ", and ".join(dict.fromkeys(w["place"] for w in words))}
+
+
+def exits(subject):
+    """In words, what leaves autograd in the functions that forward calls; or None."""
+    found = [edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)]
+    said = [f"{edit.words()['change'].split('place of ')[1]} ({edit.words()['place']})"
+            for edit in found[:3]]  # fmt: skip
+    return f"what leaves autograd: {', '.join(said)}" if said else None
+
+
+# --- as if: forward is edited until autograd's gradient is the given one --------------------------
+
+
+def as_if(measurements, budget):
+    """The words for the edit of forward of which the given gradient would be right; or {}."""
+    codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
+    rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
+    edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
+    with as_plain_code():
+        edit, _ = first_that_holds(
+            itertools.islice(edits, FORWARD), budget, lambda: gives_the_same(measurements[0]),
+            lambda: all(map(gives_the_same, (*measurements, *measurements.others))),
+        )  # fmt: skip
+    words = edit.words() if edit else {}
+    return words and words | {"change": words["change"].replace("right if", "as if", 1)}
+
+
+def gives_the_same(m):
+    """Is the gradient now the one that is given?"""
+    rows = m.rows_of(m.subject.run(m.point.values))
+    pairs = zip(rows, m.sampled, m.limit, strict=True)
+    return all(bool(((a[m.elements] - b).abs() <= limit).all()) for a, b, limit in pairs)
+
+
+# --- protocol: a method is edited until a trial passes --------------------------------------------
+
+
+def after_which(subject, name, passes, budget):
+    """The words for the edit of this method of a Function after which passes(); or None."""
+    for cls in functions_of(subject):
+        for code in filter(computes, codes_of([getattr(cls, name)], cls)):
+            edits = [*lines_of(code), *edits_of(code, names_at_hand(code))]
+            edit, _ = first_that_holds(edits[:PROTOCOL], budget, passes)
+            if edit:
+                return edit.words()
+    return None
+
+
+def names_at_hand(code):
+    """{root: {name: a tensor}} where nothing but the names is known."""
+    names = {n.id for n in code.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names |= {arg.arg for arg in code.tree.args.args} - {"ctx"}
+    return dict.fromkeys(map(code.root, code.values), dict.fromkeys(sorted(names), torch.zeros(())))
+
+
+# --- which functions ------------------------------------------------------------------------------
+
+
+def functions_of(subject):
+    """The Functions in Python that are applied."""
+    nodes = graph(subject.run(subject.values).outputs)
+    return dict.fromkeys(n._forward_cls for n in nodes if isinstance(n, BackwardCFunction))
+
+
+def codes_of(functions, cls=None):
+    found = []
+    for fn in dict.fromkeys(map(inspect.unwrap, functions)):
+        with contextlib.suppress(UnsuitableError):
+            found.append(Code(fn, cls))
+    return found
+
+
+def backward_codes(subject):
+    """The backward of each Function that is applied, and what it calls."""
+    found = []
+    for cls in functions_of(subject):
+        backward = cls.vjp if cls.backward is Function.backward else cls.backward
+        found += codes_of([backward, *called_by(backward, cls)], cls)
+    return found
+
+
+def saving_codes(subject):
+    """The same for forward, of which only what is put on ctx may be edited."""
+    found = []
+    for cls in functions_of(subject):
+        for code in codes_of([cls.forward, cls.setup_context], cls):
+            lines = [line for line in code.nodes if isinstance(line, ast.stmt) and saves(line)]
+            code.nodes = [n for line in lines for n in ast.walk(line)]
+            code.values = {n: None for n in code.nodes if n in code.values}
+            found += [code] if lines and harmless(code.fn, lines, cls) else []
+    return found
+
+
+def saves(line):
+    match line:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="ctx"))]):
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="save_for_backward"))):
+            return True
+    return False
+
+
+def forward_codes(subject):
+    """What runs in forward: of modules, plain functions and Functions, and what they call."""
+    found = []
+    for cls in functions_of(subject):
+        found += codes_of([cls.forward, *called_by(cls.forward, cls)], cls)
+    if not subject.cls:
+        modules = subject.scope.module.modules() if subject.is_module else ()
+        own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
+        plain = [fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)]
+        plain += [subject.fn] if inspect.isfunction(subject.fn) else []
+        plain += [called for fn in plain for called in called_by(fn)]
+        found += codes_of([fn for fn in plain if fn.__name__ != "__init__"])
+    return found
+
+
+def called_by(fn, cls=None):
+    """The functions of its class and of its module that it calls by name."""
+    fn, found = inspect.unwrap(fn), []
+    for name in names_in(fn.__code__):
+        of_class = vars(cls).get(name) if cls else None
+        of_module = fn.__globals__.get(name)
+        if isinstance(of_class, staticmethod) and name not in vars(Function):
+            found.append(of_class.__func__)
+        elif isinstance(of_module, types.FunctionType) and of_module.__module__ == fn.__module__:
+            found.append(of_module)
+    return found
+
+
+def names_in(code):
+    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return list(dict.fromkeys(itertools.chain(code.co_names, *inner)))
+
+
+def computes(code):
+    """Does it nothing but compute, so that it may run in another form?"""
+    loops = any(isinstance(node, ast.While) for node in code.nodes)
+    return not loops and harmless(code.fn, code.tree.body, code.cls)

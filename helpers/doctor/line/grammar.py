@@ -1,0 +1,339 @@
+"""The grammar: what may have been written instead of what stands in a source.
+
+A row matches kinds of nodes and gives texts to stand in their place. Rows come in the order in
+which their edits are tried and told, the simplest first. To add one: a row in EXPRESSIONS, as
+templates or as a function of the site, and one line in the table of the tests.
+"""
+
+import ast
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..report import exact
+from .edits import Edit
+
+FAMILIES = [  # functions and methods that are taken for one another
+    "sum mean prod amax amin norm logsumexp", "max min", "maximum minimum", "sin cos",
+    "sinh cosh tanh", "sigmoid tanh relu softplus erf softmax log_softmax", "exp log expm1 log1p",
+    "log2 log log10", "sqrt rsqrt square reciprocal", "abs sign sgn", "tril triu", "asin acos",
+    "floor ceil round trunc", "zeros_like ones_like", "real imag", "fft ifft", "rfft irfft",
+    "var std", "argmax argmin", "gt ge", "lt le", "eq ne", "mul div add sub", "mm bmm matmul",
+    "scatter scatter_add", "scatter_ scatter_add_", "index_copy_ index_add_", "expand repeat",
+    "conv1d conv_transpose1d", "conv2d conv_transpose2d", "add_ sub_ mul_ div_",
+]  # fmt: skip
+OPERATORS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.BitAnd: "&",
+    ast.BitOr: "|", ast.FloorDiv: "//", ast.Mod: "%", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
+    ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
+VIEWS = (  # @ is a dimension
+    "{}.mT", "{}.conj()", "{}.real", "{}.flip(@)", "{}.unsqueeze(@)", "{}.sum(@)", "{}.mean(@)",
+    "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
+    "~{}", "{}.argsort()",
+)  # fmt: skip
+POWERS = ("{} ** 2", "{} ** 0.5", "1 / {}", "{} ** 3", "(1 - {})", "({} - 1)", "({} + 1)",
+          *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()))  # fmt: skip
+PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
+    "{0} - {0}.mean(@, keepdim=True)", "{0} - ({0} * $).sum(@, keepdim=True)",
+    "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
+    "{0} - {0}.mean(@, keepdim=True) - $ * ({0} * $).mean(@, keepdim=True)",
+)  # fmt: skip
+DERIVATIVES = {  # of what forward computes, by its name
+    "sin": "torch.cos({})", "cos": "-torch.sin({})", "exp": "torch.exp({})", "log": "1 / ({})",
+    "tanh": "1 - torch.tanh({}) ** 2", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
+    "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "({}) > 0",
+    "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "square": "2 * ({})",
+    "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
+}  # fmt: skip
+FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
+AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand
+MOST, LONG = 48, 48  # texts at hand; letters of one
+DIMS = 0, -1, 1
+
+
+class Row(NamedTuple):
+    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of puts."""
+
+    what: str
+    kinds: tuple
+    news: Callable | Sequence
+
+
+class Site:
+    """A node that may be edited, its text, and what is at hand there: {text: value}."""
+
+    def __init__(self, code, node, hand):
+        self.code, self.node, self.hand = code, node, hand
+        self.text, self.up, self.value = code.of(node), code.up.get(node), hand.get(code.of(node))
+
+    def of(self, node):
+        """The text of a node, in brackets unless it holds together."""
+        text = self.code.of(node)
+        atom = isinstance(node, (ast.Name, ast.Call, ast.Subscript, ast.Attribute, ast.Constant))
+        return text if atom else f"({text})"
+
+    def news(self, row):
+        if callable(row.news):
+            return row.news(self)
+        if isinstance(self.node, ast.Constant) or kind_of(self.value) == "str":
+            return ()
+        names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
+        return (t.format(self.of(self.node)).replace("@", str(d)).replace("$", name)
+                for t in row.news for name in (names if "$" in t else [""])
+                for d in (DIMS if "@" in t else [0]))  # fmt: skip
+
+
+def kind_of(value):
+    if torch.is_tensor(value):
+        return "number" if value.is_floating_point() or value.is_complex() else "index"
+    return type(value).__name__
+
+
+def other_names(site):
+    if site.value is not None:
+        same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(site.value)]
+        shape = getattr(site.value, "shape", None)
+        same.sort(key=lambda n: getattr(site.hand[n], "shape", None) != shape)
+        yield from (name for name in same if name != site.text)
+
+
+def other_operators(site):
+    match site.node:
+        case ast.BinOp(left=a, op=op, right=b) | ast.Compare(left=a, ops=[op], comparators=[b]) if (
+            op := OPERATORS.get(type(op))
+        ):
+            found = {o: None for some in ALIKE if op in some.split() for o in some.split()}
+            yield from (f"{site.of(a)} {o} {site.of(b)}" for o in found if o != op)
+
+
+def without_a_part(site):
+    match site.node:
+        case ast.BinOp(left=a, op=op, right=b):
+            yield from (site.of(a), "-" * isinstance(op, ast.Sub) + site.of(b))
+        case ast.IfExp(body=a, orelse=b):
+            yield from (site.of(a), site.of(b))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]):
+            yield site.of(a)
+        case ast.Call(func=ast.Attribute(value=a)) | ast.Call(func=ast.Name(), args=[a, *_]):
+            yield site.of(a)
+        case ast.UnaryOp(operand=a) | ast.Subscript(value=a):
+            yield site.of(a)
+        case ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real"):
+            yield site.of(a)
+
+
+def negated(site):
+    if not isinstance(site.up, (ast.UnaryOp, ast.keyword)):
+        yield f"-{site.of(site.node)}"
+
+
+def other_functions(site):
+    func = site.node.func
+    name, end = getattr(func, "attr", getattr(func, "id", "")), site.code.span(func)[1]
+    found = {o: None for some in FAMILIES if name in some.split() for o in some.split()}
+    yield from (((end - len(name.encode()), end, other),) for other in found if other != name)
+
+
+def other_constants(site):
+    n = site.node.value
+    if isinstance(n, str):
+        yield from other_letters(n)
+    elif isinstance(n, bool) or n is None:
+        yield str(not n)
+    elif isinstance(n, (int, float)):
+        scaled = [exact(n / f) for f in site.code.factors if n]
+        near = (n + 1, n - 1, -n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4)
+        near = [m for m in near if type(m) is type(n)]
+        written = [m for m in site.code.literals if type(m) in (int, float)]
+        kinds = (int,) if isinstance(n, int) else (int, float)
+        names = [name for name, v in site.hand.items() if type(v) in kinds]
+        every = *scaled, *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
+        yield from (text for text in dict.fromkeys(every) if text != site.text)
+
+
+def other_letters(text):
+    """Of an einsum: two exchanged, or one in place of another."""
+    parts, letters = re.split(r"(,|->)", text), sorted(set(re.findall("[a-zA-Z]", text)))
+    for k, part in enumerate(parts if "->" in text else ()):
+        pairs = itertools.combinations(range(len(part)), 2)
+        news = [part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :] for i, j in pairs]
+        news += [part[:i] + x + part[i + 1 :] for i in range(len(part)) for x in letters]
+        yield from (repr("".join((*parts[:k], new, *parts[k + 1 :]))) for new in news if k % 2 == 0)
+
+
+def other_slices(site):
+    a, b, c = ("" if n is None else site.code.of(n)
+               for n in (site.node.lower, site.node.upper, site.node.step))  # fmt: skip
+    step, near = c and f":{c}", lambda n: n and (f"{n} + 1", f"{n} - 1")
+    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a)) if x != a)
+    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b)) if x != b)
+    yield from ("1:", ":-1")
+
+
+def exchanged(site):
+    """Two that stand side by side."""
+    match site.node:
+        case ast.BinOp(left=a, op=ast.Sub() | ast.Div() | ast.MatMult() | ast.Pow(), right=b):
+            pairs = [(a, b)]
+        case ast.Tuple(elts=some) | ast.List(elts=some) | ast.Call(args=some):
+            pairs = itertools.combinations(some[:6], 2)
+        case _:
+            return
+    for a, b in pairs:
+        if site.code.of(a) != site.code.of(b):
+            yield (*site.code.span(a), site.of(b)), (*site.code.span(b), site.of(a))
+
+
+def other_dimensions(site):
+    """Of several that are reduced, all but one, or one more."""
+    some = [site.code.of(n) for n in site.node.elts]
+    if all(re.fullmatch(r"-?\d", text) for text in some):
+        news = [some[:k] + some[k + 1 :] for k in range(len(some))] if some[1:] else []
+        news += [[*some, str(d)] for d in DIMS if str(d) not in some]
+        yield from (f"({', '.join(new)},)" for new in news)
+
+
+def from_the_other_end(site):
+    match site.node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="cumsum"), args=[a, d]):
+            pass
+        case ast.Call(func=ast.Attribute(value=a, attr="cumsum"), args=[d]):
+            pass
+        case _:
+            return
+    yield f"{site.of(a)}.flip({site.of(d)}).cumsum({site.of(d)}).flip({site.of(d)})"
+
+
+NAME = ast.Name, ast.Attribute
+VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
+CONSTANT = "a constant for a constant"
+EXPRESSIONS = [
+    Row("a name for a name", NAME, other_names),
+    Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
+    Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
+    Row("a sign", (*VALUE, ast.IfExp), negated),
+    Row("a function for a function", (ast.Call,), other_functions),
+    Row(CONSTANT, (ast.Constant,), other_constants),
+    Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
+    Row("a bound of a slice", (ast.Slice,), other_slices),
+    Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
+    Row("from the other end", (ast.Call,), from_the_other_end),
+]
+MANY = [  # edits, which are tried later
+    Row("another view, or a sum", VALUE, VIEWS),
+    Row("another power, or a function", NAME, POWERS),
+    Row("what a normalisation passes on", NAME, PASSED_ON),
+]
+
+
+def edits_of(code, hands, rows=EXPRESSIONS):
+    """All edits of expressions by these rows; hands: {root: what is at hand there}."""
+    others = ast.Slice, ast.Tuple, ast.List, ast.Constant
+    for row in rows:
+        for node in code.nodes:
+            if isinstance(node, row.kinds) and (node in code.values or isinstance(node, others)):
+                site = Site(code, node, hands.get(code.root(node), {}))
+                for new in site.news(row):
+                    puts = new if isinstance(new, tuple) else ((*code.span(node), fit(new, site)),)
+                    yield Edit(code, node, puts, row=row.what)
+
+
+def fit(new, site):
+    """In brackets, where what is around it would tear it apart."""
+    inside = ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Compare
+    whole = isinstance(site.up, ast.Subscript) and site.up.slice is site.node
+    plain = re.fullmatch(r"[\w.]+(\([^()]*\))?", new)
+    return f"({new})" if isinstance(site.up, inside) and not (whole or plain) else new
+
+
+def operands(code, hand):
+    """Texts by which something may be multiplied, or which may be added: names first."""
+    kinds, known = ("number", "int", "float", "index"), {*hand, "torch", "math"}
+    found = dict.fromkeys([n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"])
+    tensors = [n for n in found if torch.is_tensor(hand.get(n))]
+    for part in code.parts:
+        if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
+            found |= {f"({text})": None} if len(text := ast.unparse(part)) < LONG else {}
+            match part:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[a]) if (
+                    name in DERIVATIVES
+                ):
+                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+                case ast.Call(func=ast.Attribute(attr=name, value=a)) if name in DERIVATIVES:
+                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+    found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
+    found |= {f"{n}.numel()": None for n in tensors}
+    forms = [f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS]
+    return [*list(found)[:MOST], *forms[:MOST]]
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+ASSIGNED = {"=": ("+=",), "+=": ("=", "-="), "-=": ("+=",), "*=": ("/=", "="), "/=": ("*=",)}
+
+
+def lines_of(code):
+    """Lines left out, before one of the next, or of another kind; conditions."""
+    for node in (code.tree, *code.nodes):
+        for block in (getattr(node, name, None) for name in ("body", "orelse")):
+            for k, line in enumerate(block if isinstance(block, list) else ()):
+                for start, end, new in of_a_line(code, line):
+                    old = code.bytes[start:end].decode().split("\n")[0]
+                    said = f"`{new}` stood in place of `{old}`" if new != "pass" else ""
+                    said = said or f"`{old}` were left out"
+                    yield Edit(code, line, ((start, end, new),), said)
+                for other in block[k + 1 : k + 4]:
+                    if all(n.lineno == n.end_lineno for n in (line, other)):
+                        a, b = code.of(line), code.of(other)
+                        puts = (*code.span(line), b), (*code.span(other), a)
+                        yield Edit(code, other, puts, f"`{b}` came before `{a}`")
+
+
+def of_a_line(code, line):
+    """(start, end, what takes its place)"""
+    match line:
+        case ast.If(test=test):
+            yield from (
+                (*code.span(test), new) for new in ("True", "False", f"not {code.of(test)}")
+            )
+        case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
+            (start, first), (last, end) = code.span(target), code.span(value)
+            sign = code.bytes[first:last].decode().strip(" (")
+            left, right = code.of(target), code.of(value)
+            yield from ((start, end, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
+            if isinstance(target, ast.Subscript):  # of indices that are repeated, all count
+                t, i = code.of(target.value), code.of(target.slice)
+                yield start, end, f"{t}.index_add_(0, {i}, {right})"
+                yield start, end, f"{t}.index_put_(({i},), {right}, accumulate=True)"
+            yield *code.span(line), "pass"
+        case ast.Expr():
+            yield *code.span(line), "pass"
+
+
+# --- what leaves autograd -------------------------------------------------------------------------
+
+
+def kept_in_autograd(site):
+    match site.node:
+        case ast.Call(func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")):
+            yield site.of(a)
+        case ast.Attribute(value=a, attr="data"):
+            yield site.of(a)
+        case ast.Call(func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"), args=[a, *_]):
+            yield site.of(a)
+        case ast.Call(func=ast.Attribute(attr="no_grad"), args=[]):
+            yield "torch.enable_grad()"
+        case ast.Call(func=ast.Attribute(attr="register_hook"), args=[_]):
+            yield "None"
+        case ast.Call(func=ast.Attribute(attr="grad"), keywords=given) if "autograd" in site.text:
+            if not any(k.arg == "create_graph" for k in given):
+                yield f"{site.text[:-1].rstrip().rstrip(',')}, create_graph=True)"
+
+
+CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]
+DETACHED = [Row("taken for a constant", VALUE, ["{}.detach()"])]

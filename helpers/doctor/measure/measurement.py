@@ -1,0 +1,322 @@
+"""One gradient, element by element, as backward gives it and as it should be."""
+
+import contextlib
+import copy
+import functools
+import math
+
+import torch
+
+from ..function.subject import of_fewer, with_other_arguments
+from ..function.surroundings import CallError
+from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
+from .by_autograd import by_autograd
+from .slopes import agrees, slopes_along
+
+INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
+SIZES = 4  # at which it is measured, at most
+FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
+
+
+class Point:
+    """The function at one point, with three v for every output: two random, one of ones.
+
+    factors: of the random v, a vector for each output
+    """
+
+    def __init__(self, subject, values, dice, factors=None):
+        self.subject, self.values, self.dice = subject, values, dice
+        run = subject.run(values)
+        self.names, self.outputs = run.names, [o.detach() for o in run.outputs]
+        self.y0 = [as_vector(o) for o in self.outputs]
+        self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
+        for vs, factor in zip(self.vs, factors or (), strict=bool(factors)):
+            vs[:2] = [v * shaped(factor, v) for v in vs[:2]]
+        self.known, self.returned = {}, {}  # by input, by output
+        self.scales = [scale(value).reshape(-1) for value in values]
+        self.limit = min(
+            512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
+        )
+
+    def with_vs(self, o, made):
+        """This point with made(v) in place of each v of output o."""
+        point = copy.copy(self)
+        point.vs = [[made(v) for v in vs] if k == o else vs for k, vs in enumerate(self.vs)]
+        point.known, point.returned, point.limit = {}, {}, min(self.limit, FEW)
+        return point
+
+    def vjp(self, vs):
+        """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
+        full = [torch.zeros_like(t) for t in self.outputs]  # not None
+        for o, v in vs.items():
+            like = full[o]
+            full[o] = v if v.shape == like.shape and v.dtype == like.dtype else shaped(v, like)
+        return self.subject.gradients(self.values, full)
+
+    def given(self, o):
+        """The gradients of the three v of output o: three lists, one entry for each input."""
+        if o not in self.returned:
+            self.returned[o] = [self.vjp({o: v}) for v in self.vs[o]]
+        return self.returned[o]
+
+    def slopes(self, i, u):
+        """The `Slope` of each output along the move u of input i."""
+        moves = {i: u.reshape(self.values[i].shape)}
+        return slopes_along(self.subject.forward, self.values, moves, self.y0, self.subject.eps)
+
+    def units(self, i, s):
+        """The moves of element s of input i alone, and of its imaginary part; and their size."""
+        value, step = self.values[i], self.scales[i][s].item()
+        for unit in (1, 1j) if value.is_complex() else (1,):
+            u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
+            u[s] = step * unit
+            yield unit, u, step
+
+    @property
+    def weights(self):
+        """Of each output, the v as vectors."""
+        return [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
+
+    @property
+    def rounding(self):
+        """Of each output, what v · output may be off by."""
+        return [1e-11 * (w * y).norm(dim=1) for w, y in zip(self.weights, self.y0, strict=True)]
+
+    def expected(self, i):
+        """Elements of input i (a sample, if many), and for each output what its gradients are.
+
+        That is (value, error, trusted, Jacobian or None), the first two of shape (3, elements).
+        """
+        if i not in self.known:
+            elements = torch.tensor(self.sample(i), device=self.values[i].device)
+            found = by_autograd(self, i, elements) or self.by_differences(i, elements)
+            self.known[i] = elements, found
+        return self.known[i]
+
+    def sample(self, i):
+        """The numbers of elements of input i: all; of many the sides, some, and a suspect."""
+        n = self.values[i].numel()
+        if n <= self.limit:
+            return list(range(n))
+        sides = borders(self.values[i].shape)
+        number = max(self.limit // 2, self.limit - len(sides))
+        drawn = torch.randint(n, (number,), generator=self.dice.generator).tolist()
+        return sorted({*drawn, *sides, *(self.suspect(i, o) for o in range(len(self.outputs)))})
+
+    def suspect(self, i, o):
+        """By bisection, an element of input i whose gradient is wrong, if one is."""
+        v, move = as_vector(self.vs[o][0]), self.dice.direction(self.values[i]).reshape(-1)
+        grad = self.given(o)[0][i]
+        given = torch.zeros_like(as_vector(move)) if grad is None else as_vector(grad)
+        low, high = 0, len(move)
+        while high - low > 1:
+            u, middle = torch.zeros_like(move), (low + high) // 2
+            u[low:middle] = move[low:middle]
+            right = agrees(v, self.slopes(i, u)[o], given * as_vector(u), 1e-5, 0.0)
+            low, high = (middle, high) if right else (low, middle)
+        return low
+
+    def by_differences(self, i, elements):
+        """What `expected` says of each output, by moving one element after the other."""
+        few = [self.values[i].numel() * len(y) <= 4096 for y in self.y0]
+        columns = [[] for _ in self.outputs]
+        for s in elements.tolist():
+            sums = [[0, 0, True, 0] for _ in self.outputs]
+            for unit, u, step in self.units(i, s):
+                for o, slope in enumerate(self.slopes(i, u)):
+                    error = 10 * (self.weights[o].abs() @ slope.error) + self.rounding[o]
+                    sums[o][0] = sums[o][0] + unit * (self.weights[o] @ slope.value) / step
+                    sums[o][1] = sums[o][1] + error / step
+                    sums[o][2] &= bool(slope.trusted.all())
+                    sums[o][3] = slope.value / step if few[o] else slope.value[:0]
+            for column, total in zip(columns, sums, strict=True):
+                column.append(total)
+        found = []
+        for column, is_few in zip(columns, few, strict=True):
+            value, error, trusted, jacobian = zip(*column, strict=True)
+            value, error, jacobian = (torch.stack(t, 1) for t in (value, error, jacobian))
+            trusted = torch.tensor(trusted, device=value.device)
+            found.append((value, error, trusted, jacobian if is_few else None))
+        return found
+
+
+class Measurement:
+    """The gradient of output o with respect to input i at one point; it never changes.
+
+    given:    what backward gives, of shape (3, all elements), a row for each v; None is zeros
+    elements: the numbers of those that were examined; `sampled` is `given` at these
+    expected: what it should be, of shape (3, examined elements)
+    limit:    of the same shape: what a right one may be off by, the only tolerance there is
+    trusted:  of shape (examined elements): where `expected` can be relied on
+    """
+
+    def __init__(self, point, i, o, tolerance):
+        self.point, self.i, self.o, self.tolerance = point, i, o, tolerance
+        self.x, self.y, self.vs = point.values[i], point.outputs[o], point.vs[o]
+        self.subject, self.shape = point.subject, tuple(self.x.shape)
+        self.input, self.output = self.subject.inputs[i], point.names[o]
+        rows = [grads[i] for grads in point.given(o)]
+        self.none = all(row is None for row in rows)
+        self.given = torch.stack([self.row(row) for row in rows])
+        self.elements, found = point.expected(i)
+        self.expected, self.error, trusted, self.jacobian = found[o]
+        self.sampled = self.given[:, self.elements]
+        self.trusted = trusted & (self.sampled.isfinite() & self.expected.isfinite()).all(0)
+        # A change too small to show beside numbers of the size of 1 may be lost inside forward.
+        change = self.sampled.abs() * scale(self.x).reshape(-1)[self.elements]
+        self.trusted &= ~((self.expected == 0) & (change > 0) & (change < 1e-14)).any(0)
+        self.sparse = len(self.elements) < self.x.numel()
+        self.whole = not self.sparse and bool(self.trusted.all())
+        self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
+        self.zero = (self.expected.abs() <= self.limit).all(0)
+        self.near = (self.sampled - self.expected).abs() <= self.limit
+        self.wrong = self.trusted & ~self.near.all(0)
+        self.right = self.trusted & ~self.wrong
+        self.is_identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
+
+    def fits(self, rows, mask=None):
+        """Are these gradients right? The only comparison there is.
+
+        rows: one for each v, of shape (all elements), perhaps made one after the other, until one
+        is wrong; mask: of the same shape: the elements that count, if these are not zero
+        """
+        known = self.trusted if mask is None else self.trusted & mask[self.elements]
+        if not known.any() or mask is not None and self.zero[known].all():
+            return False
+        rows = zip(rows, self.expected, self.limit, strict=False)
+        near = ((row[self.elements] - e).abs() <= limit for row, e, limit in rows)
+        return all(bool(t[known].all()) for t in near)
+
+    @property
+    def is_right(self):
+        return self.fits(self.given)
+
+    @property
+    def is_right_for_ones(self):
+        """Is it right, and not zero, for a grad_output of ones?"""
+        zero = self.expected[2].abs() <= self.limit[2]
+        return bool(self.near[2][self.trusted].all() and not zero.all())
+
+    def row(self, grad):
+        """A gradient of the input as a vector of the precision of `expected`; None is zeros."""
+        dtype = torch.complex128 if self.x.is_complex() else torch.float64
+        grad = torch.zeros_like(self.x) if grad is None else grad.detach()
+        return grad.to(self.x.device, dtype).reshape(-1)
+
+    def vjp(self, v):
+        return self.row(self.point.vjp({self.o: v})[self.i])
+
+    def rows_of(self, run, vs=None):
+        """The gradients that this run gives, for one v after the other."""
+        for v in self.vs if vs is None else vs:
+            vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
+            yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
+
+    def rows_with(self, j, value):
+        """The gradients with another value of input j."""
+        point = copy.copy(self.point)
+        point.values = [value if k == j else v for k, v in enumerate(point.values)]
+        return (self.row(point.vjp({self.o: v})[self.i]) for v in self.vs)
+
+    def with_vs(self, made):
+        """The same for made(v) in place of each v."""
+        return Measurement(self.point.with_vs(self.o, made), self.i, self.o, self.tolerance)
+
+    def beside(self, i=None, o=None):
+        """That of another input, or output, at this point."""
+        pair = self.i if i is None else i, self.o if o is None else o
+        return Measurement(self.point, *pair, self.tolerance)
+
+    def at(self, subject, values, elements=None):
+        """The same at another point; elements: at most so many of them."""
+        point = Point(subject, values, Dice())
+        point.limit = min(point.limit, elements or point.limit)
+        return Measurement(point, self.i, self.o, self.tolerance)
+
+    def varied(self, elements=None):
+        """The same with another value of each argument that is a number."""
+        others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
+        for subject in others:
+            with contextlib.suppress(CallError, RuntimeError):
+                yield self.at(subject, self.point.values, elements)
+
+    def of_other_sizes(self):
+        """The same for inputs of one row, or one column, less, so that no size fits by chance."""
+        whole = [t for t in self.subject.tensors if not t.is_floating_point() and t.numel()]
+        last = max((int(t.max()) for t in whole if t.dtype in INTEGERS), default=0)
+        shapes = self.shape, *(t.shape for t in self.point.values)
+        sizes = dict.fromkeys(n for shape in shapes for n in sorted(shape))
+        sizes = [n for n in sizes if n > max(2, last + 1)]  # what it points at stays there
+        most = 0 if self.sparse else 1 if self.subject.is_slow else SIZES
+        for size in sizes[:most]:
+            for subject in of_fewer(self.subject, size):
+                with contextlib.suppress(CallError, RuntimeError):
+                    yield self.at(subject, subject.values, FEW)
+
+    @functools.cached_property
+    def tensors(self):
+        """{in words: tensor} of all that it was given, differentiated or not, and of the output."""
+        names = self.input, *self.subject.names, *self.subject.inputs
+        values = self.x, *self.subject.tensors, *self.point.values
+        named = {f"`{name}`": t for name, t in zip(names, values, strict=True)}
+        return {name: t for name, t in named.items() if t.numel() > 1} | {self.output: self.y}
+
+    @functools.cached_property
+    def passed(self):
+        """grad_output itself, summed or expanded to the input's shape, a row for each; or None."""
+        try:
+            vs = [v.expand(self.shape) if v.dim() < len(self.shape) or v.numel() < self.x.numel()
+                  else v.sum_to_size(self.shape) for v in self.vs]  # fmt: skip
+        except RuntimeError:
+            return None
+        return torch.stack([self.row(v) for v in vs])
+
+    @property
+    def passes(self):
+        """Is the gradient grad_output itself?"""
+        return self.passed is not None and same(self.given, self.passed)
+
+    @functools.cached_property
+    def evidence(self):
+        """The worst element and the angle; both Jacobians, if they are small."""
+        off = torch.where(self.trusted, (self.sampled - self.expected).abs(), -1.0)
+        # The first of those that are about the worst, lest rounding should choose.
+        k, s = divmod(int((off >= 0.99 * off.max()).reshape(-1).nonzero()[0]), off.shape[1])
+        given, expected = self.sampled[k, s].item(), self.expected[k, s].item()
+        expected = expected if abs(expected) > self.limit[k, s] else 0.0
+        seen = {"at": position(self.elements[s], self.shape), "given": given, "expected": expected}
+        if expected:
+            seen["ratio"] = given / expected
+        a, b = self.sampled[:, self.trusted].reshape(-1), self.expected[:, self.trusted].reshape(-1)
+        if a.any() and b.norm() > self.limit.max():
+            cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
+            seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
+        if self.jacobian is not None and not self.x.is_complex() and not self.y.is_complex():
+            jacobian = {"given_jacobian": self.given_jacobian()}
+            seen |= jacobian | {"expected_jacobian": self.jacobian}
+        return seen
+
+    def given_jacobian(self):
+        """The gradient of each output alone, of one forward if that makes no difference."""
+        one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
+        vs = one_hot.unflatten(1, self.y.shape) if self.y.dim() else one_hot[0]
+        with contextlib.suppress(CallError):
+            found = torch.stack([*self.rows_of(self.subject.run(self.point.values), vs)])
+            if same(as_vector(self.vs[0]) @ found, self.given[0]):
+                return found
+        return torch.stack([self.vjp(v) for v in vs])
+
+
+def borders(shape):
+    """The first and the last element; the middle, and from there the two next to each side."""
+    numbers, middle = torch.arange(math.prod(shape)).reshape(shape), [n // 2 for n in shape]
+    found = [0, numbers.numel() - 1, numbers[tuple(middle)].item()]
+    for d in range(len(shape)):
+        line = numbers[(*middle[:d], slice(None), *middle[d + 1 :])]
+        found += torch.cat([line[:2], line[-2:]]).tolist()
+    return found
+
+
+def same(a, b):
+    """Are they equal but for rounding?"""
+    return bool(((a - b).abs() <= 1e-9 * largest(b) + 1e-300).all())

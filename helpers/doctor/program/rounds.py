@@ -1,0 +1,366 @@
+"""Rounds: every Function that a running program applies is examined, with the inputs it was given.
+
+    from helpers.doctor import rounds
+
+    with rounds() as found:          # a context manager, also a decorator
+        train_step(model, batch)     # your program, unchanged
+    print(found)                     # one report a Function, and the line that called it
+    found.raise_if_wrong()
+
+Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
+flags. They are examined at the end of the block, within its seconds, and the copies are let go.
+
+It does not see Functions written in C++, operators of torch.library that take lists of tensors,
+calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
+nor a branch that the first call of a pattern does not take. In a program of several processes, skip
+the Functions that communicate: their examination would wait for the other processes.
+"""
+
+import contextlib
+import fnmatch
+import functools
+import inspect
+import itertools
+import sys
+import textwrap
+import time
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..circumstances.forward import NOT_EXAMINED
+from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
+from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
+from ..function.surroundings import of_a_signal
+from ..function.tensors import tensors
+from ..report import SEVERITIES, Report, WrongGradientError
+from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
+
+TOO_LARGE = "too large for max_bytes"
+TOO_MANY = "more patterns than max_patterns"
+NO_GRADIENT = "no input required a gradient"
+NO_COPY = "the inputs could not be copied"
+NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
+RAISED = "it raised in the program, too"
+BROKE_OFF = "the program raised before the end of the block"
+INTERRUPTED = "interrupted"
+ADVICE = "`examine(..., faithful=False)`"  # in findings
+
+
+@dataclass(repr=False)
+class Visit(Report):
+    """The report on one Function, over all patterns with which it was examined.
+
+    full_name: with its module
+    defined:   (file, line) of its backward, or None
+    first:     what ran when it was applied first: a test, if pytest runs
+    calls:     how often it was applied
+    left:      how many calls were not examined, by reason
+    patterns:  how many of its patterns were examined
+    called, given: where the call stands of which the worst was found, and what it was given
+    """
+
+    full_name: str = ""
+    defined: tuple | None = None
+    first: str = ""
+    calls: int = 0
+    left: Counter = field(default_factory=Counter)
+    patterns: int = 0
+    called: str = ""
+    given: str = ""
+
+    @property
+    def counts(self):
+        said = [number(self.calls, "call"), f"{number(self.patterns, 'pattern')} examined"]
+        said += [f"{number(n, 'call')} left out ({why})" for why, n in self.left.items()]
+        return ", ".join(said)
+
+    @property
+    def missed(self):
+        """Why not all of it was examined that could have been, or ""."""
+        harmless = (NO_GRADIENT, RAISED) if self.examined else ()
+        return ", ".join(why for why in self.left if why not in harmless)
+
+    def __repr__(self):
+        """Notes are left out: a float32 program has one for each Function."""
+        serious = [finding for finding in self.findings if finding.severity != "note"]
+        head, *rest = str(Report(self.name, serious)).split("\n")
+        head = head if self.examined else f"{self.name}: not examined"
+        lines = [self.counts, self.first and f"first in {self.first}"]
+        lines += [self.called and f"called {self.called}", self.given and f"given {self.given}"]
+        indents = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+        wrapped = [textwrap.wrap(t, 96, break_long_words=False, **indents) for t in lines if t]
+        return "\n".join([head, *itertools.chain(*wrapped), *rest])
+
+
+def number(n, what):
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+@dataclass
+class Pattern:
+    """The calls that have one pattern; the first of them is kept, to be examined.
+
+    outcome: the report on it, or why there is none
+    """
+
+    calls: int = 0
+    kept: Call | None = None
+    outcome: Report | str | None = None
+
+
+@dataclass
+class Heard:
+    """What was heard of one Function: its patterns, and the visit that they become."""
+
+    visit: Visit
+    patterns: dict = field(default_factory=dict)
+
+    def waiting(self):
+        """Its patterns that are still to be examined, those with small inputs first."""
+        waiting = [p for p in self.patterns.values() if p.outcome is None]
+        return sorted(waiting, key=lambda p: p.kept.size)
+
+    def examine(self, seconds, faithful, show):
+        """Examine them, for so many seconds."""
+        ends = time.monotonic() + seconds
+        while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
+            work = functools.partial(reports, [p.kept for p in waiting], faithful)
+            for k, outcome in bounded(work, left, show):
+                if k < len(waiting):  # else it ended when only a line was looked for
+                    waiting[k].outcome = outcome
+        for p in self.waiting():
+            p.outcome = OVER
+
+    def conclude(self, advice):
+        """The visit: what was found for each pattern, once; nothing of the program is kept."""
+        visit, found, worst = self.visit, {}, None
+        for p in self.patterns.values():
+            if isinstance(p.outcome, str):
+                visit.left[p.outcome] += p.calls
+                continue
+            visit.patterns, visit.examined = visit.patterns + 1, True
+            for k in p.kept.shared:
+                what = f"The gradient of argument {k} is"
+                why = "another argument holds the same tensor"
+                p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+            for f in p.outcome.findings:
+                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
+                found.setdefault((f.code, f.input, f.through), f)
+            rank = p.outcome.ok, not p.outcome.findings
+            if worst is None or rank < worst:
+                worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
+        order = list(SEVERITIES)
+        visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
+        return visit
+
+
+def rounds(
+    *, seconds=SECONDS, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()
+):  # fmt: skip
+    """Examine every Function that is applied inside the `with` block; yields a `Found`.
+
+    seconds:   how long all examinations may take, at the end of the block. Each Function has its
+               share; what it did not come to is said.
+    max_bytes: how much memory the copies of inputs may take. The largest calls are left out first,
+               and the report says so.
+    max_patterns: how many patterns of one Function are examined. Calls have the same pattern if
+               they have the same shapes, dtypes and flags; floats may differ.
+    only, skip: Functions, or their names (with or without the module; * stands for anything), that
+               alone are examined, or are left out. PyTorch's own always are.
+    faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
+
+    Where the system can fork and no GPU is in use, each Function is examined in a child process: a
+    crash or an endless loop there is reported, and ends nothing else.
+    The program's numbers, its random state and the `.grad` of its tensors are not changed. Tensors
+    that an argument holds in a closure or a module are not copied: they have the values of the end
+    of the block, and what they lack in precision the gradient is not blamed for.
+
+    A decorated function makes rounds at each call, and raises WrongGradientError if there is an
+    error. If the block raises, nothing is examined.
+    Raises BlindError if the doctor sees no Functions on this version of PyTorch.
+    """
+    limits = {"seconds": seconds, "max_bytes": max_bytes, "max_patterns": max_patterns}
+    for name, value in limits.items():
+        if not isinstance(value, (int, float)) or not value >= 0:
+            raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
+    names = {"only": only, "skip": skip, "faithful": faithful}
+    return Rounds(**limits, **{name: listed(name, given) for name, given in names.items()})
+
+
+def listed(name, given):
+    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+    for item in given:
+        if not isinstance(item, (str, type)):
+            raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
+    return [item if isinstance(item, str) else full_name(item) for item in given]
+
+
+class Found:
+    """What the rounds found: `visits`, one `Visit` for each Function, those with errors first.
+
+    skipped: the names of those that were left out as `only` and `skip` say
+    """
+
+    def __init__(self):
+        self.visits, self.skipped, self.ended = [], set(), False
+
+    @property
+    def ok(self):
+        return all(visit.ok for visit in self.visits)
+
+    @property
+    def summary(self):
+        if not self.ended:
+            return "Rounds: still under way; what was found is known at the end of the block"
+        wrong = sum(not visit.ok for visit in self.visits)
+        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong"
+
+    def __repr__(self):
+        return "\n".join([self.summary, *map(str, self.visits)])
+
+    def raise_if_wrong(self):
+        """Raise WrongGradientError if there is an error; otherwise return what was found."""
+        if not self.ok:
+            raise WrongGradientError(str(self))
+        return self
+
+
+class Rounds:
+    def __init__(self, **options):
+        self.options, self.during = options, str  # called for what runs at the moment
+        self.say = functools.partial(print, file=sys.stderr, flush=True)
+        self.advice = "rounds(faithful=['{}'])"  # how a Function of this name is accepted
+
+    def __enter__(self):
+        self_test()
+        self.known, self.heard, self.size = weakref.WeakKeyDictionary(), {}, 0
+        self.found, self.listening = Found(), contextlib.ExitStack()
+        self.listening.enter_context(heard_by(self.hear))
+        return self.found
+
+    def __exit__(self, kind, error, trace):
+        self.finish(BROKE_OFF if kind else "")
+
+    def __call__(self, function):
+        @functools.wraps(function)
+        def with_rounds(*args, **kwargs):
+            with Rounds(**self.options) as found:
+                result = function(*args, **kwargs)
+            found.raise_if_wrong()
+            return result
+
+        return with_rounds
+
+    # --- while the program runs -------------------------------------------------------------------
+
+    def hear(self, cls, args):
+        if EXAMINING or not is_a_users(cls):
+            return
+        with LOCK:
+            if cls not in self.known:
+                self.known[cls] = self.first_call(cls)
+            heard = self.known[cls]
+            if heard is not None:
+                heard.visit.calls += 1
+                return self.note(heard, cls, args)
+
+    def first_call(self, cls):
+        name, op, only = full_name(cls), operator(cls), self.options["only"]
+        if among(name, self.options["skip"]) or only and not among(name, only):
+            self.found.skipped.add(name)
+            return None
+        code = getattr(inspect.unwrap(cls.backward), "__code__", None)
+        defined = (code.co_filename, code.co_firstlineno) if code and not op else None
+        visit = Visit(name if op else cls.__name__, [], False, name, defined, self.during())
+        return self.heard.setdefault(kind(cls), Heard(visit))
+
+    def note(self, heard, cls, args):
+        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            heard.visit.left[NO_GRADIENT] += 1
+            return
+        key = pattern(args), autocasts()
+        if key not in heard.patterns:
+            if len(heard.patterns) >= self.options["max_patterns"]:
+                heard.visit.left[TOO_MANY] += 1
+                return
+            heard.patterns[key] = self.kept(cls, args)
+        heard.patterns[key].calls += 1
+        return functools.partial(self.take_back, heard, key)
+
+    def take_back(self, heard, key):
+        """The call raised, so that it says nothing of the gradient."""
+        with LOCK:
+            heard.visit.left[RAISED] += 1
+            heard.patterns[key].calls -= 1
+            if not heard.patterns[key].calls:
+                gone = heard.patterns.pop(key)
+                self.size -= gone.kept.size if gone.kept else 0
+
+    def kept(self, cls, args):
+        found = [t for _, t in tensors(args)]
+        if not all(map(has_numbers, found)):
+            return Pattern(outcome=NO_NUMBERS)
+        size = sum(t.numel() * t.element_size() for t in found)
+        if not self.has_room(size):
+            return Pattern(outcome=TOO_LARGE)
+        try:
+            call = Call.of(cls, args, {}, size)
+        except Exception as error:  # of a subclass of Tensor, for example
+            if of_a_signal(error):
+                raise
+            return Pattern(outcome=NO_COPY)
+        self.size += size
+        return Pattern(kept=call)
+
+    def has_room(self, size):
+        """Is there room for so many bytes, if larger calls make way?"""
+        patterns = [p for heard in self.heard.values() for p in heard.waiting()]
+        larger = sorted((p for p in patterns if p.kept.size > size), key=lambda p: p.kept.size)
+        limit = self.options["max_bytes"] - size
+        if self.size - sum(p.kept.size for p in larger) > limit:
+            return False
+        while self.size > limit:
+            largest = larger.pop()
+            self.size -= largest.kept.size
+            largest.kept, largest.outcome = None, TOO_LARGE
+        return True
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def finish(self, why_not=""):
+        """Examine what was heard, unless there is a reason why not; fill in what was found."""
+        self.listening.close()
+        all_heard, self.known, self.heard = list(self.heard.values()), {}, {}
+        waiting = [heard for heard in all_heard if heard.waiting()]
+        try:
+            if waiting and not why_not:
+                warm_up()
+                self.examine(waiting)
+        finally:  # also if somebody presses Ctrl-C
+            for p in itertools.chain(*(heard.waiting() for heard in waiting)):
+                p.outcome = why_not or INTERRUPTED
+            visits = [
+                heard.conclude(self.advice.format(heard.visit.full_name)) for heard in all_heard
+            ]
+            self.found.visits = sorted(visits, key=lambda visit: visit.ok)
+            self.found.ended = True
+
+    def examine(self, waiting):
+        """Each Function within its share of the seconds; those with small inputs come first."""
+        ends = time.monotonic() + self.options["seconds"]
+        waiting.sort(key=lambda heard: sum(p.kept.size for p in heard.waiting()))
+        for k, heard in enumerate(waiting):
+            left, name = ends - time.monotonic(), heard.visit.full_name
+            share = max(left / (len(waiting) - k), min(left, LEAST))
+            text = f"doctor: examining {k + 1} of {len(waiting)}: `{name}`"
+            faithful = not among(name, self.options["faithful"])
+            heard.examine(share, faithful, functools.partial(self.say, text))
+
+
+def among(name, patterns):
+    """Does "module.Class" match one of them? The module may be left out."""
+    short = [name.split(".")[-1], name.split("::")[-1], name]
+    return any(fnmatch.fnmatchcase(n, p) for n in short for p in patterns)
