@@ -290,7 +290,7 @@ def linear_cross_entropy(
         and the loss is in float32, as PyTorch's own.
 
     Softmax, losses, and sums over chunks are in float32 at least. Memory beyond the arguments: the
-    logits of a chunk, ten times those for a second derivative, and twice the gradients that are
+    logits of a chunk, some 14 times those for a second derivative, and twice the gradients that are
     required, as backward returns multiples of what forward made; for "none", it computes the logits
     again.
 
