@@ -47,7 +47,11 @@ class GradientReversal(torch.autograd.Function):
 
 
 def _constant(tensor):
-    """Its numbers without their history. `run_decompositions` makes an alias of each `detach`."""
+    """Its numbers without their history."""
+    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in an exported
+    # program has no rule for vmap on torch 2.10, which takes any compiler for an exporter.
+    if not torch.compiler.is_exporting() or torch.__version__.startswith("2.10."):
+        return tensor.detach()
     if tensor.is_complex():
         return torch.view_as_complex(_constant(torch.view_as_real(tensor.resolve_conj())))
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
@@ -64,8 +68,8 @@ def gradient_reversal(input, scale=1.0):
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it should.
     Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
     alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
-    and in a program from `torch.export`, decomposed or not, trained further. Compiled or exported,
-    the slope at an infinite or nan number is 0, and not `-scale`.
+    and in a program from `torch.export`, trained further, also after `run_decompositions` (not on
+    torch 2.10). Compiled or exported, the slope at an infinite or nan number is 0, not `-scale`.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):

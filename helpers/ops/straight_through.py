@@ -13,7 +13,8 @@ here has the values of a step and the derivatives, of every order, of a smoother
 They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its history, so every
 transform and compiler sees the decision, where several of them lose the backward of a Function. In
 the brackets stands +0 exactly, so the values are those of the step to the last bit; the popular
-x + (step(x) - x).detach() makes 0 of the sign of a large number.
+x + (step(x) - x).detach() makes 0 of the sign of a large number. On torch 2.10, one thing loses the
+slope without a word: a program of `torch.export` after `run_decompositions`.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
@@ -35,7 +36,11 @@ import torch
 
 
 def _constant(tensor):
-    """Its numbers without their history. `run_decompositions` makes an alias of each `detach`."""
+    """Its numbers without their history."""
+    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in an exported
+    # program has no rule for vmap on torch 2.10, which takes any compiler for an exporter.
+    if not torch.compiler.is_exporting() or torch.__version__.startswith("2.10."):
+        return tensor.detach()
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.view(bits).view(tensor.dtype)
 

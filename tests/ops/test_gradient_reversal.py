@@ -48,9 +48,11 @@ class Holds(torch.nn.Module):
         return gradient_reversal(2 * self.weight, 0.5).abs().sum()
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, says the docstring")
+@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
-def test_exported_and_decomposed_it_still_reverses(dtype):
-    program = torch.export.export(Holds(dtype), ())
+def test_exported_and_decomposed_it_still_reverses(dtype, strict):
+    program = torch.export.export(Holds(dtype), (), strict=strict)
     right = torch.tensor([1, -1, -1], dtype=dtype)
     for exported in (program, program.run_decompositions(), program.run_decompositions({})):
         module = exported.module()

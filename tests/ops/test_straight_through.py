@@ -122,8 +122,10 @@ def test_works_in_data_parallel():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_exported_and_decomposed_it_keeps_its_slope():
-    program = torch.export.export(Holds(), ())
+@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, says the docstring")
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_and_decomposed_it_keeps_its_slope(strict):
+    program = torch.export.export(Holds(), (), strict=strict)
     for module in (program.module(), program.run_decompositions().module()):
         module.zero_grad()
         module().backward()
