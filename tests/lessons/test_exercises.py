@@ -194,7 +194,8 @@ LOOP = """        for _ in range(60):
         ("13.2", ["                break\n",
                   "                break\n        else: raise RuntimeError\n"]),
         ("13.2", [LOOP, "        from helpers.ops.fixed_point import fixed_point\n"
-                  "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=1e-6)\n"]),
+                  "        tol = 8 * torch.finfo(a.dtype).eps\n"
+                  "        z = fixed_point(lambda z: (z + a / z) / 2, z, tol=tol)\n"]),
         ("13.2", ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"]),
         ("13.2", ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)",
                   "(2 * z)", "(2 * a.sqrt())"]),
