@@ -274,7 +274,9 @@ def _wrong_second_derivative(attempt, like, inputs, order=1):
         leaves, weights, slopes = _differentiable_gradients(function, inputs, generator)
         slopes = [slope for slope in slopes if slope is not None and slope.requires_grad]
         # Not grad, which would pass by a node that refuses to be differentiated.
-        torch.autograd.backward(slopes, _weights(slopes, generator), create_graph=order > 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a cycle, which _gradient_of takes apart
+            torch.autograd.backward(slopes, _weights(slopes, generator), create_graph=order > 2)
         second = [_gradient_of(leaf) for leaf in leaves], [_gradient_of(w) for w in weights]
         if order < 3:
             return *second, []

@@ -145,6 +145,7 @@ EXERCISE_1 = Exercise(
         (*STDLIB, LINE_1, "exit(0);", "`exp_forward` with count = 6 ends the process"),
         (*STDLIB, LINE_1, "abort();", "does it call abort?"),
         ("const double *x", "const float *x", "is"),
+        ("exp(x[i])", "Exp(x[i])", "#include", "double Exp(double);\n#include", "nowhere"),
     ],
     needs=find_compiler,
     properties=[_compiled(_exp_cases, "c")],

@@ -282,6 +282,10 @@ EXERCISE_2 = Exercise(
          "        result = torch.logsumexp(logits, 1)", "forward holds"),
         ("x @ part.t() - result[:, None]", "x @ part.t()", "The gradient of `x`"),
         ("split(size)", "split(2 * size)", "a tensor of 100 × 60 logits is made"),
+        ("        for part in weight.split(size):\n"
+         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
+         "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])",
+         "cut weight, not x"),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
     feeds=(
@@ -380,6 +384,8 @@ EXERCISE_3 = Exercise(
         ("    x1 =", "    x2 = y2 - g(y1)\n    x1 =", "`g` must be called once; it was called 2"),
         ("x2 = y2 - g(y1)", "x2 = y2.sub_(g(y1))", "changes y1 or y2 in place"),
         ("torch.exp(-s(x2))", "s(x2).neg_().exp()", "changes in place what `s` returned"),
+        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with something else"),
+        ("y2 - g(y1)", "(y2 - g(y1)) / 2", "x2 is wrong. It was changed last"),
     ],
     properties=[_inverts],
     success="what was done last is undone first, and s, f and g need no inverse.",

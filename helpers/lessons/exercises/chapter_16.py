@@ -16,7 +16,6 @@ from torch import nn
 
 from helpers.lessons.exercise import Exercise
 
-# 16.1
 PYPROJECT = """
 [build-system]
 requires = ["setuptools>=77.0.3"]
@@ -142,7 +141,6 @@ EXERCISE_1 = Exercise(
 )  # fmt: skip
 
 
-# 16.2
 SCHEMA = "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
 FIRST_RELEASE = "scan(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
 NAMESPACE = "exercise_16_2"
@@ -280,6 +278,7 @@ EXERCISE_2 = Exercise(
         (NEW, "int reverse=0", "there is no argument `scale`"),
         ("scan(", "scan_v2(", "a new operator beside `scan` would keep old programs right, too"),
         ("-> Tensor", "", "PyTorch cannot read it"),
+        ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here it is `Tensor[]`"),
     ],
     properties=[_keeps_programs_right],
     success="what was saved finds every argument where it was, and `scale` is 1 for those who do "
@@ -294,9 +293,6 @@ EXERCISE_2 = Exercise(
     explanation="An argument at the end, with the default that means what was meant before. The "
     "star is a matter of taste. Those who want reverse=True say so.",
 )  # fmt: skip
-
-
-# 16.3
 
 
 def problems(wheel):
