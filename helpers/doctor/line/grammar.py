@@ -254,7 +254,8 @@ def fit(new, site):
 
 def operands(code, hand):
     """Texts by which something may be multiplied, or which may be added: names first."""
-    kinds, known = ("number", "int", "float", "index"), {*hand, "torch", "math"}
+    kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
+    known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     found = dict.fromkeys([n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"])
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
