@@ -12,7 +12,7 @@ import zipfile
 import pytest
 
 from helpers.lessons.shipping import build_wheel, python
-from helpers.template import DOCTOR, PROJECT, make
+from helpers.template import PROJECT, make
 from helpers.template.__main__ import main
 from tests.needs import NO_COMPILER, TORCH_BUILDS
 
@@ -37,12 +37,11 @@ def test_it_writes_the_project_under_another_name(tmp_path, capsys):
     before = texts(PROJECT)
     main(["fast_scans", str(tmp_path / "mine")])
     written = texts(tmp_path / "mine")
-    doctor = {f"tests/doctor/{name}": text for name, text in texts(DOCTOR).items()}
     renamed = {
         name.replace("my_package", "fast_scans"): text.replace("my_package", "fast_scans")
         for name, text in before.items()
     }
-    assert written == renamed | doctor and "src/fast_scans/operator.py" in written
+    assert written == renamed and "src/fast_scans/operator.py" in written
     assert "my_package" not in "".join(written) + "".join(written.values())
     assert ".github/workflows/ci.yml" in written and ".gitignore" in written
     said = capsys.readouterr().out
@@ -79,7 +78,6 @@ def test_an_empty_folder_will_do_with_git_in_it_or_with_the_name(tmp_path, monke
         ("aten", "operators of PyTorch are named aten::…"),
         ("numpy", "`import numpy` finds something else"),
         ("build", "the project has a folder `build` of its own"),
-        ("doctor", "the project has a folder `doctor` of its own"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(name, words, tmp_path, capsys):
@@ -184,7 +182,6 @@ def broken(wheel, name, where, old, new):
 def test_its_tests_fail_where_something_is_broken(tmp_path):
     project = make(NAME, tmp_path / "project")
     wheel, places = in_wheel(build_wheel(project)), tmp_path / "installed"
-    shutil.copytree(DOCTOR, places / "doctor")
     chosen, expected = [], set()
     as_it_is = {NAME: ("operator.py", "", "", RIGHT)}
     for name, (where, old, new, tests) in (BROKEN | as_it_is).items():

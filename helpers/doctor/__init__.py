@@ -1,7 +1,5 @@
 """The gradient doctor: says what is wrong with a gradient where `gradcheck` says that it is wrong.
 
-    from helpers.doctor import examine
-
     report = examine(MyFunction.apply, x, weight, bias)   # a callable, a Function or a module
     print(report)                                         # or leave it to the notebook
     report.ok                                             # False if there is an error
@@ -11,25 +9,19 @@
         train_step(model, batch)
     print(found)
 
-    python -m helpers.doctor module.py:MyFunction --input 3x4 --input 5x4
-    python -m helpers.doctor --run train.py --epochs 1
-    pytest -p helpers.doctor.plugin --doctor
-
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
 elements if there are many): by autograd through forward where differences along some directions
-confirm what that says, by differences alone where they do not. Hypotheses are tried on it, the
-simplest first: negated? scaled? transposed? that of another input? Then the source of backward is
-edited, in hundreds of ways, if it does nothing but compute: which edit makes the gradient right?
-Where none does, backward runs under watch, and changes of what its code computes are tried; at last
-autograd goes through forward in place of backward: of which other forward would the gradient be
-right? Other trials repeat the same backward under other circumstances: with an expanded
-grad_output, a second time, for one of the inputs only, and so on. A jvp is compared with
-differences, too, and a rule for vmap with a loop over the batch.
+confirm what that says, by differences alone where they do not. Causes are tried on it, the simplest
+first: negated? scaled? transposed? that of another input? Then the line to change is looked for:
+the source of backward is edited, if it does nothing but compute, until its gradient is right; or
+that of forward, until autograd's gradient is the one given. Other trials repeat the same backward
+under other circumstances: with an expanded grad_output, a second time, for one of the inputs only,
+and so on. A jvp is compared with differences, too, and a rule for vmap with a loop over the batch.
 
-It does not examine tensors that a closure holds, nor whether forward computes what it should.
-It knows nothing of branches that its calls do not take, and names the first line of these.
+It does not examine tensors that a closure holds, nor whether forward computes what it should, and
+knows nothing of branches that its calls do not take.
 
 Sources of the ideas
 - v · J · u instead of Jacobians: gradcheck's fast mode,
@@ -46,16 +38,20 @@ Sources of the ideas
 - jvp and vmap: what they promise, https://docs.pytorch.org/docs/2.13/notes/extending.func.html
 - grad_output non-contiguous, expanded or undefined: gradcheck's check_undefined_grad, and the tests
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
+
+SPDX-License-Identifier: BSD-3-Clause
+Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
 from .circumstances.examination import Examination
 from .circumstances.trials import TRIALS
-from .function.budget import progress
+from .function.budget import Budget
 from .function.surroundings import undisturbed
 from .program.rounds import Found, rounds
 from .report import Finding, Report, WrongGradientError
 
-__all__ = ["Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
+__all__ = ["Budget", "Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
+__version__ = "2.0"
 
 
 def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
@@ -68,14 +64,15 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
               are differentiated, otherwise all floating-point and complex ones.
     faithful: False accepts a gradient that is not the derivative of forward (a straight-through
               estimator, gradient reversal, clipping); everything else is still examined.
-    lines:    False does not look for the line to change, which takes most of the time.
+    lines:    False does not look for the line to change, which takes most of the time; a
+              `Budget(runs, seconds)` says how long to look, by default 2000 runs and 10 seconds.
 
     An exception of `fn` becomes a finding. The inputs, their `.grad`, the random state and the
     settings of PyTorch stay as they were. What `fn` prints is dropped, for it is called many times.
-    If standard error is a terminal, a line there shows what takes more than two seconds.
-    Raises TypeError if `fn` cannot be called.
+    Raises TypeError if `fn` cannot be called, and RuntimeError if the doctor sees no Functions on
+    this version of PyTorch.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
-    with progress(), undisturbed():
+    with undisturbed():
         return Examination(fn, inputs, kwargs, faithful, lines=lines).report(TRIALS)

@@ -1,8 +1,8 @@
-"""What the doctor found: sentences, findings, and the report as text and as HTML."""
+"""What the doctor found: sentences, findings, and the report as text, HTML and JSON."""
 
 import functools
 import html
-import math
+import json
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ import torch
 SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
 MARK = "background-color: {}; color: #ffffff; border-radius: 3px; padding: 1px 6px"
 FRAME = "border-left: 4px solid {}; padding-left: 8px; margin: 6px 0"
+CODE_AS = '<code style="color: inherit; background: none">'  # as readable as the words around it
 CODE = re.compile(
     r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
@@ -68,9 +69,7 @@ class Finding:
         elif self.remedy:
             yield f"look at: {self.remedy}"
         if seen:
-            yield "seen: " + ", ".join(
-                f"{key} {brief(value, digits.get(key, 3))}" for key, value in seen
-            )
+            yield "seen: " + ", ".join(f"{k} {brief(v, digits.get(k, 3))}" for k, v in seen)
 
 
 class Text:
@@ -105,7 +104,7 @@ error, warning, note = (functools.partial(Text, severity) for severity in SEVERI
 
 @dataclass(repr=False)
 class Report:
-    """What `examine` found, as text (`print`) and as HTML (in a notebook)."""
+    """What `examine` found, as text (`print`), as HTML (in a notebook) and as JSON."""
 
     name: str
     findings: list
@@ -141,6 +140,10 @@ class Report:
             rows.append(f'<div style="{FRAME.format(colour)}">{mark}{first}{rest}</div>')
         return "".join(rows)
 
+    def to_json(self):
+        """All fields of the report and of its findings; what JSON does not know is a string."""
+        return json.dumps({"ok": self.ok, **vars(self)}, default=as_json)
+
     def raise_if_wrong(self):
         """Raise WrongGradientError if there is an error; otherwise return the report."""
         if not self.ok:
@@ -148,9 +151,17 @@ class Report:
         return self
 
 
+def as_json(value):
+    """A finding as a dict, a tensor as nested lists, anything else in words."""
+    if isinstance(value, Finding):
+        return vars(value)
+    return value.tolist() if isinstance(value, torch.Tensor) else brief(value)
+
+
 def marked_up(line):
     """As HTML: what stands in backticks, and what looks like a name in Python, is set as code."""
-    return CODE.sub(lambda m: f"<code>{m[1] or m[2]}</code>", html.escape(line, quote=False))
+    line = html.escape(line, quote=False)
+    return CODE.sub(lambda m: f"{CODE_AS}{m[1] or m[2]}</code>", line)
 
 
 def distinct(one, other):
@@ -162,35 +173,19 @@ def distinct(one, other):
 
 
 def brief(value, digits=3):
+    """A number with so many digits, a dtype without "torch.", anything else as it prints."""
     if isinstance(value, complex):
         parts = brief(value.real, digits), brief(abs(value.imag), digits)
         return f"{parts[0]}{'-' if value.imag < 0 else '+'}{parts[1]}i"
     if isinstance(value, float):
         return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    return str(value)
-
-
-CONSTANTS = {
-    "pi": math.pi, "the root of pi": math.pi**0.5, "2 pi": 2 * math.pi, "e": math.e,
-    "the root of 2 pi": (2 * math.pi) ** 0.5, "the root of 2": 2**0.5, "ln 2": math.log(2),
-    "ln 10": math.log(10),
-}  # fmt: skip
+    return str(value).removeprefix("torch." * isinstance(value, torch.dtype))
 
 
 def exact(number):
-    """A whole number, a fraction, a constant, or so many digits that it can be recognised."""
+    """A whole number, a fraction, or so many digits that it can be recognised."""
     for n in (*range(1, 13), round(1 / number) if 0 < abs(number) < 1 else 1):
         if abs(times := number * n) >= 0.5 and abs(times - round(times)) < 1e-6:
             whole = f"{round(times)}/{n}"
             return whole if n not in (1, 2, 4, 5, 8, 10) else f"{round(times) / n:g}"
-    for name, constant in CONSTANTS.items():
-        for what, meant in ((name, constant), (f"1 / {name}", 1 / constant)):
-            if abs(abs(number) - meant) < 1e-6 * meant:
-                return "-" * (number < 0) + what
     return f"{number:.6g}"
-
-
-def is_constant(number):
-    return exact(number).removeprefix("-").removeprefix("1 / ") in CONSTANTS

@@ -209,20 +209,21 @@ def differ(given, right, place=""):
         return f"is {given}{place}, but {right} is right."
     digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
     rounded = 0 < abs(given - right) < 1e-5 * abs(right)
-    hint = " Is a small number added, or something computed in float32?" if rounded else ""
+    hint = " Nearly: is something rounded to float32, added, or stopped too early?" * rounded
     return (
         f"is {given + 0.0:.{digits}g}{place}, but {right + 0.0:.{digits}g} is right.{hint}"  # no -0
     )
 
 
 def copies(inputs):
-    """Leaves of their own for the tensors among `inputs`, which a call may spoil."""
-    return [
-        value.detach().clone().requires_grad_(value.is_floating_point())
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in inputs
-    ]
+    """Leaves of their own, laid out alike, for the tensors among `inputs`."""
+
+    def copy(x):
+        memory = x.detach().untyped_storage().clone()
+        alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
+        return alike.requires_grad_(x.is_floating_point())
+
+    return [copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
 def as_tuple(outputs):

@@ -2,8 +2,7 @@
 
     python -m helpers.template NAME FOLDER
 
-Copies `project`, which works as it stands, under a name of your own, and the gradient doctor into
-its tests.
+Copies `project`, which works as it stands, under a name of your own.
 """
 
 import keyword
@@ -15,9 +14,8 @@ from pathlib import Path
 import torch
 
 PROJECT = Path(__file__).parent / "project"
-DOCTOR = Path(__file__).parents[1] / "doctor"
 PLACEHOLDER = "my_package"
-FOLDERS = {"build", "csrc", "dist", "doctor", "src", "tests"}  # that a project has, or will have
+FOLDERS = {"build", "csrc", "dist", "src", "tests"}  # that a project has, or will have
 LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", ".pytest_cache")
 
 
@@ -31,7 +29,6 @@ def make(name, folder):
     folder = Path(folder)
     _check(name, folder)
     shutil.copytree(PROJECT, folder, ignore=LEFT_BEHIND, dirs_exist_ok=True)
-    shutil.copytree(DOCTOR, folder / "tests" / "doctor", ignore=LEFT_BEHIND)
     (folder / "src" / PLACEHOLDER).rename(folder / "src" / name)
     for path in folder.rglob("*"):
         if path.is_file() and ".git" not in path.relative_to(folder).parts:

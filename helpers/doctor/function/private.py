@@ -13,13 +13,14 @@ import threading
 import torch
 from torch._subclasses import FakeTensor
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, FunctionMeta
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.checkpoint import CheckpointFunction
 
 __all__ = ["BackwardCFunction", "CheckpointFunction", "FunctionCtx"]  # for the other folders
 
 CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.register_autograd
 FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
+without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
 WAYS = []  # (name of a method, thread or None, way)
 
@@ -54,7 +55,30 @@ def looked_up(cls, name):
     made = found
     for way in ways:
         made = functools.partial(way, made, cls)
-    return functools.wraps(found)(lambda *args, **kwargs: made(*args, **kwargs))
+
+    @functools.wraps(found)
+    def method(*args, **kwargs):
+        node = args[0] if args else None
+        is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
+        return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
+
+    return method
+
+
+@contextlib.contextmanager
+def on_ctx(name, way):
+    """For a while, way(method, ctx, *args) runs in the place of this method of every ctx."""
+    method = getattr(FunctionCtx, name)
+    setattr(FunctionCtx, name, lambda ctx, *args: way(method, ctx, *args))
+    try:
+        yield
+    finally:
+        setattr(FunctionCtx, name, method)
+
+
+def takes_ctx(cls):
+    """Is ctx the first argument of its forward?"""
+    return inspect.unwrap(cls.setup_context) is Function.setup_context
 
 
 def is_a_users(cls):

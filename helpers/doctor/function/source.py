@@ -1,88 +1,67 @@
-"""The sources of functions, read, never edited; do they nothing but compute?"""
+"""The sources of functions, read, never edited; and do they nothing but compute?
+
+What an edited function calls would get arguments that nobody has foreseen: a kernel would end
+Python, a collective would wait for ever, a file would be lost. So what is not known to only compute
+is not edited.
+"""
 
 import ast
+import builtins
 import contextlib
 import dis
 import functools
 import inspect
+import itertools
+import re
 import textwrap
 import types
 
-from .harmless import ends, harmless
+import torch
+from torch.autograd import Function
+
+from .private import FunctionCtx
+
+# --- sources --------------------------------------------------------------------------------------
 
 
 class UnsuitableError(Exception):
-    """The function has no source, or one that is not to be run in another form."""
+    """The function has no source, or its file has changed since it was imported."""
 
 
 class Source:
-    """The definition of a function, as a tree and as it is compiled.
+    """The definition of a function.
 
-    text, tree: of the definition; lines_before: in its file
+    text: without its indent, with decorators; tree: of it, without them; line(node): in its file
     """
 
     def __init__(self, fn):
         self.fn = fn
         try:
-            self.text, first = text_of(fn)
+            self.text, self.first = read(fn.__code__, fn.__code__.co_filename)
             self.tree = ast.parse(self.text).body[0]
         except (OSError, TypeError, SyntaxError, AttributeError):
             raise UnsuitableError from None
         if not isinstance(self.tree, ast.FunctionDef):
             raise UnsuitableError
-        self.lines_before, self.tree.decorator_list = first - 1, []
-        if contents(self.compiled().__code__) != contents(fn.__code__):  # the file has changed
+        self.tree.decorator_list = []
+        if contents(code_of(self.tree, fn)) != contents(fn.__code__):
             raise UnsuitableError
 
-    def compiled(self, **more):
-        """The function, of the tree as it is now; more: further names that it knows."""
-        fn = self.fn
-        outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
-        outer.body[0].body = [self.tree]
-        code = compile(ast.fix_missing_locations(outer), fn.__code__.co_filename, "exec")
-        for name in ("outer", self.tree.name):
-            code = next(c for c in code.co_consts if getattr(c, "co_name", "") == name)
-        cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-        closure = tuple(cells[name] for name in code.co_freevars)
-        scope = {**fn.__globals__, **more} if more else fn.__globals__
-        made = types.FunctionType(code, scope, code.co_name, fn.__defaults__, closure)
-        made.__kwdefaults__ = fn.__kwdefaults__
-        return made
-
     def line(self, node):
-        return node.lineno + self.lines_before
-
-    def quoted(self, node):
-        return ast.get_source_segment(self.text, node) or ast.unparse(node)
-
-
-def only_compute(classes, caches=False):
-    """Do these Functions nothing but compute, by PyTorch and Python, so that nothing is lost?
-
-    caches: but for what they keep in a dict
-    """
-    try:
-        for cls in classes:
-            for method in (cls.forward, cls.backward):
-                source = Source(inspect.unwrap(method))
-                loops = [n for n in ast.walk(source.tree) if isinstance(n, ast.While)]
-                fine = harmless(source.fn, source.tree.body, cls, caches=caches)
-                if not fine or not all(map(ends, loops)):  # nobody knows, with other numbers
-                    return False
-    except (UnsuitableError, AttributeError):
-        return False
-    return bool(classes)
-
-
-def text_of(fn):
-    """The source of a function, without its indent, and the number of its first line."""
-    return read(fn.__code__, fn.__code__.co_filename)
+        return node.lineno + self.first - 1
 
 
 @functools.lru_cache(256)
 def read(code, file):  # equal codes may be of two files
+    """The source of a function, without its indent, and the number of its first line."""
     lines, first = inspect.getsourcelines(code)
     return textwrap.dedent("".join(lines)), first
+
+
+@functools.lru_cache(256)
+def parsed(code, file):
+    text, first = read(code, file)
+    return list(ast.walk(ast.increment_lineno(ast.parse(text), first - 1)))
 
 
 def nodes_of(fn):
@@ -93,30 +72,162 @@ def nodes_of(fn):
     return []
 
 
-@functools.lru_cache(256)
-def parsed(code, file):
-    text, first = read(code, file)
-    return list(ast.walk(ast.increment_lineno(ast.parse(text), first - 1)))
+def code_of(tree, fn):
+    """This definition, compiled where `fn` is defined."""
+    outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
+    outer.body[0].body = [tree]
+    code = compile(ast.fix_missing_locations(outer), fn.__code__.co_filename, "exec")
+    for name in ("outer", tree.name):
+        code = next(c for c in code.co_consts if getattr(c, "co_name", "") == name)
+    return code
 
 
-def is_of_ctx(node):
-    return isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ctx"
+# Not calls and attributes: they depend on how a module was imported. FOR_ITER has no argument.
+COMPARED = r"(BINARY|COMPARE|LOAD_(CONST|FAST|GLOBAL|SMALL_INT)|STORE|UNARY)"
 
 
 def contents(code):
     """What it loads, computes and stores, in this order."""
-    # Not its calls: how a module's function is called depends on where the module was imported.
-    kinds = (
-        "BINARY",
-        "COMPARE",
-        "FOR",
-        "LOAD_CONST",
-        "LOAD_FAST",
-        "LOAD_GLOBAL",
-        "LOAD_SMALL",
-        "STORE",
-        "UNARY",
+    found = [i for i in dis.get_instructions(code) if re.match(COMPARED, i.opname)]
+    return [(i.opname, None if isinstance(i.argval, types.CodeType) else i.argval) for i in found]
+
+
+# --- do they nothing but compute? -----------------------------------------------------------------
+
+BUILTINS = {
+    "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "float", "int", "len",
+    "list", "map", "max", "min", "pow", "range", "reversed", "round", "set", "slice", "sorted",
+    "sum", "tuple", "zip", "isinstance", "AssertionError", "NotImplementedError", "RuntimeError",
+    "TypeError", "ValueError",
+}  # fmt: skip
+MODULES = {"torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
+           "math", "operator", "itertools", "functools"}  # fmt: skip
+OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn", None}
+NEVER = {
+    "backends", "classes", "cuda", "cycle", "data_ptr", "distributed", "from_blob", "hub", "jit",
+    "library", "load", "manual_seed", "mps", "multiprocessing", "numpy", "ops", "resize_", "save",
+    "setitem", "storage", "untyped_storage", "utils", "xpu",
+}  # fmt: skip
+REFUSED = (
+    ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield, ast.YieldFrom,
+    ast.Delete, ast.ClassDef, ast.Try, ast.AsyncFor, ast.AsyncWith,
+)  # fmt: skip
+SETTERS = {"set_grad_enabled", "set_materialize_grads"}
+CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
+DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
+        torch.Generator, type(None), range, slice, type(...))  # fmt: skip
+# A loop that ends: each round takes away a dimension, as long as there are more than of another.
+ENDS = (
+    r"while (\w+)(\.dim\(\)|\.ndim) > (len\([\w.]+\)|\w+\.dim\(\)|\w+\.ndim):\n"
+    r" +\1 = \1\.sum\(0\)"
+)
+
+
+def only_compute(classes, depth=2, caches=False):
+    """Do these Functions nothing but compute? caches: but for what they keep in a dict."""
+    names = "forward", "setup_context", "backward", "vjp"
+    methods = [(inspect.unwrap(getattr(cls, name)), cls) for cls in classes for name in names]
+    own = [(fn, cls) for fn, cls in methods if not fn.__module__.startswith("torch.")]
+    return bool(own) and all(computes(fn, cls, depth + 1, caches) for fn, cls in own)
+
+
+def computes(value, cls=None, depth=2, caches=False):
+    """Is it a number, a tensor, or a function that does nothing but compute?"""
+    value = value.__func__ if isinstance(value, staticmethod) else value
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in MODULES
+    if isinstance(value, type) and issubclass(value, Function):
+        return only_compute([value], depth - 1, caches)
+    if inspect.isfunction(value) and not is_known(value):
+        with contextlib.suppress(UnsuitableError):
+            body = depth > 0 and Source(value).tree.body
+            return bool(body) and harmless(value, body, cls, depth - 1, caches)
+        return False
+    return is_data(value) and not isinstance(value, list if caches else (list, dict))
+
+
+def is_known(value):
+    """Is it a function or a class of PyTorch or of MODULES, or one of BUILTINS?"""
+    if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return False
+    if value.__module__ == "builtins" and value.__name__ not in BUILTINS:
+        return False
+    return value.__module__ in OF_THESE and not is_refused(value.__name__)
+
+
+def is_data(value):
+    """Has it nothing that could do something?"""
+    if isinstance(value, (tuple, list, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return all(map(is_data, itertools.islice(items, 100)))
+    return isinstance(value, DATA) or is_known(value)
+
+
+def harmless(fn, lines, cls=None, depth=2, caches=False):
+    """Do these lines of a function nothing but compute, by PyTorch and Python?
+
+    cls: the Function that it is part of; depth: of the functions that it calls, which are read, too
+    caches: may they keep something in a dict, too?
+    """
+    nodes = [node for line in lines for node in ast.walk(line)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    outside = names - {*fn.__code__.co_varnames, *fn.__code__.co_cellvars}
+    known = {name: fn.__globals__[name] for name in outside & fn.__globals__.keys()} | closure(fn)
+    known = {name: value for name, value in known.items() if value is not cls}
+    own = vars(cls) if cls and cls.__name__ in names else {}  # its other methods
+    strange = outside & vars(builtins).keys() - known.keys() - BUILTINS
+    if strange or any(map(is_refused, attributes - own.keys())):
+        return False
+    called = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    called |= known.keys() | BUILTINS
+    fixed = {*known, cls.__name__} if cls else {*known}
+    used = [known[name] for name in names & known.keys()]
+    used += [own[name] for name in attributes & own.keys()]
+    return all(is_fine(node, fixed, called, caches) for node in nodes) and all(
+        computes(value, cls, depth, caches) for value in used
     )
-    found = [(i.opname, i.argval) for i in dis.get_instructions(code) if i.opname.startswith(kinds)]
-    return [(name, None if isinstance(arg, types.CodeType) else arg) for name, arg in found
-            if name != "FOR_ITER"]  # fmt: skip
+
+
+def closure(fn):
+    """{name: value} of what the closure of a function holds."""
+    found = {}
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # not filled yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def is_refused(name):
+    return name in NEVER or name.startswith(("_", "set_")) and name not in SETTERS
+
+
+def is_fine(node, fixed, called, caches):
+    """fixed: names of what may not be changed; called: names of what may be called."""
+    match node:
+        case ast.With(items=items):
+            return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
+                       for item in items)  # fmt: skip
+        case ast.While():
+            return re.fullmatch(ENDS, ast.unparse(node)) is not None
+        case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
+            return name in called
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
+            return hasattr(FunctionCtx, name)
+        case ast.Call(func=ast.Attribute(attr=attr) as func):
+            return not attr.endswith("_") or root(func) not in fixed
+        case ast.Call():
+            return False
+        case ast.Subscript(ctx=ast.Store()) if caches:
+            return True
+        case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+            return root(node) not in fixed
+    return not isinstance(node, REFUSED)
+
+
+def root(node):
+    """The name of what an attribute or an item is taken of."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

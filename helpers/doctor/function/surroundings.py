@@ -1,10 +1,11 @@
-"""What surrounds an examination, and is left as it was: random state, settings, what is printed."""
+"""What surrounds a call of the function: random state, settings, what is printed and raised."""
 
 import contextlib
 import io
 import random
 import signal
 import sys
+import traceback
 import warnings
 
 import torch
@@ -13,6 +14,46 @@ from torch.overrides import TorchFunctionMode
 PYTHONS = random.seed.__self__
 HANDLERS = set()  # the code of the caller's signal handlers
 
+# --- what is raised -------------------------------------------------------------------------------
+
+
+class CallError(Exception):
+    """The examined function raised `error` in `phase`."""
+
+    def __init__(self, phase, error):
+        self.phase, self.error = phase, error
+
+
+@contextlib.contextmanager
+def phase(name):
+    """What is raised inside becomes a CallError, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
+        raise CallError(name, error) from error
+
+
+@contextlib.contextmanager
+def forgiving():
+    """What is raised inside does not matter, unless a caller's time limit raised it."""
+    try:
+        yield
+    except Exception as error:
+        if of_a_signal(error):
+            raise
+
+
+def of_a_signal(error):
+    """Was it raised by a signal handler, such as that of a caller's time limit?"""
+    if isinstance(error, CallError):  # one of a signal has not become one
+        return False
+    return any(frame.f_code in HANDLERS for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
 
 def generators():
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
@@ -20,6 +61,7 @@ def generators():
 
 
 def reseed(seed):
+    """Seed PyTorch's, Python's and NumPy's random numbers."""
     seed += 2718281828  # not the seed of a caller whose input was drawn from it
     for generator in generators():
         generator.manual_seed(seed)
@@ -47,9 +89,12 @@ class OwnGenerators(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+# --- an examination -------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def undisturbed():
-    """Whatever happens to the random state and to global settings is undone."""
+    """Whatever happens inside to the random state and to global settings is undone."""
     handlers = map(signal.getsignal, map(int, signal.valid_signals()))
     codes = {getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers}
     HANDLERS.update(codes - {None})

@@ -30,14 +30,20 @@ def mapped(obj, name, visit):
 
 
 def tensors(obj, name=""):
+    """(name, tensor) of each tensor in `obj`; name: of `obj` itself."""
     found = []
     mapped(obj, name, lambda path, tensor: found.append((path, tensor)))
     return found
 
 
+def is_dense(tensor):
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+
+
 def differentiable(tensor):
-    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
-    return dense and tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    """Can autograd differentiate with respect to it, and differences, too?"""
+    number = tensor.is_floating_point() or tensor.is_complex()
+    return is_dense(tensor) and tensor.numel() > 0 and number
 
 
 def has_gradient(output):
@@ -45,8 +51,8 @@ def has_gradient(output):
 
 
 def has_memory(tensor):
-    dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
-    return dense and tensor.untyped_storage().nbytes() > 0
+    """Has nobody freed what it stands in?"""
+    return is_dense(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 def as_vector(tensor):
@@ -64,11 +70,13 @@ def shaped(vector, tensor):
 
 
 def largest(tensor):
+    """The largest absolute value of its finite elements; 0 if there are none."""
     size = tensor.abs().max().item() if tensor.numel() else 0.0
     return size if math.isfinite(size) else largest(tensor[tensor.isfinite()])
 
 
 def position(k, shape):
+    """The indices of element k of a tensor of this shape."""
     return [int(n) for n in torch.unravel_index(torch.tensor(int(k)), tuple(shape))]
 
 
@@ -115,14 +123,11 @@ def is_symmetric(a):
 
 
 def of_the_same_kind(tensor, moved):
-    """`moved`, but symmetric, triangular or normalized where `tensor` is, as forward may demand."""
+    """`moved`, but symmetric or normalized where `tensor` is, as forward may demand."""
     if not tensor.any():
         return moved
     if is_symmetric(tensor):
         return 0.8 * tensor  # positive definite, too, if it was
-    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1:
-        if torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()):
-            return torch.where(tensor == 0, 0.0, moved)
     for d, order in itertools.product(range(tensor.dim()), (1, 2)):  # shares, unit vectors
         if tensor.shape[d] > 1 and ((tensor.norm(order, d) - 1).abs() < 1e-6).all():
             return moved / moved.norm(order, d, keepdim=True)

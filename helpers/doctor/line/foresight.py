@@ -2,34 +2,35 @@
 
 Backward runs once with every expression recorded: the value that it has each time, and how the
 gradient changes with that value. To first order, an edit changes the gradient by that slope times
-what it changes of the value. Where nothing but linear steps follow, as mostly in a backward, that
-is exact.
+what it changes of the value. Where only linear steps follow, as mostly in a backward, that is all.
 """
 
 import ast
 import contextlib
 import inspect
-import math
 
 import torch
 
 from ..function.private import methods
-from ..function.raised import forgiving
+from ..function.surroundings import forgiving
+from ..measure.by_autograd import is_number
 from .edits import Edit, running
 from .grammar import AROUND, Site, fit, operands
 
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
-EXACT = 1e-5  # of what is to change
 EVALUATED = 2500  # edits, at most
-HOPELESS, AROUND_ROW = 0.9, 100  # left to mend; the number of the first of AROUND
+HOPELESS = 0.9  # so much would be left to mend
 
 
 class Watched:
-    """An expression: its values, and the slopes of three projections of the gradient, each time."""
+    """An expression: its values, the slopes of three projections of the gradient, its variables.
+
+    Each is a list, with one item for each time that it is computed.
+    """
 
     def __init__(self, code, node):
-        self.code, self.node, self.root = code, node, code.root(node)
-        self.times, self.values, self.leaves, self.slopes, self.scopes = 0, [], [], [], []
+        self.code, self.node, self.root, self.times = code, node, code.root(node), 0
+        self.values, self.leaves, self.slopes, self.scopes = [], [], [], []
 
     @property
     def is_known(self):
@@ -37,187 +38,141 @@ class Watched:
 
 
 class Foresight:
-    """The record of one run; `ranked` sorts edits by how well they would mend the gradient.
+    """The record of one run of backward, which tells of an edit how much it would leave to mend.
 
-    run(): the gradient of the measured input, with its graph; codes: those of the functions
+    codes: of the functions that may be edited; gradient(): of the measured input, with its graph
+    hands: {expression that is assigned or returned: {text: value} of what is at hand there}
     """
 
-    def __init__(self, codes, measurement, run):
-        self.m, self.run, self.evaluated = measurement, run, 0
-        nodes = [(code, n) for code in codes for n in code.values if is_watched(code, n)]
-        self.watched = {node: Watched(code, node) for code, node in nodes}
-        self.sites, self.moves = list(self.watched.values()), {}
-        self.exact, self.known = {}, {}
-        rows, dice = measurement.expected[0] - measurement.sampled[0], torch.Generator()
-        rows = torch.where(measurement.trusted, rows, 0)
-        dice.manual_seed(5)
-        self.weights = torch.randn(3, len(rows), generator=dice, dtype=torch.float64).to(rows)
-        self.target = self.projected(rows)
-        self.hands = {}
-        if not any(self.is_recorded(codes, every) for every in (True, False)):
-            self.watched = {}
-
-    def projected(self, rows):
-        return (self.weights.conj() * rows).sum(1).real
-
-    def is_recorded(self, codes, every):
-        """every: all expressions, not only what is assigned and returned?"""
-        if not every:
+    def __init__(self, codes, measurement, gradient):
+        self.m, self.codes, self.gradient, self.evaluated = measurement, codes, gradient, 0
+        self.sites = [Watched(c, n) for c in codes for n in c.values if is_watched(c, n)]
+        dice, m = torch.Generator().manual_seed(5), measurement
+        off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
+        self.weights = torch.randn(3, len(off), generator=dice, dtype=torch.float64).to(off)
+        self.target, self.hands, self.known = (self.weights.conj() * off).sum(1).real, {}, {}
+        if not self.is_recorded():  # or what is assigned and returned only
             self.sites = [site for site in self.sites if site.node is site.root]
-        with forgiving():
-            self.record(codes)
+            self.sites = self.sites if self.is_recorded() else []
+        self.watched = {site.node: site for site in self.sites}
+
+    def is_recorded(self):
+        with forgiving(), contextlib.ExitStack() as stack:
+            for site in self.sites:
+                site.__init__(site.code, site.node)
+            for code in self.codes:
+                made = code.compiled(instrumented(code, self.sites), **{WATCH: self.watch})
+                stack.enter_context(running(code.fn, made))
+            stack.enter_context(methods("backward", recorded))
+            self.record(self.gradient())
             return True
         return False
 
-    def record(self, codes):
-        for site in self.sites:
-            site.__init__(site.code, site.node)
-        grad = self.gradient(codes)
-        row = self.m.row(grad)[self.m.elements]
-        known = self.m.trusted
-        if ((row - self.m.sampled[0]).abs() > self.m.limit[0])[known].any():
+    def watch(self, number, value, scope=None):
+        """Stands around each expression; scope: the variables there, of those that are roots."""
+        site = self.sites[number]
+        site.times += 1
+        if site.times > TURNS:
+            return value
+        if scope is not None:
+            site.scopes.append({**site.code.fn.__globals__, **scope})
+        if not is_number(value):
+            return value
+        site.leaves.append(torch.zeros_like(value, requires_grad=True))
+        site.values.append(value.detach().clone())
+        return value + site.leaves[-1]
+
+    def record(self, grad):
+        row = self.m.row(grad)
+        off = (row[self.m.elements] - self.m.sampled[0]).abs()
+        if (off > self.m.limit[0])[self.m.trusted].any():
             raise ValueError("it does something else when it is recorded")
-        leaves = [leaf for site in self.sites for leaf in site.leaves]
-        slopes = []
+        leaves, rows = [leaf for site in self.sites for leaf in site.leaves], []
         for weights in self.weights:
-            w = torch.zeros_like(self.m.row(grad)).index_copy(0, self.m.elements, weights)
+            w = torch.zeros_like(row).index_copy(0, self.m.elements, weights)
             w = w.reshape(grad.shape).to(grad.dtype)
             found = torch.autograd.grad(grad, leaves, w, retain_graph=True, allow_unused=True)
             pairs = zip(leaves, found, strict=True)
-            slopes.append([torch.zeros_like(x) if g is None else g for x, g in pairs])
-        of_leaves = iter(list(zip(*slopes, strict=True)))
+            rows.append([torch.zeros_like(x) if g is None else g for x, g in pairs])
+        slopes = iter([torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)])
         for site in self.sites:
-            site.slopes = [torch.stack(next(of_leaves)) for _ in site.leaves]
+            site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
             if site.node is site.root and site.scopes:
                 self.hands[site.node] = hand_of(site.code, site.scopes[0])
 
-    def gradient(self, codes):
-        """What run() gives, with every expression under watch."""
-        with contextlib.ExitStack() as stack:
-            for code in codes:
-                text = instrumented(code, self.sites)
-                made = code.compiled(text, **{WATCH: self.watch})
-                stack.enter_context(running(code.fn, made))
-            stack.enter_context(methods("backward", recorded))
-            return self.run()
-
-    def watch(self, number, value, scope=None):
-        site = self.sites[number]
-        site.times += 1
-        if scope is not None and site.times <= TURNS:
-            site.scopes.append({**site.code.fn.__globals__, **scope})
-        if number in self.moves:
-            value = value + self.moves[number].setdefault(site.times, move_like(value))
-        if not is_number(value) or site.times > TURNS:
-            return value
-        leaf = torch.zeros_like(value, requires_grad=True)
-        site.leaves.append(leaf)
-        site.values.append(value.detach().clone())
-        return value + leaf
-
-    # --- what edits would change ------------------------------------------------------------------
+    def left_by(self, change):
+        left = (self.target[:, None] - change.reshape(3, -1)).norm(dim=0) / self.target.norm()
+        return left.nan_to_num(1.0)
 
     def ranked(self, edits):
-        """(how much would be left to mend, edit), of 0 to 1; None if nobody knows."""
+        """(how much would be left, of 0 to 1, edit); None for that if nobody knows."""
         for edit in edits:
             site = self.watched.get(edit.code.root(edit.node))
             if not (site and site.is_known) or self.evaluated > EVALUATED:
                 yield None, edit
-            else:
-                change = self.change_by(site, edit)
-                if change is not None:
-                    yield self.left_by(change, site), edit
-
-    def left_by(self, change, site):
-        if isinstance(change, str):
-            return None
-        left = ((self.target - change).norm() / self.target.norm()).item()
-        if left > EXACT and (self.is_exact(site) or not math.isfinite(left)):
-            return 1.0
-        return left
+            elif (change := self.change_by(site, edit)) is None:
+                yield None, edit
+            elif change.any():
+                yield self.left_by(change).item(), edit
 
     def change_by(self, site, edit):
-        """Of the projections; None if the edit raises or changes nothing, else "another shape"."""
+        """What the projections change by; zeros if it raises; None if the shape is another."""
         start, end = site.code.span(site.node)
         if any(a < start or b > end for a, b, _ in edit.puts):
-            return "elsewhere"
+            return None
         text = site.code.bytes[start:end]
         for a, b, new in sorted(edit.puts, reverse=True):
             text = text[: a - start] + new.encode() + text[b - start :]
-        total, moves = 0, False
+        total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
             made = compile(b"(" + text + b")", "<edited>", "eval")
             for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
                 new = eval(made, scope)
-                if not is_number(new) or new.shape != value.shape or new.dtype != value.dtype:
-                    return "another shape" if is_number(new) else None
-                by = new.detach() - value
-                moves |= bool(by.any())
-                total = total + (slopes.conj() * by).reshape(3, -1).sum(1).real
+                if not is_number(new):
+                    return 0 * total
+                if new.shape != value.shape or new.dtype != value.dtype:
+                    return None
+                total = total + (slopes @ (new.detach() - value).flatten()).real
         except Exception:
-            return None
-        return total if moves else None
-
-    def is_exact(self, site):
-        """Does the gradient change as the slopes say, when something is added here?"""
-        if site.node not in self.exact:
-            self.exact[site.node] = site.times == 1 and self.moves_as_foreseen(site)
-        return self.exact[site.node]
-
-    def moves_as_foreseen(self, site):
-        number, before = self.sites.index(site), [dict(vars(s)) for s in self.sites]
-        slopes, foreseen = site.slopes[0], False
-        with forgiving():
-            self.moves = {number: {}}
-            for s in self.sites:
-                s.__init__(s.code, s.node)
-            grad = self.gradient({s.code: None for s in self.sites})
-            by = self.projected(self.m.row(grad.detach())[self.m.elements] - self.m.sampled[0])
-            said = (slopes.conj() * self.moves[number][1]).reshape(3, -1).sum(1).real
-            foreseen = bool((by - said).norm() <= 1e-7 * said.norm() + 1e-12)
-        self.moves = {}
-        for s, kept in zip(self.sites, before, strict=True):
-            vars(s).update(kept)
-        return foreseen
+            return 0 * total
+        return total
 
     def around(self, code):
-        """(what would be left, edit) for what is put around each expression, with what is at hand.
+        """(what would be left, edit) for a factor or a term put around each expression.
 
-        That is a factor or a term; a few products of tensors foresee all of them at once.
+        A few products of tensors foresee all that are at hand at once.
         """
         sites = [s for s in self.sites if s.code is code and s.is_known and s.root in self.hands]
         for site in sites:
             texts, operands = self.at_hand(self.watched[site.root], site.values)
             changes = dict.fromkeys(AROUND, 0)
             for value, slopes, others in zip(site.values, site.slopes, operands, strict=True):
-                slopes, others = slopes.conj().reshape(3, -1), others.to(value.dtype)
                 products = slopes * value.flatten()
                 changes["{} * {}"] += (products @ (others - 1).T).real
                 changes["{} / {}"] += (products @ (1 / others - 1).T).real
                 changes["{} + {}"] += (slopes @ others.T).real
                 changes["{} - {}"] -= (slopes @ others.T).real
             at = Site(code, site.node, {})
-            for order, (template, change) in enumerate(changes.items()):
-                left = (self.target[:, None] - change).norm(dim=0) / self.target.norm()
-                for k in (left < HOPELESS).nonzero()[:, 0].tolist() if texts else ():
-                    new = fit(template.format(at.atom, texts[k]), at)
-                    puts = ((*code.span(site.node), new),)
-                    yield left[k].item(), Edit(code, site.node, puts, row=AROUND_ROW + order)
+            for template, change in changes.items() if texts else ():
+                left = self.left_by(change)
+                for k in (left < HOPELESS).nonzero()[:, 0].tolist():
+                    new = fit(template.format(at.of(at.node), texts[k]), at)
+                    yield left[k].item(), Edit(code, site.node, ((*code.span(site.node), new),))
 
     def at_hand(self, root, values):
         """Texts, and for each time their values, expanded to the shape of these: (texts, numel)."""
         texts, rows, shape = [], [[] for _ in values], values[0].shape
-        if len(values) != len(root.scopes) or any(v.shape != shape for v in values):
-            return [], [v.new_zeros(0, v.numel()) for v in values]
-        for text, found in self.operands(root):
-            with contextlib.suppress(RuntimeError):
-                some = [v.expand(shape).flatten() for v in found]
-                if values[0].is_complex() or not any(v.is_complex() for v in some):
-                    texts.append(text)
-                    for row, v in zip(rows, some, strict=True):
-                        row.append(v.to(values[0].dtype))
-        return texts, [torch.stack(row) if row else values[0].new_zeros(0, 1) for row in rows]
+        if len(values) == len(root.scopes) and all(v.shape == shape for v in values):
+            for text, found in self.operands(root):
+                with contextlib.suppress(RuntimeError):
+                    some = [v.expand(shape).flatten() for v in found]
+                    if values[0].is_complex() or not any(v.is_complex() for v in some):
+                        texts.append(text)
+                        for row, v in zip(rows, some, strict=True):
+                            row.append(v.to(values[0].dtype))
+        pairs = zip(rows, values, strict=True)
+        return texts, [torch.stack(row) if row else v.new_zeros(0, v.numel()) for row, v in pairs]
 
     def operands(self, root):
         """(text, its value each time) of what the expression may be multiplied by."""
@@ -227,8 +182,7 @@ class Foresight:
                 with contextlib.suppress(Exception):
                     made = compile(text, "<edited>", "eval")
                     values = [eval(made, scope) for scope in root.scopes]
-                    if all(is_operand(v) for v in values):
-                        found.append((text, [torch.as_tensor(v).detach() for v in values]))
+                    found.append((text, [torch.as_tensor(v).detach() for v in values]))
         return self.known[root.node]
 
 
@@ -238,41 +192,29 @@ def recorded(method, cls, ctx, *grads):
         return inspect.unwrap(method)(ctx, *grads)
 
 
-def is_number(value):
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def is_operand(value):
-    return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
-
-
 def hand_of(code, scope):
-    """{text: value} of the variables, and of what is on ctx."""
-    own = {*code.fn.__code__.co_varnames, *code.fn.__code__.co_freevars}
-    own |= {n.id for n in code.nodes if isinstance(n, ast.Name)}
+    """{text: value} of the tensors and numbers among the variables, and on ctx."""
+    own = {n.id for n in code.nodes if isinstance(n, ast.Name)}
     found = {name: v for name, v in scope.items() if name in own}
     found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
     return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}
 
 
 def is_watched(code, node):
-    """Not what is changed in place, an index, or within another function."""
+    """Not what is changed in place, an index, an argument by name, or within another function."""
     up = code.up[node]
-    if isinstance(up, ast.Attribute):
-        caller = code.up.get(up)
-        if up.attr.endswith("_") and isinstance(caller, ast.Call):
+    if isinstance(up, ast.Attribute) and (up.attr[-1] == "_" or up.attr in ("shape", "dtype")):
+        return False
+    if code.root(node) is None or isinstance(node, ast.Constant):
+        return False
+    while not isinstance(node, ast.stmt):
+        up = code.up[node]
+        if isinstance(up, (ast.Starred, ast.keyword)):
             return False
-        if up.attr in ("shape", "dtype", "device", "ndim"):
+        if isinstance(up, ast.Subscript) and node is up.slice:
             return False
-    within = node
-    while within in code.up and not isinstance(within, ast.stmt):
-        within = code.up[within]
-        if isinstance(within, ast.Subscript) and node is not within.value:
-            if code.span(node)[0] >= code.span(within.slice)[0]:
-                return False
-        if isinstance(within, (ast.Starred, ast.keyword, ast.JoinedStr)):
-            return False
-    return code.root(node) is not None and not isinstance(node, ast.Constant)
+        node = up
+    return True
 
 
 def instrumented(code, sites):
@@ -288,10 +230,3 @@ def instrumented(code, sites):
     for at, _, _, new in sorted(events, reverse=True):
         text = text[:at] + new.encode() + text[at:]
     return text.decode()
-
-
-def move_like(value):
-    dice = torch.Generator().manual_seed(9)
-    dtype = torch.complex128 if value.is_complex() else torch.float64
-    more = torch.randn(value.shape, generator=dice, dtype=dtype)
-    return more.to(value) * (value.detach().abs().amax() + 1)

@@ -1,14 +1,14 @@
 """The grammar: what may have been written instead of what stands in a source.
 
 A row matches kinds of nodes and gives texts to stand in their place. Rows come in the order in
-which their edits are tried and told, the simplest first. To add one: a row here, and one example
-in at least two kinds of functions in the tests.
+which their edits are tried and told, the simplest first. To add one: a row in EXPRESSIONS, as
+templates or as a function of the site, and one line in the table of the tests.
 """
 
 import ast
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,33 +17,51 @@ from ..report import exact
 from .edits import Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
-    "sum mean prod amax amin", "max min", "maximum minimum", "sin cos", "sinh cosh tanh",
-    "sigmoid tanh relu softplus erf", "exp log expm1 log1p", "exp2 exp", "log2 log log10",
-    "sqrt rsqrt square reciprocal", "abs sign sgn", "tril triu", "floor ceil round trunc",
-    "zeros_like ones_like", "real imag", "softmax log_softmax sigmoid", "fft ifft", "rfft irfft",
-    "var std", "argmax argmin", "gt ge", "lt le", "eq ne", "cumsum flip", "mul div add sub",
-    "scatter scatter_add", "scatter_ scatter_add_", "index_copy index_add",
-    "index_copy_ index_add_", "gather take_along_dim", "mm bmm matmul", "conv1d conv_transpose1d",
-    "conv2d conv_transpose2d", "pow mul", "logsumexp sum", "add_ sub_ mul_ div_", "asin acos",
-    "solve solve_ex", "norm sum", "expand repeat", "floor_divide div", "atan atanh",
+    "sum mean prod amax amin norm logsumexp", "max min", "maximum minimum", "sin cos",
+    "sinh cosh tanh", "sigmoid tanh relu softplus erf softmax log_softmax", "exp log expm1 log1p",
+    "log2 log log10", "sqrt rsqrt square reciprocal", "abs sign sgn", "tril triu", "asin acos",
+    "floor ceil round trunc", "zeros_like ones_like", "real imag", "fft ifft", "rfft irfft",
+    "var std", "argmax argmin", "gt ge", "lt le", "eq ne", "mul div add sub", "mm bmm matmul",
+    "scatter scatter_add", "scatter_ scatter_add_", "index_copy_ index_add_", "expand repeat",
+    "conv1d conv_transpose1d", "conv2d conv_transpose2d", "add_ sub_ mul_ div_",
 ]  # fmt: skip
-OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@",
-             ast.Pow: "**", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
-             ast.FloorDiv: "//", ast.Mod: "%"}  # fmt: skip
-ALIKE = "+-*/", "*@", "&|^", "/%", ("//", "%", "/")
-COMPARED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
+OPERATORS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.BitAnd: "&",
+    ast.BitOr: "|", ast.FloorDiv: "//", ast.Mod: "%", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">",
+    ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+ALIKE = "+ - * /", "* @", "& |", "// % /", "< <= > >= == !="
+VIEWS = (  # @ is a dimension
+    "{}.mT", "{}.conj()", "{}.real", "{}.flip(@)", "{}.unsqueeze(@)", "{}.sum(@)", "{}.mean(@)",
+    "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
+    "~{}", "{}.argsort()",
+)  # fmt: skip
+POWERS = ("{} ** 2", "{} ** 0.5", "1 / {}", "{} ** 3", "(1 - {})", "({} - 1)", "({} + 1)",
+          *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()))  # fmt: skip
+PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
+    "{0} - {0}.mean(@, keepdim=True)", "{0} - ({0} * $).sum(@, keepdim=True)",
+    "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
+    "{0} - {0}.mean(@, keepdim=True) - $ * ({0} * $).mean(@, keepdim=True)",
+)  # fmt: skip
 DERIVATIVES = {  # of what forward computes, by its name
     "sin": "torch.cos({})", "cos": "-torch.sin({})", "exp": "torch.exp({})", "log": "1 / ({})",
-    "tanh": "(1 - torch.tanh({}) ** 2)", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
-    "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "(({}) > 0)",
-    "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "expm1": "torch.exp({})",
-    "square": "2 * ({})", "sinh": "torch.cosh({})", "cosh": "torch.sinh({})",
-    "rsqrt": "-0.5 * ({}) ** -1.5", "reciprocal": "-1 / ({}) ** 2", "erf":
-    "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)", "silu":
-    "(torch.sigmoid({0}) * (1 + ({0}) * (1 - torch.sigmoid({0}))))",
+    "tanh": "1 - torch.tanh({}) ** 2", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
+    "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "({}) > 0",
+    "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "square": "2 * ({})",
+    "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
 }  # fmt: skip
 FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
+AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand
 MOST, LONG = 48, 48  # texts at hand; letters of one
+DIMS = 0, -1, 1
+
+
+class Row(NamedTuple):
+    """what: in words; kinds: of nodes; news: templates, or site -> texts or tuples of puts."""
+
+    what: str
+    kinds: tuple
+    news: Callable | Sequence
 
 
 class Site:
@@ -51,46 +69,23 @@ class Site:
 
     def __init__(self, code, node, hand):
         self.code, self.node, self.hand = code, node, hand
-        self.text, self.up = code.of(node), code.up.get(node)
+        self.text, self.up, self.value = code.of(node), code.up.get(node), hand.get(code.of(node))
 
     def of(self, node):
+        """The text of a node, in brackets unless it holds together."""
         text = self.code.of(node)
         atom = isinstance(node, (ast.Name, ast.Call, ast.Subscript, ast.Attribute, ast.Constant))
         return text if atom else f"({text})"
 
-    @property
-    def atom(self):
-        return self.of(self.node)
-
-    @property
-    def value(self):
-        return self.hand.get(self.text)
-
-    @property
-    def dims(self):
-        """The dimensions of its value, as far as that is known; else the usual ones."""
-        if torch.is_tensor(self.value):
-            return range(self.value.dim())
-        return (0, 1, -1) if isinstance(self.node, (ast.Call, ast.BinOp, ast.Name)) else ()
-
-
-class Row(NamedTuple):
-    """what: in words; kinds: of nodes; news: site -> texts, or tuples of puts of several texts."""
-
-    what: str
-    kinds: tuple
-    news: Callable
-
-
-# --- expressions ----------------------------------------------------------------------------------
-
-
-def other_names(site):
-    value = site.value
-    if value is not None:
-        same = [n for n, v in site.hand.items() if n != site.text and kind_of(v) == kind_of(value)]
-        shape = getattr(value, "shape", None)
-        yield from sorted(same, key=lambda n: getattr(site.hand[n], "shape", None) != shape)
+    def news(self, row):
+        if callable(row.news):
+            return row.news(self)
+        if isinstance(self.node, ast.Constant) or kind_of(self.value) == "str":
+            return ()
+        names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
+        return (t.format(self.of(self.node)).replace("@", str(d)).replace("$", name)
+                for t in row.news for name in (names if "$" in t else [""])
+                for d in (DIMS if "@" in t else [0]))  # fmt: skip
 
 
 def kind_of(value):
@@ -99,96 +94,85 @@ def kind_of(value):
     return type(value).__name__
 
 
+def other_names(site):
+    if site.value is not None:
+        same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(site.value)]
+        shape = getattr(site.value, "shape", None)
+        same.sort(key=lambda n: getattr(site.hand[n], "shape", None) != shape)
+        yield from (name for name in same if name != site.text)
+
+
 def other_operators(site):
-    a, b, op = site.of(site.node.left), site.of(site.node.right), OPERATORS.get(type(site.node.op))
-    for other in {o: None for family in ALIKE if op in family for o in family if o != op}:
-        yield f"{a} {other} {b}"
-
-
-def other_comparisons(site):
-    if len(site.node.ops) == 1:
-        a, b = site.of(site.node.left), site.of(site.node.comparators[0])
-        op = COMPARED.get(type(site.node.ops[0]))
-        yield from (f"{a} {other} {b}" for other in COMPARED.values() if op and other != op)
+    match site.node:
+        case ast.BinOp(left=a, op=op, right=b) | ast.Compare(left=a, ops=[op], comparators=[b]) if (
+            op := OPERATORS.get(type(op))
+        ):
+            found = {o: None for some in ALIKE if op in some.split() for o in some.split()}
+            yield from (f"{site.of(a)} {o} {site.of(b)}" for o in found if o != op)
 
 
 def without_a_part(site):
     match site.node:
         case ast.BinOp(left=a, op=op, right=b):
-            yield site.of(a)
-            yield f"-{site.of(b)}" if isinstance(op, ast.Sub) else site.of(b)
-        case ast.UnaryOp(operand=a) | ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real"):
-            yield site.of(a)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]):
-            yield site.of(a)
-        case ast.Call(func=ast.Attribute(value=a)):
-            yield site.of(a)
-        case ast.Call(func=ast.Name(), args=[a, *_]):
-            yield site.of(a)
+            yield from (site.of(a), "-" * isinstance(op, ast.Sub) + site.of(b))
         case ast.IfExp(body=a, orelse=b):
             yield from (site.of(a), site.of(b))
-        case ast.Subscript(value=a):
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]):
+            yield site.of(a)
+        case ast.Call(func=ast.Attribute(value=a)) | ast.Call(func=ast.Name(), args=[a, *_]):
+            yield site.of(a)
+        case ast.UnaryOp(operand=a) | ast.Subscript(value=a):
+            yield site.of(a)
+        case ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real"):
             yield site.of(a)
 
 
 def negated(site):
-    if not isinstance(site.up, (ast.UnaryOp, ast.keyword)) and not is_number(site.node):
-        yield f"-{site.atom}"
+    if not isinstance(site.up, (ast.UnaryOp, ast.keyword)):
+        yield f"-{site.of(site.node)}"
 
 
 def other_functions(site):
     func = site.node.func
-    name = getattr(func, "attr", getattr(func, "id", ""))
-    start, end = site.code.span(func)
-    for other in {o: None for family in FAMILIES if name in family.split() for o in family.split()}:
-        if other != name:
-            yield ((end - len(name.encode()), end, other),)
-
-
-def other_letters(site):
-    """Of an einsum."""
-    text = site.node.value
-    if not isinstance(text, str) or not re.fullmatch(r"[a-zA-Z., ]+->[a-zA-Z. ]*", text):
-        return
-    parts, letters = re.split(r"(,|->)", text), sorted(set(re.findall("[a-zA-Z]", text)))
-    for k, part in enumerate(parts):
-        for i, j in itertools.combinations(range(len(part)), 2) if part.isalpha() else ():
-            new = part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :]
-            yield repr("".join((*parts[:k], new, *parts[k + 1 :])))
-        for i, x in itertools.product(range(len(part)), letters) if part.isalpha() else ():
-            new = part[:i] + x + part[i + 1 :]
-            yield repr("".join((*parts[:k], new, *parts[k + 1 :])))
+    name, end = getattr(func, "attr", getattr(func, "id", "")), site.code.span(func)[1]
+    found = {o: None for some in FAMILIES if name in some.split() for o in some.split()}
+    yield from (((end - len(name.encode()), end, other),) for other in found if other != name)
 
 
 def other_constants(site):
     n = site.node.value
-    if isinstance(n, bool):
+    if isinstance(n, str):
+        yield from other_letters(n)
+    elif isinstance(n, bool) or n is None:
         yield str(not n)
-    elif isinstance(n, int):
-        yield from map(str, dict.fromkeys((n + 1, n - 1, -n, 2 * n, *written(site), 0, 2, 3)))
-        yield from ("0.5", "None") if n in (1, 2) else ()
-    elif isinstance(n, float):
-        values = (-n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4, n + 1, n - 1, 10 * n)
-        yield from map(repr, dict.fromkeys((*written(site), *values, 1.0, 0.5, 2.0)))
-    if isinstance(n, (int, float)) and not isinstance(n, bool):
-        yield from (exact(n / f) for f in site.code.factors if n)
+    elif isinstance(n, (int, float)):
+        scaled = [exact(n / f) for f in site.code.factors if n]
+        near = (n + 1, n - 1, -n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4)
+        near = [m for m in near if type(m) is type(n)]
+        written = [m for m in site.code.literals if type(m) in (int, float)]
         kinds = (int,) if isinstance(n, int) else (int, float)
-        yield from (name for name, v in site.hand.items() if type(v) in kinds)
+        names = [name for name, v in site.hand.items() if type(v) in kinds]
+        every = *scaled, *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
+        yield from (text for text in dict.fromkeys(every) if text != site.text)
 
 
-def written(site):
-    """The numbers that forward is written with."""
-    return [n for n in site.code.literals if type(n) in (int, float) and n != site.node.value]
+def other_letters(text):
+    """Of an einsum: two exchanged, or one in place of another."""
+    parts, letters = re.split(r"(,|->)", text), sorted(set(re.findall("[a-zA-Z]", text)))
+    for k, part in enumerate(parts if "->" in text else ()):
+        pairs = itertools.combinations(range(len(part)), 2)
+        news = [part[:i] + part[j] + part[i + 1 : j] + part[i] + part[j + 1 :] for i, j in pairs]
+        news += [part[:i] + x + part[i + 1 :] for i in range(len(part)) for x in letters]
+        yield from (repr("".join((*parts[:k], new, *parts[k + 1 :]))) for new in news if k % 2 == 0)
 
 
 def other_slices(site):
-    a, b, c = (n and site.code.of(n) for n in (site.node.lower, site.node.upper, site.node.step))
-    ends = ("", "1", "-1", "2", "-2", *((f"{n} + 1", f"{n} - 1") if (n := a) else ()))
-    step = f":{c}" if c else ""
-    yield from (f"{x}:{b or ''}{step}" for x in ends if x != (a or ""))
-    ends = ("", "-1", "1", "-2", *((f"{n} + 1", f"{n} - 1") if (n := b) else ()))
-    yield from (f"{a or ''}:{x}{step}" for x in ends if x != (b or ""))
-    yield from ("1:", ":-1", f"{b or ''}:{a or ''}")
+    a, b, c = ("" if n is None else site.code.of(n)
+               for n in (site.node.lower, site.node.upper, site.node.step))  # fmt: skip
+    step, near = c and f":{c}", lambda n: n and (f"{n} + 1", f"{n} - 1")
+    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a)) if x != a)
+    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b)) if x != b)
+    yield from ("1:", ":-1")
 
 
 def exchanged(site):
@@ -205,141 +189,83 @@ def exchanged(site):
             yield (*site.code.span(a), site.of(b)), (*site.code.span(b), site.of(a))
 
 
-def without_one(site):
-    """Of several dimensions, all but one, or one more."""
+def other_dimensions(site):
+    """Of several that are reduced, all but one, or one more."""
     some = [site.code.of(n) for n in site.node.elts]
-    if len(some) > 1 and all(is_whole(n) for n in site.node.elts):
-        yield from (f"({', '.join((*some[:k], *some[k + 1 :]))},)" for k in range(len(some)))
-    if 0 < len(some) < 4 and all(is_whole(n) for n in site.node.elts):
-        yield from (f"({', '.join((*some, str(d)))})" for d in (0, 1, 2, -1) if str(d) not in some)
-
-
-def is_whole(node):
-    node = node.operand if isinstance(node, ast.UnaryOp) else node
-    return isinstance(node, ast.Constant) and type(node.value) is int
+    if all(re.fullmatch(r"-?\d", text) for text in some):
+        news = [some[:k] + some[k + 1 :] for k in range(len(some))] if some[1:] else []
+        news += [[*some, str(d)] for d in DIMS if str(d) not in some]
+        yield from (f"({', '.join(new)},)" for new in news)
 
 
 def from_the_other_end(site):
     match site.node:
-        case ast.Call(func=ast.Attribute(value=a, attr="cumsum" | "cumprod"), args=[d, *_]):
-            d = site.code.of(d)
-            torch_s = isinstance(a, ast.Name) and a.id == "torch"
-            a, d = (d, site.code.of(site.node.args[1])) if torch_s else (site.of(a), d)
-            yield f"{a}.flip({d}).cumsum({d}).flip({d})"
-
-
-def other_views(site):
-    two = not torch.is_tensor(site.value) or site.value.dim() > 1
-    if kind_of(site.value) in ("number", "NoneType") and not is_number(site.node):
-        yield from (
-            f"{site.atom}.{view}" for view in ("mT", "conj()", "real") if two or "m" != view
-        )
-        yield from (f"{site.atom}.flip({d})" for d in site.dims)
-        yield from (f"{site.atom}.unsqueeze({d})" for d in (-1, 0, 1))
-        yield from (f"{site.atom}.{kind}({d}{keep})" for d in site.dims
-                    for kind in ("sum", "mean") for keep in (", keepdim=True", ""))  # fmt: skip
-        yield from (f"{site.atom}.roll({n}, {d})" for d in site.dims for n in (1, -1))
-    if kind_of(site.value) == "index":
-        yield from (f"~{site.atom}",) if site.value.dtype is torch.bool else ()
-        yield from (f"{site.atom}.argsort()",) if site.value.dim() == 1 else ()
-        yield from (f"({site.text} - 1)", f"({site.text} + 1)")
-
-
-def other_powers(site):
-    if isinstance(site.value, (int, float)) or kind_of(site.value) in ("number", "NoneType"):
-        yield from (
-            f"{site.atom} ** 2",
-            f"{site.atom} ** 0.5",
-            f"1 / {site.atom}",
-            f"{site.atom} ** 3",
-        )
-        yield from (f"(1 - {site.text})", f"torch.exp({site.text})", f"torch.log({site.text})")
-        yield from (
-            f"torch.{f}({site.text})" for f in ("abs", "sign", "cos", "sin", "sigmoid", "tanh")
-        )
-    if type(site.value) is int:
-        yield from (f"({site.text} - 1)", f"({site.text} + 1)")
-
-
-def of_a_projection(site):
-    """What normalisations and softmaxes pass on."""
-    g = site.atom
-    for y in (n for n, v in site.hand.items() if torch.is_tensor(v) and v.is_floating_point()):
-        for d in (-1, 0, 1):
-            yield f"{g} - ({g} * {y}).sum({d}, keepdim=True)"
-            yield f"{g} - {y} * ({g} * {y}).sum({d}, keepdim=True)"
-            yield f"{g} - {y} * ({g} * {y}).mean({d}, keepdim=True)"
-            mean = f"{g}.mean({d}, keepdim=True)"
-            yield f"{g} - {mean} - {y} * ({g} * {y}).mean({d}, keepdim=True)"
-    yield from (f"{g} - {g}.mean({d}, keepdim=True)" for d in (-1, 0, 1))
-
-
-def is_number(node):
-    return isinstance(node, ast.Constant)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="cumsum"), args=[a, d]):
+            pass
+        case ast.Call(func=ast.Attribute(value=a, attr="cumsum"), args=[d]):
+            pass
+        case _:
+            return
+    yield f"{site.of(a)}.flip({site.of(d)}).cumsum({site.of(d)}).flip({site.of(d)})"
 
 
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
+CONSTANT = "a constant for a constant"
 EXPRESSIONS = [
     Row("a name for a name", NAME, other_names),
-    Row("an operator for an operator", (ast.BinOp,), other_operators),
-    Row("a comparison for a comparison", (ast.Compare,), other_comparisons),
+    Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     Row("a sign", (*VALUE, ast.IfExp), negated),
     Row("a function for a function", (ast.Call,), other_functions),
-    Row("a number for a number", (ast.Constant,), other_constants),
-    Row("letters of an einsum", (ast.Constant,), other_letters),
+    Row(CONSTANT, (ast.Constant,), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), other_slices),
-    Row("a dimension left out, or one more", (ast.Tuple,), without_one),
+    Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
     Row("from the other end", (ast.Call,), from_the_other_end),
-    Row("another view, or a sum", VALUE, other_views),
-    Row("another power, or a function", NAME, other_powers),
-    Row("what a normalisation passes on", NAME, of_a_projection),
 ]
-AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand; foreseen at once
+MANY = [  # edits, which are tried later
+    Row("another view, or a sum", VALUE, VIEWS),
+    Row("another power, or a function", NAME, POWERS),
+    Row("what a normalisation passes on", NAME, PASSED_ON),
+]
 
 
 def edits_of(code, hands, rows=EXPRESSIONS):
     """All edits of expressions by these rows; hands: {root: what is at hand there}."""
-    for number, row in enumerate(rows):
+    others = ast.Slice, ast.Tuple, ast.List, ast.Constant
+    for row in rows:
         for node in code.nodes:
-            if isinstance(node, row.kinds) and (node in code.values or not_a_value(node)):
+            if isinstance(node, row.kinds) and (node in code.values or isinstance(node, others)):
                 site = Site(code, node, hands.get(code.root(node), {}))
-                for new in row.news(site):
+                for new in site.news(row):
                     puts = new if isinstance(new, tuple) else ((*code.span(node), fit(new, site)),)
-                    yield Edit(code, node, puts, row=number)
-
-
-def not_a_value(node):
-    return isinstance(node, (ast.Slice, ast.Tuple, ast.List, ast.Constant))
+                    yield Edit(code, node, puts, row=row.what)
 
 
 def fit(new, site):
     """In brackets, where what is around it would tear it apart."""
     inside = ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Compare
-    if isinstance(site.up, inside) and not re.fullmatch(r"[\w.]+(\([^()]*\))?", new):
-        whole = isinstance(site.up, ast.Subscript) and site.up.slice is site.node
-        return new if whole else f"({new})"
-    return new
+    whole = isinstance(site.up, ast.Subscript) and site.up.slice is site.node
+    plain = re.fullmatch(r"[\w.]+(\([^()]*\))?", new)
+    return f"({new})" if isinstance(site.up, inside) and not (whole or plain) else new
 
 
 def operands(code, hand):
     """Texts by which something may be multiplied, or which may be added: names first."""
-    known = {*hand, "torch", "math"}
-    names = [
-        n for n, v in hand.items() if kind_of(v) in ("number", "int", "float", "bool", "index")
-    ]
-    tensors = [n for n in names if torch.is_tensor(hand[n])]
-    found = dict.fromkeys([*names, "2", "0.5"])
+    kinds, known = ("number", "int", "float", "index"), {*hand, "torch", "math"}
+    found = dict.fromkeys([n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"])
+    tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
-            text = ast.unparse(part)
-            found |= {f"({text})": None} if len(text) < LONG else {}
-            name = getattr(getattr(part, "func", None), "attr", "")
-            of = part.func.value if getattr(part, "args", None) == [] else None
-            for a in [of or part.args[0]] if name in DERIVATIVES and (of or part.args) else ():
-                found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+            found |= {f"({text})": None} if len(text := ast.unparse(part)) < LONG else {}
+            match part:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[a]) if (
+                    name in DERIVATIVES
+                ):
+                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+                case ast.Call(func=ast.Attribute(attr=name, value=a)) if name in DERIVATIVES:
+                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
     found |= {f"{n}.numel()": None for n in tensors}
     forms = [f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS]
@@ -348,68 +274,45 @@ def operands(code, hand):
 
 # --- statements -----------------------------------------------------------------------------------
 
-CHANGED = {"=": ("+=",), "+=": ("=", "-="), "-=": ("+=", "="), "*=": ("/=", "="), "/=": ("*=",)}
+ASSIGNED = {"=": ("+=",), "+=": ("=", "-="), "-=": ("+=",), "*=": ("/=", "="), "/=": ("*=",)}
 
 
 def lines_of(code):
-    """Lines left out, exchanged with one of the next, or of another kind; conditions."""
+    """Lines left out, before one of the next, or of another kind; conditions."""
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
-                yield from of_one_line(code, line)
-                yield from in_another_order(code, block, k)
+                for start, end, new in of_a_line(code, line):
+                    old = code.bytes[start:end].decode().split("\n")[0]
+                    said = f"`{new}` stood in place of `{old}`" if new != "pass" else ""
+                    said = said or f"`{old}` were left out"
+                    yield Edit(code, line, ((start, end, new),), said)
+                for other in block[k + 1 : k + 4]:
+                    if all(n.lineno == n.end_lineno for n in (line, other)):
+                        a, b = code.of(line), code.of(other)
+                        puts = (*code.span(line), b), (*code.span(other), a)
+                        yield Edit(code, other, puts, f"`{b}` came before `{a}`")
 
 
-def of_one_line(code, line):
-    text, (start, end) = one_head(code, line), code.span(line)
-    if isinstance(line, (ast.Assign, ast.AugAssign, ast.Expr)):
-        for old, new, at in assignments(code, line):
-            puts = ((start + at, start + at + len(old), new),)
-            changed = code.of(line)[:at] + new + code.of(line)[at + len(old) :]
-            yield Edit(code, line, puts, f"`{changed}` stood in place of `{text}`")
-        yield from added_up(code, line)
-        yield Edit(code, line, ((start, end, "pass"),), f"`{text}` were left out")
-    if isinstance(line, ast.If):
-        for always in ("True", "False", f"not ({code.of(line.test)})"):
-            said = f"`{always}` stood in place of `{code.of(line.test)}`"
-            yield Edit(code, line, ((*code.span(line.test), always),), said)
-
-
-def assignments(code, line):
-    target = line.targets[-1] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-    if target is not None:
-        rest = code.of(line)[len(code.of(target)) :]
-        found = re.match(r"\s*([-+*/]?=)", rest)
-        if found and code.of(line).startswith(code.of(target)) and code.of(line).isascii():
-            at = len(code.of(target)) + found.start(1)
-            yield from ((found[1], new, at) for new in CHANGED[found[1]])
-
-
-def added_up(code, line):
-    """Of indices that are repeated, all count."""
-    target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-    if isinstance(target, ast.Subscript) and not isinstance(target.slice, (ast.Slice, ast.Tuple)):
-        t, i, v = (code.of(n) for n in (target.value, target.slice, line.value))
-        for new in (
-            f"{t}.index_add_(0, {i}, {v})",
-            f"{t}.index_put_(({i},), {v}, accumulate=True)",
-        ):
-            said = f"`{new}` stood in place of `{one_head(code, line)}`"
-            yield Edit(code, line, ((*code.span(line), new),), said)
-
-
-def in_another_order(code, block, k):
-    for other in block[k + 1 : k + 4]:
-        if not isinstance(other, ast.Return) and not isinstance(block[k], ast.Return):
-            a, b = block[k], other
-            puts = (*code.span(a), code.of(b)), (*code.span(b), code.of(a))
-            if all(n.lineno == n.end_lineno for n in (a, b)):
-                said = f"`{one_head(code, b)}` came before `{one_head(code, a)}`"
-                yield Edit(code, b, puts, said)
-
-
-def one_head(code, line):
-    return code.of(line).split("\n")[0]
+def of_a_line(code, line):
+    """(start, end, what takes its place)"""
+    match line:
+        case ast.If(test=test):
+            yield from (
+                (*code.span(test), new) for new in ("True", "False", f"not {code.of(test)}")
+            )
+        case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
+            (start, first), (last, end) = code.span(target), code.span(value)
+            sign = code.bytes[first:last].decode().strip(" (")
+            left, right = code.of(target), code.of(value)
+            yield from ((start, end, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
+            if isinstance(target, ast.Subscript):  # of indices that are repeated, all count
+                t, i = code.of(target.value), code.of(target.slice)
+                yield start, end, f"{t}.index_add_(0, {i}, {right})"
+                yield start, end, f"{t}.index_put_(({i},), {right}, accumulate=True)"
+            yield *code.span(line), "pass"
+        case ast.Expr():
+            yield *code.span(line), "pass"
 
 
 # --- what leaves autograd -------------------------------------------------------------------------
@@ -433,5 +336,4 @@ def kept_in_autograd(site):
 
 
 CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]
-DETACHED = [Row("taken for a constant", VALUE, lambda site: [f"{site.atom}.detach()"])]
-NUMBERS = [row.what for row in EXPRESSIONS].index("a number for a number")
+DETACHED = [Row("taken for a constant", VALUE, ["{}.detach()"])]

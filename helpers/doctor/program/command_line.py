@@ -11,7 +11,8 @@ import traceback
 
 import torch
 
-from . import examine
+from .. import examine
+from .bounds import SECONDS
 from .rounds import rounds
 
 
@@ -57,15 +58,18 @@ def load(target):
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
-def run(argv):
+def run(argv, **options):
     """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
 
-    That is 1 if a Function is wrong, 2 if the program raised, otherwise the program's own.
+    options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program raised, 130
+    if somebody pressed Ctrl-C while Functions were examined, otherwise the program's own.
     """
     kept, status = (sys.argv, sys.path), 0
     sys.argv, sys.path = argv, [os.path.dirname(os.path.abspath(argv[0])), *sys.path]
     try:
-        with rounds() as found:
+        made = rounds(**options)
+        made.advice = "--accept={}"
+        with made as found:
             try:
                 runpy.run_path(argv[0], run_name="__main__")
             except SystemExit as left:
@@ -73,6 +77,8 @@ def run(argv):
             except Exception:
                 traceback.print_exc()
                 status = 2
+    except KeyboardInterrupt:
+        status = 130  # as a shell says
     finally:
         sys.argv, sys.path = kept
     if not isinstance(status, (int, type(None))):
@@ -105,12 +111,22 @@ def main(argv=None):
             name, dest="inputs", action="append", type=kind, default=[], metavar=shown,
             help=f"{what}, in the order of arguments",
         )  # fmt: skip
-    parser.add_argument("--unfaithful", action="store_true", help="faithful=False")  # fmt: skip
+    parser.add_argument("--unfaithful", action="store_true", help="faithful=False")
+    parser.add_argument(
+        "--seconds", type=number, default=SECONDS, metavar="60",
+        help="before --run: how long all examinations may take together",
+    )  # fmt: skip
+    for name, what in (("--skip", "leave out"), ("--accept", "faithful=False for")):
+        parser.add_argument(
+            name, action="append", default=[], metavar="NAME",
+            help=f"before --run: {what} the Function of this name",
+        )  # fmt: skip
     options = parser.parse_args(argv)
     if options.run and not os.path.isfile(options.run[0]):
         parser.error(f"there is no file {options.run[0]}")
     if options.run:
-        return run(options.run)
+        limits = {"seconds": options.seconds, "skip": options.skip}
+        return run(options.run, faithful=options.accept, **limits)
     if options.run is not None or options.target is None:
         parser.error("give a target such as module.py:name, or --run script.py")
     if not any(isinstance(value, torch.Tensor) for value in options.inputs):

@@ -7,11 +7,8 @@
     print(found)                     # one report a Function, and the line that called it
     found.raise_if_wrong()
 
-    python -m helpers.doctor --run train.py --epochs 1
-    pytest -p helpers.doctor.plugin --doctor
-
 Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
-flags. They are examined at the end of the block, and the copies are let go.
+flags. They are examined at the end of the block, within its seconds, and the copies are let go.
 
 It does not see Functions written in C++, operators of torch.library that take lists of tensors,
 calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
@@ -22,25 +19,24 @@ the Functions that communicate: their examination would wait for the other proce
 import contextlib
 import fnmatch
 import functools
+import inspect
 import itertools
+import sys
 import textwrap
+import time
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch._subclasses import FakeTensor
 
-from ..circumstances.examination import Examination
 from ..circumstances.forward import NOT_EXAMINED
-from ..circumstances.trials import TRIALS
-from ..function.budget import progress
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
-from ..function.private import LOCK, is_a_users, operator
-from ..function.raised import of_a_signal
-from ..function.surroundings import undisturbed
+from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
+from ..function.surroundings import of_a_signal
 from ..function.tensors import tensors
 from ..report import SEVERITIES, Report, WrongGradientError
+from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
 
 TOO_LARGE = "too large for max_bytes"
 TOO_MANY = "more patterns than max_patterns"
@@ -49,7 +45,8 @@ NO_COPY = "the inputs could not be copied"
 NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
 RAISED = "it raised in the program, too"
 BROKE_OFF = "the program raised before the end of the block"
-EXAMINING = []  # not empty during an examination, whose own calls are not noted
+INTERRUPTED = "interrupted"
+ADVICE = "`examine(..., faithful=False)`"  # in findings
 
 
 @dataclass(repr=False)
@@ -57,20 +54,22 @@ class Visit(Report):
     """The report on one Function, over all patterns with which it was examined.
 
     full_name: with its module
-    calls:    how often it was applied
-    patterns: how many of its patterns were examined
+    defined:   (file, line) of its backward, or None
+    first:     what ran when it was applied first: a test, if pytest runs
+    calls:     how often it was applied
+    left:      how many calls were not examined, by reason
+    patterns:  how many of its patterns were examined
     called, given: where the call stands of which the worst was found, and what it was given
-    first:    what ran when it was applied first: a test, if pytest runs
-    left:     how many calls were not examined, by reason
     """
 
     full_name: str = ""
+    defined: tuple | None = None
+    first: str = ""
     calls: int = 0
+    left: Counter = field(default_factory=Counter)
     patterns: int = 0
     called: str = ""
     given: str = ""
-    first: str = ""
-    left: dict = field(default_factory=dict)
 
     @property
     def counts(self):
@@ -78,11 +77,17 @@ class Visit(Report):
         said += [f"{number(n, 'call')} left out ({why})" for why, n in self.left.items()]
         return ", ".join(said)
 
+    @property
+    def missed(self):
+        """Why not all of it was examined that could have been, or ""."""
+        harmless = (NO_GRADIENT, RAISED) if self.examined else ()
+        return ", ".join(why for why in self.left if why not in harmless)
+
     def __repr__(self):
         """Notes are left out: a float32 program has one for each Function."""
         serious = [finding for finding in self.findings if finding.severity != "note"]
         head, *rest = str(Report(self.name, serious)).split("\n")
-        head = head if self.patterns else f"{self.name}: not examined"
+        head = head if self.examined else f"{self.name}: not examined"
         lines = [self.counts, self.first and f"first in {self.first}"]
         lines += [self.called and f"called {self.called}", self.given and f"given {self.given}"]
         indents = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
@@ -94,11 +99,113 @@ def number(n, what):
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
+@dataclass
+class Pattern:
+    """The calls that have one pattern; the first of them is kept, to be examined.
+
+    outcome: the report on it, or why there is none
+    """
+
+    calls: int = 0
+    kept: Call | None = None
+    outcome: Report | str | None = None
+
+
+@dataclass
+class Heard:
+    """What was heard of one Function: its patterns, and the visit that they become."""
+
+    visit: Visit
+    patterns: dict = field(default_factory=dict)
+
+    def waiting(self):
+        """Its patterns that are still to be examined, those with small inputs first."""
+        waiting = [p for p in self.patterns.values() if p.outcome is None]
+        return sorted(waiting, key=lambda p: p.kept.size)
+
+    def examine(self, seconds, faithful, show):
+        """Examine them, for so many seconds."""
+        ends = time.monotonic() + seconds
+        while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
+            work = functools.partial(reports, [p.kept for p in waiting], faithful)
+            for k, outcome in bounded(work, left, show):
+                if k < len(waiting):  # else it ended when only a line was looked for
+                    waiting[k].outcome = outcome
+        for p in self.waiting():
+            p.outcome = OVER
+
+    def conclude(self, advice):
+        """The visit: what was found for each pattern, once; nothing of the program is kept."""
+        visit, found, worst = self.visit, {}, None
+        for p in self.patterns.values():
+            if isinstance(p.outcome, str):
+                visit.left[p.outcome] += p.calls
+                continue
+            visit.patterns, visit.examined = visit.patterns + 1, True
+            for k in p.kept.shared:
+                what = f"The gradient of argument {k} is"
+                why = "another argument holds the same tensor"
+                p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+            for f in p.outcome.findings:
+                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
+                found.setdefault((f.code, f.input, f.through), f)
+            rank = p.outcome.ok, not p.outcome.findings
+            if worst is None or rank < worst:
+                worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
+        order = list(SEVERITIES)
+        visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
+        return visit
+
+
+def rounds(
+    *, seconds=SECONDS, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()
+):  # fmt: skip
+    """Examine every Function that is applied inside the `with` block; yields a `Found`.
+
+    seconds:   how long all examinations may take, at the end of the block. Each Function has its
+               share; what it did not come to is said.
+    max_bytes: how much memory the copies of inputs may take. The largest calls are left out first,
+               and the report says so.
+    max_patterns: how many patterns of one Function are examined. Calls have the same pattern if
+               they have the same shapes, dtypes and flags; floats may differ.
+    only, skip: Functions, or their names (with or without the module; * stands for anything), that
+               alone are examined, or are left out. PyTorch's own always are.
+    faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
+
+    Where the system can fork and no GPU is in use, each Function is examined in a child process: a
+    crash or an endless loop there is reported, and ends nothing else.
+    The program's numbers, its random state and the `.grad` of its tensors are not changed. Tensors
+    that an argument holds in a closure or a module are not copied: they have the values of the end
+    of the block, and what they lack in precision the gradient is not blamed for.
+
+    A decorated function makes rounds at each call, and raises WrongGradientError if there is an
+    error. If the block raises, nothing is examined.
+    Raises BlindError if the doctor sees no Functions on this version of PyTorch.
+    """
+    limits = {"seconds": seconds, "max_bytes": max_bytes, "max_patterns": max_patterns}
+    for name, value in limits.items():
+        if not isinstance(value, (int, float)) or not value >= 0:
+            raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
+    names = {"only": only, "skip": skip, "faithful": faithful}
+    return Rounds(**limits, **{name: listed(name, given) for name, given in names.items()})
+
+
+def listed(name, given):
+    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+    for item in given:
+        if not isinstance(item, (str, type)):
+            raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
+    return [item if isinstance(item, str) else full_name(item) for item in given]
+
+
 class Found:
-    """What the rounds found: `visits`, one `Visit` for each Function, those with errors first."""
+    """What the rounds found: `visits`, one `Visit` for each Function, those with errors first.
+
+    skipped: the names of those that were left out as `only` and `skip` say
+    """
 
     def __init__(self):
-        self.visits, self.ended = [], False
+        self.visits, self.skipped, self.ended = [], set(), False
 
     @property
     def ok(self):
@@ -121,83 +228,26 @@ class Found:
         return self
 
 
-@dataclass
-class Pattern:
-    """The calls that have one pattern; the first of them is kept, unless there is a reason."""
-
-    calls: int = 0
-    kept: Call | None = None
-    reason: str = ""
-
-
-@dataclass
-class Record:
-    """What is noted of one Function while the program runs."""
-
-    name: str
-    full_name: str
-    first: str
-    calls: int = 0
-    patterns: dict = field(default_factory=dict)
-    left: Counter = field(default_factory=Counter)
-
-
-def rounds(*, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()):
-    """Examine every Function that is applied inside the `with` block; yields a `Found`.
-
-    max_bytes: how much memory the copies of inputs may take. The largest calls are left out first,
-               and the report says so.
-    max_patterns: how many patterns of one Function are examined. Calls have the same pattern if
-               they have the same shapes, dtypes and flags; floats may differ.
-    only, skip: Functions, or their names (with or without the module; * stands for anything), that
-               alone are examined, or are left out. PyTorch's own always are.
-    faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
-
-    The program's numbers, its random state and the `.grad` of its tensors are not changed. Tensors
-    that an argument holds in a closure or a module are not copied: they have the values of the end
-    of the block, and what they lack in precision the gradient is not blamed for.
-
-    A decorated function makes rounds at each call, and raises WrongGradientError if there is an
-    error. If the block raises, nothing is examined.
-    """
-    for name, value in (("max_bytes", max_bytes), ("max_patterns", max_patterns)):
-        if not isinstance(value, (int, float)) or value < 0:
-            raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
-    names = {"only": only, "skip": skip, "faithful": faithful}
-    return Rounds(max_bytes, max_patterns, **{k: listed(k, v) for k, v in names.items()})
-
-
-def listed(name, given):
-    given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
-    for item in given:
-        if not isinstance(item, (str, type)):
-            raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
-    return [item if isinstance(item, str) else full_name(item) for item in given]
-
-
 class Rounds:
-    def __init__(self, max_bytes, max_patterns, only, skip, faithful):
-        self.options = max_bytes, max_patterns, only, skip, faithful
-        self.max_bytes, self.max_patterns, self.only, self.skip, self.faithful = self.options
-        self.during = str  # called for what runs at the moment
+    def __init__(self, **options):
+        self.options, self.during = options, str  # called for what runs at the moment
+        self.say = functools.partial(print, file=sys.stderr, flush=True)
+        self.advice = "rounds(faithful=['{}'])"  # how a Function of this name is accepted
 
     def __enter__(self):
-        self.known, self.records, self.size = weakref.WeakKeyDictionary(), {}, 0
+        self_test()
+        self.known, self.heard, self.size = weakref.WeakKeyDictionary(), {}, 0
         self.found, self.listening = Found(), contextlib.ExitStack()
         self.listening.enter_context(heard_by(self.hear))
         return self.found
 
     def __exit__(self, kind, error, trace):
-        self.listening.close()
-        records, self.known, self.records = self.records.values(), {}, {}
-        visits = [self.visit(record, broke_off=kind is not None) for record in records]
-        self.found.visits = sorted(visits, key=lambda visit: visit.ok)
-        self.found.ended = True
+        self.finish(BROKE_OFF if kind else "")
 
     def __call__(self, function):
         @functools.wraps(function)
         def with_rounds(*args, **kwargs):
-            with Rounds(*self.options) as found:
+            with Rounds(**self.options) as found:
                 result = function(*args, **kwargs)
             found.raise_if_wrong()
             return result
@@ -211,150 +261,106 @@ class Rounds:
             return
         with LOCK:
             if cls not in self.known:
-                self.known[cls] = self.record(cls)
-            record = self.known[cls]
-            if record is not None:
-                record.calls += 1
-                return self.note(record, cls, args, {})
+                self.known[cls] = self.first_call(cls)
+            heard = self.known[cls]
+            if heard is not None:
+                heard.visit.calls += 1
+                return self.note(heard, cls, args)
 
-    def record(self, cls):
-        name, op = full_name(cls), operator(cls)
-        if among(name, self.skip) or self.only and not among(name, self.only):
+    def first_call(self, cls):
+        name, op, only = full_name(cls), operator(cls), self.options["only"]
+        if among(name, self.options["skip"]) or only and not among(name, only):
+            self.found.skipped.add(name)
             return None
-        new = Record(name if op else cls.__name__, name, self.during())
-        return self.records.setdefault(kind(cls), new)
+        code = getattr(inspect.unwrap(cls.backward), "__code__", None)
+        defined = (code.co_filename, code.co_firstlineno) if code and not op else None
+        visit = Visit(name if op else cls.__name__, [], False, name, defined, self.during())
+        return self.heard.setdefault(kind(cls), Heard(visit))
 
-    def note(self, record, cls, args, kwargs):
-        given = (*args, *kwargs.values())
-        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
-            record.left[NO_GRADIENT] += 1
+    def note(self, heard, cls, args):
+        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            heard.visit.left[NO_GRADIENT] += 1
             return
-        key = pattern(args), pattern(kwargs), autocasts()
-        if key not in record.patterns:
-            if len(record.patterns) >= self.max_patterns:
-                record.left[TOO_MANY] += 1
+        key = pattern(args), autocasts()
+        if key not in heard.patterns:
+            if len(heard.patterns) >= self.options["max_patterns"]:
+                heard.visit.left[TOO_MANY] += 1
                 return
-            record.patterns[key] = self.kept(cls, args, kwargs)
-        record.patterns[key].calls += 1
-        return functools.partial(self.take_back, record, key)
+            heard.patterns[key] = self.kept(cls, args)
+        heard.patterns[key].calls += 1
+        return functools.partial(self.take_back, heard, key)
 
-    def take_back(self, record, key):
+    def take_back(self, heard, key):
         """The call raised, so that it says nothing of the gradient."""
         with LOCK:
-            record.left[RAISED] += 1
-            record.patterns[key].calls -= 1
-            if not record.patterns[key].calls:
-                gone = record.patterns.pop(key)
+            heard.visit.left[RAISED] += 1
+            heard.patterns[key].calls -= 1
+            if not heard.patterns[key].calls:
+                gone = heard.patterns.pop(key)
                 self.size -= gone.kept.size if gone.kept else 0
 
-    def kept(self, cls, args, kwargs):
-        found = [t for _, t in tensors((args, kwargs))]
-        traced = (isinstance(t, FakeTensor) or torch._is_functional_tensor(t) for t in found)
-        if any(traced) or any(t.is_meta for t in found):
-            return Pattern(reason=NO_NUMBERS)
+    def kept(self, cls, args):
+        found = [t for _, t in tensors(args)]
+        if not all(map(has_numbers, found)):
+            return Pattern(outcome=NO_NUMBERS)
         size = sum(t.numel() * t.element_size() for t in found)
         if not self.has_room(size):
-            return Pattern(reason=TOO_LARGE)
+            return Pattern(outcome=TOO_LARGE)
         try:
-            call = Call.of(cls, args, kwargs, size)
+            call = Call.of(cls, args, {}, size)
         except Exception as error:  # of a subclass of Tensor, for example
             if of_a_signal(error):
                 raise
-            return Pattern(reason=NO_COPY)
+            return Pattern(outcome=NO_COPY)
         self.size += size
         return Pattern(kept=call)
 
     def has_room(self, size):
         """Is there room for so many bytes, if larger calls make way?"""
-        patterns = [p for r in self.records.values() for p in r.patterns.values() if p.kept]
-        patterns.sort(key=lambda p: p.kept.size)
-        larger = [p for p in patterns if p.kept.size > size]
-        if self.size + size - sum(p.kept.size for p in larger) > self.max_bytes:
+        patterns = [p for heard in self.heard.values() for p in heard.waiting()]
+        larger = sorted((p for p in patterns if p.kept.size > size), key=lambda p: p.kept.size)
+        limit = self.options["max_bytes"] - size
+        if self.size - sum(p.kept.size for p in larger) > limit:
             return False
-        while self.size + size > self.max_bytes:
+        while self.size > limit:
             largest = larger.pop()
             self.size -= largest.kept.size
-            largest.kept, largest.reason = None, TOO_LARGE
+            largest.kept, largest.outcome = None, TOO_LARGE
         return True
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def visit(self, record, broke_off):
-        left, done = record.left, []
-        for p in record.patterns.values():
-            if p.kept and broke_off:
-                p.kept, p.reason = None, BROKE_OFF
-            if p.kept:
-                try:
-                    report = examined(p.kept, not among(record.full_name, self.faithful))
-                    for k in p.kept.shared:
-                        what = f"The gradient of argument {k} is"
-                        why = "another argument holds the same tensor"
-                        report.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
-                    done.append((report, (p.kept.called, p.kept.given)))
-                except Exception as error:
-                    if of_a_signal(error):
-                        raise
-                    p.reason = f"the doctor raised {type(error).__name__}: {error}"
-            if p.reason:
-                left[p.reason] += p.calls
-        findings = {}
-        for report, _ in done:
-            for finding in report.findings:
-                findings.setdefault((finding.code, finding.input, finding.through), finding)
-        order = sorted(done, key=lambda pair: (pair[0].ok, not pair[0].findings))
-        called, given = order[0][1] if order else ("", "")
-        findings = sorted(findings.values(), key=lambda f: list(SEVERITIES).index(f.severity))
-        return Visit(
-            record.name, findings, bool(done), record.full_name, record.calls, len(done), called,
-            given, record.first, left,
-        )  # fmt: skip
+    def finish(self, why_not=""):
+        """Examine what was heard, unless there is a reason why not; fill in what was found."""
+        self.listening.close()
+        all_heard, self.known, self.heard = list(self.heard.values()), {}, {}
+        waiting = [heard for heard in all_heard if heard.waiting()]
+        try:
+            if waiting and not why_not:
+                warm_up()
+                self.examine(waiting)
+        finally:  # also if somebody presses Ctrl-C
+            for p in itertools.chain(*(heard.waiting() for heard in waiting)):
+                p.outcome = why_not or INTERRUPTED
+            visits = [
+                heard.conclude(self.advice.format(heard.visit.full_name)) for heard in all_heard
+            ]
+            self.found.visits = sorted(visits, key=lambda visit: visit.ok)
+            self.found.ended = True
+
+    def examine(self, waiting):
+        """Each Function within its share of the seconds; those with small inputs come first."""
+        ends = time.monotonic() + self.options["seconds"]
+        waiting.sort(key=lambda heard: sum(p.kept.size for p in heard.waiting()))
+        for k, heard in enumerate(waiting):
+            left, name = ends - time.monotonic(), heard.visit.full_name
+            share = max(left / (len(waiting) - k), min(left, LEAST))
+            text = f"doctor: examining {k + 1} of {len(waiting)}: `{name}`"
+            faithful = not among(name, self.options["faithful"])
+            heard.examine(share, faithful, functools.partial(self.say, text))
 
 
 def among(name, patterns):
     """Does "module.Class" match one of them? The module may be left out."""
     short = [name.split(".")[-1], name.split("::")[-1], name]
     return any(fnmatch.fnmatchcase(n, p) for n in short for p in patterns)
-
-
-def examined(call, faithful):
-    """The report on one call."""
-    EXAMINING.append(call)
-    try:
-        with progress(), undisturbed(), unchanged(call):
-            # What is held in low precision cannot be doubled, nor can what it makes.
-            held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
-            low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
-            fn, args, kwargs = call.again()
-            exam = Examination(fn, args, kwargs, faithful, as_given=low)
-            exam.of_a_program = True
-            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
-            if exam.subject.lower and call.autocasts:
-                exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
-            return exam.report(TRIALS)
-    finally:
-        EXAMINING.remove(call)
-
-
-@contextlib.contextmanager
-def unchanged(call):
-    """Afterwards the tensors that arguments hold are what they were, and the class, too."""
-    held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
-    attributes = dict(vars(call.cls))
-    for tensor, _, grad in held:
-        if grad is not None:
-            tensor.grad = None
-    try:
-        yield
-    finally:
-        for tensor, value, grad in held:
-            if not torch.equal(tensor, value):
-                with torch.no_grad():
-                    tensor.copy_(value)
-            if tensor.is_leaf:
-                tensor.grad = grad
-        for name, value in vars(call.cls).copy().items():
-            if name not in attributes:
-                delattr(call.cls, name)
-            elif value is not attributes[name]:
-                setattr(call.cls, name, attributes[name])

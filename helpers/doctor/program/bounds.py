@@ -1,0 +1,218 @@
+"""The bounds of an examination: its seconds, and a process of its own.
+
+Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
+alarm, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a Function is
+applied after its time.
+"""
+
+import contextlib
+import faulthandler
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import warnings
+
+import torch
+
+from ..circumstances.examination import Examination
+from ..circumstances.trials import TRIALS
+from ..function.private import BOUND, LOCK, BlindError, methods
+from ..function.surroundings import of_a_signal, undisturbed
+from ..report import Report, error
+
+SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
+LEAST = 1.0  # a share of them, while they last
+SHOWN = 1.0  # after so many, it is said what is examined
+SLOW = 1.0  # nobody looks for the line to change where the verdict alone took so long
+OVER = "it used up its share of the seconds"
+NO_ELEMENTS = "no input that requires a gradient has elements"
+ENDED = "something ended the process of its examination, perhaps for want of memory"
+EXAMINING = []  # not empty during an examination, whose own calls are not noted
+CRASHED = error(
+    "crashed",
+    "The process in which it was examined ended: {how}.",
+    look="memory that a kernel reads or writes, a process that the code itself ends",
+)
+
+
+def warm_up():
+    """Examine a wrong Function: what that imports, each child would import for itself.
+
+    Raises BlindError if nothing is found.
+    """
+    with undisturbed():
+        report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
+    if report.ok:
+        raise BlindError(f"the doctor finds no wrong gradient on torch {torch.__version__}")
+
+
+def reports(calls, faithful):
+    """Yields (k, report) for each of the calls, or why there is none, as `examined` returns it.
+
+    Then once more for those that were wrong, but not slow: with the line to change.
+    """
+    known, again = set(), []
+    for k, call in enumerate(calls):
+        start = time.monotonic()
+        yield k, (report := examined(call, faithful))
+        new = {f.code for f in getattr(report, "findings", ()) if f.severity == "error"} - known
+        if new and time.monotonic() - start < SLOW:
+            again.append(k)
+        known |= new
+    for k in again:
+        report = examined(calls[k], faithful, lines=True)
+        if isinstance(report, Report):
+            yield k, report
+
+
+def examined(call, faithful, lines=False):
+    """The report on a call as the program made it, or a sentence that says why there is none."""
+    EXAMINING.append(call)
+    try:
+        with undisturbed(), unchanged(call):
+            # What is held in low precision cannot be doubled, nor can what it makes.
+            held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
+            low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
+            fn, args, kwargs = call.again()
+            exam = Examination(fn, args, kwargs, faithful, as_given=low, lines=lines)
+            exam.of_a_program = True
+            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
+            if exam.subject.lower and call.autocasts:
+                exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
+            return exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+    except SystemExit as left:
+        return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
+    except Exception as raised:
+        if of_a_signal(raised):
+            raise
+        return f"the doctor raised {type(raised).__name__}: {raised}"
+    finally:
+        EXAMINING.remove(call)
+
+
+@contextlib.contextmanager
+def unchanged(call):
+    """Afterwards the tensors that arguments hold are what they were, and the class, too."""
+    held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
+    attributes = dict(vars(call.cls))
+    for tensor, _, grad in held:
+        if grad is not None:
+            tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, value, grad in held:
+            if not torch.equal(tensor, value):
+                with torch.no_grad():
+                    tensor.copy_(value)
+            if tensor.is_leaf:
+                tensor.grad = grad
+        for name, value in vars(call.cls).copy().items():
+            if name not in attributes:
+                delattr(call.cls, name)
+            elif value is not attributes[name]:
+                setattr(call.cls, name, attributes[name])
+
+
+# --- within so many seconds -----------------------------------------------------------------------
+
+
+def bounded(work, seconds, show):
+    """Yields the pairs (k, …) that the generator work() yields, for so many seconds.
+
+    Where it ends before its time, the next k with a report or a sentence that says so. show() is
+    called once if one takes more than a second.
+    """
+    return (isolated if can_fork() else in_here)(work, seconds, functools.cache(show))
+
+
+def can_fork():
+    """Can the system fork, and does nothing in this process, such as a GPU's, forbid it?"""
+    used = torch.cuda.is_initialized() or torch.xpu.is_initialized()
+    return hasattr(os, "fork") and sys.platform != "darwin" and not used
+
+
+class TimeIsUp(BaseException):  # noqa: N818  (what is examined catches errors)
+    pass
+
+
+def in_here(work, seconds, show):
+    start = time.monotonic()
+
+    def way(method, cls, *args):
+        passed = time.monotonic() - start
+        if EXAMINING and passed > seconds:
+            raise TimeIsUp
+        if passed > SHOWN:
+            show()
+        return method(*args)
+
+    with methods("forward", way), contextlib.suppress(TimeIsUp):
+        yield from work()
+
+
+def isolated(work, seconds, show):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    with LOCK, warnings.catch_warnings():  # LOCK: else a thread that is not there might hold it
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if not pid:
+        child(work, seconds, sender)
+    sender.close()
+    following, ends = 0, time.monotonic() + seconds + SHOWN
+    try:
+        while True:
+            if not receiver.poll(SHOWN):
+                show()
+                if time.monotonic() > ends:  # the alarm was switched off
+                    yield following, OVER
+                    return
+                continue
+            result = pickle.loads(receiver.recv_bytes())
+            if result is None:
+                return
+            following = max(following, result[0] + 1)
+            yield result
+    except (EOFError, OSError):  # OSError: in the midst of a report
+        code, pid = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), None
+        yield following, ended(code)
+    finally:
+        receiver.close()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def ended(code):
+    """What is said of an examination whose process ended with this exit code before its time."""
+    if code == -signal.SIGALRM:
+        return OVER
+    if code in (-signal.SIGKILL, -signal.SIGTERM):
+        return ENDED
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return Report("", [CRASHED(how=how)])
+
+
+def child(work, seconds, sender):
+    """Sends what work() yields, and None when it is done; never returns."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e6))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nothing, standard)
+        faulthandler.disable()
+        import resource  # which Windows has not
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is reported, not dumped
+        torch.set_num_threads(1)  # the parent's other threads are not here
+        for k, report in work():
+            sender.send_bytes(pickle.dumps((k, report)))  # send() would share tensors' memory
+        sender.send_bytes(pickle.dumps(None))
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)

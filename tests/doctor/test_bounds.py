@@ -1,0 +1,177 @@
+"""The bounds of the doctor's rounds: seconds, a process of its own, what watching costs."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.autograd import Function
+
+from helpers.doctor import rounds
+from helpers.doctor.program import bounds
+from helpers.doctor.program.command_line import main
+
+
+class Half(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x
+
+
+def that(do):
+    """A right Function whose backward does this, too."""
+
+    class Does(Half):
+        @staticmethod
+        def backward(ctx, grad_output):
+            do()
+            return 2 * Half.backward(ctx, grad_output)
+
+    return Does
+
+
+def leaf(n=3):
+    return torch.linspace(0.5, 1.5, n).requires_grad_()
+
+
+def visits(*functions, **options):
+    """{name: the visit} of rounds over these, each applied once."""
+    with rounds(**options) as found:
+        for k, cls in enumerate(functions):
+            cls.apply(leaf(3 + k))
+    return {visit.name: visit for visit in found.visits}
+
+
+@pytest.fixture(params=["in a child", "in this process"])
+def wherever(request, monkeypatch):
+    if request.param == "in this process":
+        monkeypatch.setattr(bounds, "can_fork", lambda: False)
+    return request.param
+
+
+def test_a_verdict_with_its_line(wherever):
+    found = visits(Half)["Half"]
+    assert [f.code for f in found.findings if f.severity == "error"] == ["scaled"]
+    assert "right if" in str(found)
+
+
+def test_what_takes_too_long_ends_with_its_share(wherever, capfd):
+    naps = []
+    slow = that(lambda: (naps.append(0), time.sleep(0.3)))
+    start = time.monotonic()
+    found = visits(Half, slow, seconds=4)
+    assert time.monotonic() - start < 8
+    assert not found["Half"].ok and found["Does"].ok and not found["Does"].examined
+    assert found["Does"].missed == "it used up its share of the seconds"
+    assert "doctor: examining 2 of 2: `tests.doctor.test_bounds.that.<locals>.Does`" in (
+        capfd.readouterr().err
+    )
+
+
+def test_an_endless_loop_in_one_operation_is_ended():
+    found = visits(that(lambda: math.factorial(3_000_000)), Half, seconds=4)  # C that asks nobody
+    assert not found["Does"].examined and not found["Half"].ok
+
+
+def test_what_has_no_seconds_left_is_said():
+    assert visits(Half, seconds=0)["Half"].missed == "it used up its share of the seconds"
+
+
+@pytest.mark.parametrize(
+    "do, how",
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
+        (os.abort, "SIGABRT"),
+        (lambda: sys.exit(3), "SystemExit(3)"),
+        (lambda: os._exit(3), "exit status 3"),
+    ],
+)
+def test_what_ends_the_process_is_a_finding_of_this_function(do, how):
+    found = visits(that(do), Half)
+    (finding,) = found["Does"].findings
+    assert finding.code == "crashed" and how in finding.message
+    assert [f.code for f in found["Half"].findings if f.severity == "error"] == ["scaled"]
+
+
+def test_system_exit_in_this_process(monkeypatch):
+    monkeypatch.setattr(bounds, "can_fork", lambda: False)
+    assert [f.code for f in visits(that(lambda: sys.exit(3)))["Does"].findings] == ["crashed"]
+
+
+def test_who_was_killed_for_memory_is_not_accused():
+    found = visits(that(lambda: os.kill(os.getpid(), signal.SIGKILL)))["Does"]
+    assert found.ok and not found.examined and "want of memory" in found.missed
+
+
+def test_patterns_after_one_that_crashes_are_examined():
+    class Picky(Half):
+        @staticmethod
+        def backward(ctx, grad_output):
+            if len(grad_output) == 3:
+                os.abort()
+            return Half.backward(ctx, grad_output)
+
+    with rounds() as found:
+        Picky.apply(leaf(3)), Picky.apply(leaf(4))
+    (visit,) = found.visits
+    assert {f.code for f in visit.findings if f.severity == "error"} == {"crashed", "scaled"}
+
+
+def test_an_examination_leaves_nothing_in_the_process():
+    seen = []
+    visits(that(lambda: seen.append(torch.is_grad_enabled())))
+    assert seen == []
+    with pytest.raises(ChildProcessError):  # no child is left, either
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_ctrl_c_keeps_what_was_found():
+    def stop():
+        os.kill(boss, signal.SIGINT)
+        time.sleep(9)
+
+    boss, manager = os.getpid(), rounds()
+    with pytest.raises(KeyboardInterrupt), manager:
+        Half.apply(leaf(2)), that(stop).apply(leaf(9))
+    first, second = manager.found.visits
+    assert not first.ok and second.left == {"interrupted": 1}
+
+
+def test_several_threads_of_the_parent():
+    """A child of a process whose OpenMP threads have worked does not wait for them."""
+    program = """
+import torch
+from tests.doctor.test_bounds import Half, rounds
+torch.set_num_threads(2)
+x = torch.randn(600, 600, requires_grad=True)
+(x @ x).exp().sum().backward()
+with rounds(seconds=20) as found:
+    Half.apply(torch.randn(300, 300, requires_grad=True))
+print(found.visits[0].patterns, found.visits[0].ok)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "1 False\n", done.stderr
+
+
+def test_seconds_of_the_command_line(tmp_path, capsys):
+    file = tmp_path / "program.py"
+    file.write_text("""
+import time, torch
+from tests.doctor.test_bounds import Half, leaf, that
+that(lambda: time.sleep(99)).apply(leaf())
+Half.apply(leaf(99))
+""")
+    assert main(["--seconds", "3", "--accept", "Half", "--run", str(file)]) == 0
+    assert "it used up its share of the seconds" in capsys.readouterr().out
+    assert main(["--skip", "Do*", "--run", str(file)]) == 1
+    assert "Rounds: 1 Function, 1 wrong" in capsys.readouterr().out

@@ -1,0 +1,327 @@
+"""The doctor's rounds over a test suite: what turns it red, what is printed and written."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from helpers import doctor
+
+HEAD = """
+import os, signal, sys, time
+import torch
+from torch.autograd import Function
+
+def make(name, backward=lambda g, x: 2 * g * x):
+    class Square(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+        @staticmethod
+        def backward(ctx, g):
+            return backward(g, *ctx.saved_tensors)
+    Square.__name__ = Square.__qualname__ = name
+    return Square
+
+def leaf(n=2):
+    return torch.linspace(0.5, 1.5, n).requires_grad_()
+
+def only_when_examined(do, n=[]):  # the suite itself asks for no gradients
+    def backward(g, x):
+        do()
+        return 2 * g * x
+    return backward
+
+Right = make("Right")
+Half = make("Half", lambda g, x: g * x)
+"""
+WRONG = """
+def test_one():
+    Half.apply(leaf(2))
+def test_two():
+    Half.apply(leaf(3)), Right.apply(leaf())
+"""
+# Right, but its derivative is silently wrong, for a constant takes the place of x.
+SECOND = """
+Second = make("Second", lambda g, x: 2 * g * x.detach())
+def test_second():
+    Second.apply(leaf())
+"""
+FLAT = """
+class Round(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+    @staticmethod
+    def backward(ctx, g):
+        return g
+def test_round():
+    Round.apply(leaf(4))
+"""
+
+
+class Suite:
+    """A suite in a folder of its own, run in this process."""
+
+    def __init__(self, folder, capsys):
+        self.folder, self.capsys = folder, capsys
+        (folder / "pytest.ini").write_text("[pytest]\n")
+
+    def __call__(self, tests, *options, plugin="helpers.doctor.plugin", doctor="--doctor"):
+        """(exit status, what it printed, its junit file) of a run with these options."""
+        (self.folder / "test_it.py").write_text(HEAD + tests)
+        sys.modules.pop("test_it", None)
+        status = pytest.main(
+            [
+                "--disable-plugin-autoload", "-p", plugin, *filter(None, [doctor]), *options,
+                "-c", str(self.folder / "pytest.ini"), "--rootdir", str(self.folder),
+                "--junitxml", str(self.folder / "junit.xml"), "-p", "no:cacheprovider",
+                "-W", "error", str(self.folder / "test_it.py"),
+            ]
+        )  # fmt: skip
+        junit = ElementTree.parse(self.folder / "junit.xml").getroot().find("testsuite")
+        return status, " ".join(self.capsys.readouterr().out.split()), junit
+
+
+@pytest.fixture
+def suite(tmp_path, capsys):
+    return Suite(tmp_path, capsys)
+
+
+def outcomes(junit):
+    """{name: what became of it} of the testcases of Functions in a junit file."""
+    cases = [c for c in junit.findall("testcase") if c.get("classname") == "doctor"]
+    return {c.get("name"): c[0].tag if len(c) else "passed" for c in cases}
+
+
+def test_without_the_flag_nothing_is_examined(suite):
+    status, out, _ = suite(WRONG, doctor=None)
+    assert status == 0 and "doctor" not in out
+
+
+def test_a_suite_fails_and_names_the_first_test_and_the_line(suite):
+    status, out, junit = suite(WRONG)
+    assert status == 1
+    for words in (
+        "2 passed", "Half: 1 error", "2 calls, 2 patterns examined", "multiplied by 0.5",
+        "first in test_it.py::test_one", "in test_one, `Half.apply(leaf(2))`",
+        "Functions: 2, wrong: 1",
+    ):  # fmt: skip
+        assert words in out, out
+    assert outcomes(junit) == {"test_it.Half": "failure", "test_it.Right": "passed"}
+    assert junit.get("failures") == "1" and junit.get("tests") == "4"
+
+
+def test_two_classes_of_one_name_are_two(suite):
+    tests = """
+def scale(k):
+    class Scale(Function):
+        @staticmethod
+        def forward(ctx, x): return k * x
+        @staticmethod
+        def backward(ctx, g): return (k + 1) * g
+    return Scale.apply
+def test_it():
+    scale(2)(leaf()), scale(3)(leaf())
+"""
+    status, out, junit = suite(tests)
+    assert status == 1 and out.count("Scale: 1 error") == 2 and "Functions: 2, wrong: 2" in out
+    assert junit.get("failures") == "2" and len(outcomes(junit)) == 2
+
+
+def test_options_that_leave_out_and_accept(suite):
+    status, out, _ = suite(WRONG, "--doctor-skip", "Ha*")
+    assert status == 0 and "left out by --doctor-skip: test_it.Half" in out
+    assert "Functions: 1, wrong: none" in out
+    status, out, _ = suite(WRONG, "--doctor-unfaithful=test_it.Half")
+    assert status == 0 and "Functions: 2, wrong: none" in out
+
+
+def test_advice_is_in_the_words_of_the_plugin(suite):
+    identity = """
+class Flip(Function):
+    @staticmethod
+    def forward(ctx, x): return x.view_as(x)
+    @staticmethod
+    def backward(ctx, g): return -g
+def test_it(): Flip.apply(leaf())
+"""
+    _, out, _ = suite(identity)
+    assert "`--doctor-unfaithful=test_it.Flip` accepts it" in out and "examine(" not in out
+
+
+@pytest.mark.parametrize(
+    "fail, tests, status",
+    [
+        ("first", SECOND, 0),
+        ("all", SECOND, 1),
+        ("never", WRONG, 0),
+        ("first", FLAT, 0),
+        ("all", FLAT, 1),
+    ],
+)
+def test_what_turns_a_run_red_is_chosen(suite, fail, tests, status):
+    got, out, junit = suite(tests, f"--doctor-fail={fail}")
+    assert got == status and junit.get("failures") == str(status)
+    assert ("1 error" in out) == (status == 1) and ("1 warning" in out) == (status == 0), out
+
+
+def test_only_what_a_baseline_does_not_hold_turns_a_run_red(suite):
+    baseline = suite.folder / "known.txt"
+    options = f"--doctor-baseline={baseline}", "--doctor-fail=all"
+    status, _, _ = suite(WRONG + SECOND, *options, "--doctor-baseline-update")
+    lines = baseline.read_text().splitlines()
+    assert status == 0 and lines == sorted(lines) and lines[0] == "test_it.Half scaled x"
+    assert [line.split()[0] for line in lines] == ["test_it.Half", "test_it.Second"]
+    status, out, junit = suite(WRONG + SECOND, *options)
+    assert status == 0 and "known findings: 2" in out and junit.get("failures") == "0"
+    baseline.write_text(lines[1] + "\n")
+    status, out, _ = suite(WRONG + SECOND, *options)
+    assert status == 1 and "Half: 1 error" in out and "Functions: 3, wrong: 1" in out
+
+
+def test_what_was_not_examined_is_listed_and_strict_fails(suite):
+    tests = """
+def test_it():
+    Right.apply(torch.ones(2))
+"""
+    words = "not examined: test_it.Right (no input required a gradient)"
+    status, out, junit = suite(tests)
+    assert status == 0 and words in out and outcomes(junit) == {"test_it.Right": "skipped"}
+    status, out, junit = suite(tests, "--doctor-strict")
+    assert status == 1 and words in out and outcomes(junit) == {"test_it.Right": "failure"}
+
+
+HANGS = 'Hangs = make("Hangs", only_when_examined(lambda: time.sleep(1000)))\n'
+KILLS = 'Kills = make("Kills", only_when_examined(lambda: os.kill(os.getpid(), signal.SIGSEGV)))\n'
+EXITS = 'Exits = make("Exits", only_when_examined(lambda: sys.exit(3)))\n'
+USES = "def test_bad(): {}.apply(leaf())\n"
+
+
+def test_a_function_that_hangs_ends_with_its_share(suite):
+    tests = HANGS + USES.format("Hangs") + WRONG
+    status, out, junit = suite(tests, "--doctor-seconds=6")
+    assert status == 1 and "3 passed" in out and "Half: 1 error" in out
+    assert "doctor: examining 2 of 3: `test_it.Hangs`" in out or "1 of 3: `test_it.Hangs`" in out
+    assert "test_it.Hangs (it used up its share of the seconds)" in out
+    assert outcomes(junit)["test_it.Hangs"] == "skipped"
+
+
+@pytest.mark.parametrize("tests, how", [(KILLS, "SIGSEGV"), (EXITS, "its code raised SystemExit(3)")])
+def test_a_function_that_ends_its_process_leaves_the_summary(suite, tests, how):
+    name = tests.split()[0]
+    status, out, junit = suite(tests + USES.format(name) + WRONG)
+    assert status == 1 and "3 passed" in out and "Functions: 3, wrong: 2" in out
+    assert f"process in which it was examined ended: {how}" in out
+    assert outcomes(junit)[f"test_it.{name}"] == "failure"
+
+
+def test_ctrl_c_during_an_examination(suite, monkeypatch):
+    monkeypatch.setenv("SUITE", str(os.getpid()))
+    stops = 'Stops = make("Stops", only_when_examined(stop))\n' + USES.format("Stops")
+    stops = 'def stop(): os.kill(int(os.environ["SUITE"]), signal.SIGINT); time.sleep(9)\n' + stops
+    larger = stops.replace("leaf()", "leaf(100)")  # examined last
+    status, out, junit = suite(larger + WRONG)
+    assert status == pytest.ExitCode.INTERRUPTED and "3 passed" in out and "Half: 1 error" in out
+    assert "not examined: test_it.Stops (interrupted)" in out
+    assert outcomes(junit)["test_it.Half"] == "failure" and junit.get("failures") == "1"
+
+
+def test_tests_that_are_interrupted(suite):
+    status, out, _ = suite(WRONG + "def test_three(): raise KeyboardInterrupt\n")
+    assert status == pytest.ExitCode.INTERRUPTED
+    assert "test_it.Half (the tests were interrupted)" in out
+
+
+def test_reports_for_machines(suite, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(suite.folder))
+    file = suite.folder / "doctor.json"
+    _, out, _ = suite(WRONG, f"--doctor-json={file}")
+    assert "::error file=test_it.py,line=12,title=doctor, test_it.Half::Half: 1 error%0A" in out
+    half, right = json.loads(file.read_text())
+    assert (half["full_name"], half["outcome"], half["calls"]) == ("test_it.Half", "failed", 2)
+    assert half["findings"][0]["code"] == "scaled" and right["outcome"] == "passed"
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--doctor-fail=often"], "doctor-fail is one of"),
+        (["--doctor-seconds=-1"], "doctor-seconds is a number from 0 on"),
+        (["--doctor-seconds=long"], "doctor-seconds is a number from 0 on"),
+        (["--doctor-baseline=nowhere"], "there is no"),
+        (["--doctor-baseline-update"], "needs --doctor-baseline"),
+    ],
+)
+def test_options_that_say_nothing(suite, options, words):
+    with pytest.raises(FileNotFoundError):  # no junit file: no test was run
+        suite(WRONG, *options)
+    assert words in suite.capsys.readouterr().err
+
+
+def test_a_version_on_which_nothing_is_seen(suite, monkeypatch):
+    def self_test():
+        raise doctor.program.rounds.BlindError("the doctor sees nothing")
+
+    monkeypatch.setattr("helpers.doctor.program.rounds.self_test", self_test)
+    with pytest.raises(FileNotFoundError):
+        suite(WRONG)
+    assert "the doctor sees nothing" in suite.capsys.readouterr().err
+
+
+def test_a_copied_folder_configured_once(tmp_path):
+    """`pytest` alone, in a project whose root holds the folder, with options in its ini file."""
+    shutil.copytree(
+        Path(doctor.__file__).parent, tmp_path / "doctor", ignore=shutil.ignore_patterns("__pyc*")
+    )
+    (tmp_path / "pyproject.toml").write_text("""
+[tool.pytest.ini_options]
+pythonpath = ["."]
+addopts = "-p doctor.plugin -p no:cacheprovider"
+testpaths = ["tests"]
+doctor = true
+doctor_seconds = 30
+doctor_skip = ["Right", "tests.*"]
+""")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text(HEAD + WRONG)
+    outside = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    pytests = Path(sys.executable).with_name("pytest")
+    assert pytests.exists()
+    done = subprocess.run([pytests], cwd=tmp_path, env=outside, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for words in ("2 passed", "Half: 1 error", "wrong: 1", "--doctor-skip: test_it.Right"):
+        assert words in done.stdout, done.stdout
+
+
+def test_what_workers_of_xdist_found_is_gathered():
+    from helpers.doctor.program.plugin import Doctor
+    from tests.doctor.test_bounds import Half, leaf
+
+    config = SimpleNamespace(workeroutput={}, pluginmanager=None)
+    options = SimpleNamespace(seconds=60, skip=[], unfaithful=[])
+    worker, session = Doctor(config, options), SimpleNamespace(exitstatus=0)
+    Half.apply(leaf(2))
+    worker.pytest_sessionfinish(session)
+    plugins = SimpleNamespace(get_plugins=lambda: [])
+    boss = Doctor(
+        SimpleNamespace(pluginmanager=plugins),
+        SimpleNamespace(**vars(options), fail="first", known=set(), baseline_update=False,
+                        strict=False, json=""),
+    )  # fmt: skip
+    for _ in range(2):  # two workers saw the same
+        boss.pytest_testnodedown(SimpleNamespace(workeroutput=config.workeroutput))
+    boss.pytest_testnodedown(SimpleNamespace())  # one that crashed
+    boss.pytest_sessionfinish(session)
+    assert session.exitstatus == 1 and [v.full_name for v in boss.visits] == [
+        "tests.doctor.test_bounds.Half"
+    ]
