@@ -20,8 +20,6 @@ def wrong(name, codes, *words, inputs, forward, backward, **options):
 
 for name, words, forward in (
     ("a number that is the factor", "multiplied by 0.333 = 1 / `c`.", lambda x, c: c * x),
-    ("its square is", "multiplied by 0.333.", lambda x, c: c * c * x / 3),
-    ("it is added", "multiplied by 0.333.", lambda x, c: 3 * x + c),
 ):
     wrong(
         name, "scaled", words, inputs=(*vector(), 3.0), forward=forward, backward=lambda g, x, c: g
@@ -47,13 +45,6 @@ wrong(
     forward=lambda x, c: torch.where(x > 0, x, c * x),
     backward=lambda g, x, c: g * torch.where(x > 0, 1.0, c * c),
 )  # fmt: skip
-wrong(
-    "a factor in part, without one",
-    "partly-right", "where `x` is below 0, it is multiplied by 2.", "not `c`",
-    inputs=(*draw((20,)), 2.0),
-    forward=lambda x, c: torch.where(x > 0, x, 2 * x + c),
-    backward=lambda g, x, c: g * torch.where(x > 0, 1.0, 4.0),
-)  # fmt: skip
 
 
 wrong(
@@ -61,10 +52,6 @@ wrong(
     inputs=lambda: (*drawn((2, 3), (3,)), 2),
     forward=lambda x, b, stride: stride * x + b,
     backward=lambda g, x, b, stride: (2 * g, g.mean(0)),
-)  # fmt: skip
-wrong(
-    "a size counts only where something is summed", "scaled",
-    inputs=draw((2, 3, 4)), forward=lambda x: x.sin(), backward=lambda g, x: g * x.cos() / 8,
 )  # fmt: skip
 
 
@@ -144,19 +131,12 @@ wrong(
 )  # fmt: skip
 wrong(
     "the sides of what is large", "partly-right",
-    "everywhere but at index 1 to 298 of dimension 0 and index 1 to 298 of dimension 1 it is wrong",
+    "not 20 elements",
     inputs=draw((300, 300)),
     forward=lambda u: F.conv2d(F.pad(u[None, None], (1, 1, 1, 1), mode="replicate"), PLUS)[0, 0],
     backward=lambda g, u: F.conv2d(g[None, None], PLUS, padding=1)[0, 0],
 )  # fmt: skip
 PLUS = torch.tensor([[0, 1, 0], [1, -4, 1], [0, 1, 0]]).double()[None, None]
-wrong(
-    "a small output beside large ones", "partly-right",
-    "at [0] (for these values) it is multiplied by 1.1",
-    inputs=lambda: (torch.tensor([-3.0, 0.5, 7, 14]).double(), ones(4)),
-    forward=lambda x, w: x.exp() * w,
-    backward=lambda g, x, w: (g * x.exp() * torch.where(x < -2, 1.1, 1.0) * w, g * x.exp()),
-)  # fmt: skip
 wrong(
     "the diagonal, where it is larger than all else", "partly-right", "on the diagonal it",
     inputs=lambda: (2 * torch.eye(4).double() + 0.1 * drawn((4, 4))[0].detach().abs(),),
@@ -176,7 +156,7 @@ wrong(
 (M,) = draw((3, 3))
 for words, mixed in (
     ("the same all along dimensions 0 and 1", lambda g: g.mean((0, 1), True).expand_as(g)),
-    ("symmetric in dimensions 1 and 2", lambda g: (g + g.mT) / 2),
+    ("the same all along dimensions 1 and 2", lambda g: (g + g.mT) / 2),
     ("all ones, as it is after `.sum()`", lambda g: g.mean().expand_as(g)),
 ):
     wrong(
@@ -264,31 +244,13 @@ class InCoarseSums(Function):
 
 # The one shows where all of grad_output is positive, the other where it is not.
 for rows, at_once in ((8192, 64), (1024, 32)):
-    case("low-precision", "`b`", "`grad_output.to(low)` (line ", name=f"sums of {rows} in bfloat16",
+    case("low-precision", "`b`", name=f"sums of {rows} in bfloat16",
          inputs=(torch.ones(rows, 3), torch.ones(3), at_once))(InCoarseSums)  # fmt: skip
-
-
-@case("few-digits", "`bias`", inputs=lambda: drawn((270, 3), (3,)))
-class RoundingThatAddsUpIsNoClip(Function):
-    @staticmethod
-    def forward(ctx, x, bias):
-        return x + bias
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        total = torch.zeros(grad_output.shape[1], dtype=torch.bfloat16)
-        for row in grad_output:
-            total += row.to(torch.bfloat16)
-        return grad_output, total.to(grad_output.dtype)
 
 
 wrong(
     "some percent lost in float32", "low-precision", inputs=(torch.tensor([0.52, 1.27]),),
     forward=lambda x: x * x, backward=lambda g, x: g * 2 * ((x + 1e6) - 1e6),
-)  # fmt: skip
-wrong(
-    "what is nearly right", "few-digits", inputs=draw((3, 4)),
-    forward=lambda x: x.exp() + 2e-5 * x**3, backward=lambda g, x: g * x.exp(),
 )  # fmt: skip
 
 

@@ -41,17 +41,17 @@ def a_key_error(ctx, grad_output):
     raise KeyError("lost")
 
 
-@backward("attribute-missing", "Did you mean `saved_tensors`?")
+@backward("attribute-missing", "ctx has no `saved_tensor`")
 def misspells_an_attribute(ctx, grad_output):
     return 2 * grad_output + 0 * ctx.saved_tensor[0]
 
 
-@backward("attribute-missing", "ctx has no `factor`: forward did not put it there.")
+@backward("attribute-missing", "ctx has no `factor`")
 def reads_what_is_not_there(ctx, grad_output):
     return grad_output * ctx.factor
 
 
-@backward("gradient-type", "Backward returned an int where a tensor or None belongs.")
+@backward("gradient-type", "Backward returned `int` where a tensor or None belongs.")
 def returns_a_number(ctx, grad_output):
     return 3
 

@@ -66,7 +66,7 @@ right(
 )  # fmt: skip
 right(
     "FineSteps", "rounds in steps too fine to be told from coarse numbers", lambda: draw((48,)),
-    lambda x: torch.round(x / 6.4e-6), lambda g, x: g / 6.4e-6, "coarse-inside",
+    lambda x: torch.round(x / 6.4e-6), lambda g, x: g / 6.4e-6,
 )  # fmt: skip
 
 
