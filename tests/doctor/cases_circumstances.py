@@ -94,19 +94,6 @@ case(
      inputs=lambda: drawn((5,)), name="a cache with a graph")(KeepsWeights())  # fmt: skip
 
 
-class MadeForEachDtype(nn.Module):
-    """It keeps what it has made of its parameter, without a gradient, until the dtype changes."""
-
-    def __init__(self):
-        super().__init__()
-        self.log, self.kept = nn.Parameter(torch.tensor([0.3, -0.2, 0.5])), None
-
-    def forward(self, x):
-        if self.kept is None or self.kept.dtype != self.log.dtype:
-            self.kept = self.log.detach().exp()
-        return x * self.kept
-
-
 class CachesItsTable(nn.Module):
     """What it keeps of its first call has the dtype of that call, so of the doctor's own copies."""
 
@@ -121,8 +108,6 @@ class CachesItsTable(nn.Module):
         return (x + self.table) @ self.w
 
 
-case("stale", "`log`", "`self.kept`", name="until the dtype changes",
-     inputs=lambda: drawn((4, 3), dtype=torch.float32))(MadeForEachDtype())  # fmt: skip
 case("", name="a cache of the doctor's own copies",
      inputs=lambda: drawn((3, 4), dtype=torch.float32))(CachesItsTable())  # fmt: skip
 
@@ -242,22 +227,6 @@ case("grad-output-modified",
 def a_skip_connection(x):  # what follows from it is not said as well
     h = x.tanh()
     return PATIENTS["ChangesGradOutput"].fn.apply(h) + h
-
-
-class SilencesTheOthers(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return 2 * x, 3 * x
-
-    @staticmethod
-    def backward(ctx, grad_double, grad_triple):
-        if grad_double is None:
-            return None
-        return 2 * grad_double + (0 if grad_triple is None else 3 * grad_triple)
-
-
-case("none-not-handled", inputs=(ones(3),))(SilencesTheOthers)
 
 
 class Drops(Function):
@@ -380,15 +349,7 @@ class Hooked(nn.Linear):
         return y
 
 
-class Reentrant(nn.Linear):
-    def forward(self, x):
-        whole = super().forward
-        return checkpoint(lambda x: whole(x).sin(), x, use_reentrant=True) + x.sum()
-
-
 case("double-backward-wrong", inputs=lambda: drawn((4, 3)), name="a hook")(Hooked(3, 2).double())
-case("needs-input-grad-wrong", "note double-backward-wrong", name="PyTorch's own checkpoint",
-     inputs=lambda: drawn((4, 3), dtype=torch.float32))(Reentrant(3, 2))  # fmt: skip
 case("gradient-none", inputs=lambda: drawn((4,), (4,)), faithful=False, name="a constant")(
     lambda p, z: (p * z.detach()).sum()
 )

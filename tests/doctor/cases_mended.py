@@ -200,3 +200,12 @@ class RoundingThatAddsUpIsNoClip(Function):
         for row in grad_output:
             total += row.to(torch.bfloat16)
         return grad_output, total.to(grad_output.dtype)
+
+
+def halved(grad):
+    return grad / 2
+
+
+HOOKED = torch.nn.Linear(3, 2).double()
+HOOKED.weight.register_hook(halved)
+case("scaled", "`weight`", inputs=lambda: drawn((4, 3)), name="a hook of a parameter")(HOOKED)
