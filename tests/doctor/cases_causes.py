@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from helpers.lessons.patients.numbers import ModuleWithTwoOutputs
-from helpers.lessons.patients.patient import Matmul, Square, draw, function, matrix, vector
+from helpers.lessons.patients.patient import draw, function, matrix, vector
 from tests.doctor.cases import Table, drawn
 
 case = CASES = Table()
@@ -173,14 +173,6 @@ wrong(
 )  # fmt: skip
 
 
-@case("transposed", inputs=lambda: (*draw((3, 4)), torch.eye(4).double() + 1))
-class TransposedThoughItsInputIsSymmetric(Matmul):
-    @staticmethod
-    def backward(ctx, grad_output):
-        grad_input, grad_weight = Matmul.backward(ctx, grad_output)
-        return grad_input, grad_weight.t()
-
-
 # --- through which output -------------------------------------------------------------------------
 
 
@@ -232,16 +224,6 @@ wrong(
     "some percent lost in float32", "low-precision", inputs=(torch.tensor([0.52, 1.27]),),
     forward=lambda x: x * x, backward=lambda g, x: g * 2 * ((x + 1e6) - 1e6),
 )  # fmt: skip
-
-
-class WrongInSingle(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output @ torch.eye(3) * x
-
-
-case("scaled", "note not-in-double", inputs=lambda: (torch.rand(2, 3) + 0.5,))(WrongInSingle)
 
 
 class OfFewDigits(Function):
