@@ -26,7 +26,7 @@ from ..report import Report, error
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
-SHOWN = 1.0  # after so many, it is said what is examined
+SHOWN = 4.0  # after so many, it is said what is examined
 QUICK = 400  # calls a second, counted: where there are fewer, nobody looks for the line to change
 OVER = "it used up its share of the seconds"
 NO_ELEMENTS = "no input that requires a gradient has elements"
