@@ -7,13 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
+from functools import cache
 from math import isnan, nan
-from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.compiler import find_compiler
+from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which nobody may write to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
@@ -32,31 +31,37 @@ def compile_library(source, language, doors="", calls=""):
     Lines are counted as in a cell that begins with `NAME = \"""`. Raises CompilerNotFoundError
     where there is no compiler.
     """
-    # On Windows a library cannot be deleted while it is open.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        text, library = Path(folder, "source"), Path(folder, "library.so")
-        text.write_text(
-            "#include <stddef.h>\n#include <stdint.h>\n"
-            f'#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}',
-            encoding="utf-8",
-        )
-        # C may pass `return 1;` in a void function, and C++, too, a missing return.
-        options = ["-O1", "-fPIC", "-shared", "-Werror=return-type", "-x", language]
-        if language == "c++":
-            options += ["-std=c++17"]
-        else:
-            options += ["-Werror=implicit-function-declaration", "-D_GNU_SOURCE"]
-        command = [*find_compiler(), *options, str(text), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True)
+    text = (
+        "#include <stddef.h>\n#include <stdint.h>\n"
+        f'#line 1 "cell"\n{source}\n#line 1 "doors"\n{doors}'
+    )
+    # C may pass `return 1;` in a void function, and C++, too, a missing return.
+    options = ["-O1", "-fPIC", "-shared", "-Werror=return-type", "-x", language]
+    if language == "c++":
+        options += ["-std=c++17"]
+    else:
+        options += ["-Werror=implicit-function-declaration", "-D_GNU_SOURCE"]
+    command = [*find_compiler(), *options]
+
+    def build(library):
+        whole = [*command, "-", "-o", library]
+        done = subprocess.run(whole, input=text, capture_output=True, encoding="utf-8")
         if done.returncode:
             raise NativeError(_first_error(done.stderr, calls))
-        try:
-            return ctypes.CDLL(str(library))
-        except OSError as error:
-            missing = re.search(r"undefined symbol: (\w+)", str(error))
-            if not missing:
-                raise
-            raise NativeError(f"it calls `{missing[1]}`, which is defined nowhere.") from None
+
+    key = [text, *command, compiler_version(tuple(find_compiler()))]
+    try:
+        return ctypes.CDLL(str(cached_file("attempt_*.so", key, build)))
+    except OSError as error:
+        missing = re.search(r"undefined symbol: (\w+)", str(error))
+        if not missing:
+            raise
+        raise NativeError(f"it calls `{missing[1]}`, which is defined nowhere.") from None
+
+
+@cache
+def compiler_version(compiler):
+    return subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
 
 
 def _first_error(text, calls):
@@ -113,7 +118,7 @@ def call(library, name, arguments, result, says=""):
                     f"for {element}, `{says}` reads `{key}` at an index past the end, or before "
                     "the start."
                 )
-        raise NativeError(f"`{says}` makes {element} nan. Does a pointer have another type?")
+        raise NativeError(f"`{says}` makes {element} nan.")
 
 
 def _run(function, arguments, result, says, fills=None):

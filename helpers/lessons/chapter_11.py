@@ -7,7 +7,6 @@ import textwrap
 import matplotlib.pyplot as plt
 import torch
 
-import contextlib
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 
 TOO_LARGE = {"OneInAMillion"}  # for gradcheck, and for the time that a reader waits
@@ -63,9 +62,8 @@ def jacobians(names):
 def totals():
     """Print how many the doctor and gradcheck find, so roughly that one more changes no word."""
     broken = [patient for patient in BROKEN if patient.name not in TOO_LARGE]
-    with contextlib.nullcontext():  # which nobody counts
-        missed = sum([f.code for f in p.examine().findings][:1] != [p.code] for p in broken)
-        accused = sum(not p.examine().ok for p in HEALTHY)
+    missed = sum([f.code for f in p.examine(lines=False).findings][:1] != [p.code] for p in broken)
+    accused = sum(not p.examine(lines=False).ok for p in HEALTHY)
     passed = sum(p.gradcheck() is None for p in broken)
     print(f"more than {len(broken) // 20 * 20} broken functions")
     print(f"    the doctor names: {f'all but {missed}' if missed else 'all'}")

@@ -9,14 +9,15 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.judging import difference, first_line, silently_wrong
+from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
+from helpers.lessons.net import Feed, caught, disturbed
 from helpers.lessons.requirements import at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
@@ -27,10 +28,16 @@ _source = cache(inspect.getsource)  # which parses the whole file each time
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` says why."""
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` says why.
+
+    It is true if the attempt is right.
+    """
 
     mark: str
     message: str
+
+    def __bool__(self):
+        return self.mark == RIGHT
 
 
 @dataclass(repr=False, kw_only=True)
@@ -44,10 +51,14 @@ class Exercise:
     wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    samples:     {where: inputs} on which it must do so; a verdict begins with `where`
-    order:       2 if there must be second derivatives; silently wrong they are never right
+    feeds:       what an answer may be fed, each a `Feed` from which the net makes inputs
+    called:      attempt -> the function that is like `like`, if not the attempt or its apply
+    order:       2 if there must be second derivatives, 3 if third; silently wrong they are never
+                 right
     faithful:    False if the gradient is not meant to be the derivative
-    properties:  what else must hold, in this order (see properties.py)
+    doctor:      False if the doctor, who looks for a Function, has nothing to say
+    kind:        properties that say whether it is an answer at all, before it is called
+    properties:  what else must hold, in this order (see requirements.py)
     needs:       a function that raises, and says what is missing, where attempts cannot be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there
@@ -62,9 +73,12 @@ class Exercise:
     stub: str | tuple[str, ...]
     wrong: Iterable[tuple[str, ...]] = ()
     like: Callable | None = None
-    samples: dict[str, list] = field(default_factory=dict)
+    feeds: tuple[Feed, ...] = ()
+    called: Callable | None = None
     order: int = 1
     faithful: bool = True
+    doctor: bool = True
+    kind: Iterable[Callable[[object], Iterable[str | None]]] = ()
     properties: Iterable[Callable[[object], Iterable[str | None]]] = ()
     needs: Callable = lambda: None
     success: str
@@ -153,29 +167,38 @@ class Exercise:
     def _sentences(self, attempt):
         """What is wrong, the coarsest first, and None for what is not."""
         yield _misfit(attempt, self.reference)
+        for has in self.kind:
+            yield from has(attempt)
         function = attempt.apply if _is_function_class(attempt) else attempt
-        yield self._unlike(function, difference, self.order, self.faithful)
+        function = self.called(attempt) if self.called else function
+        how = {"order": min(self.order, 2), "faithful": self.faithful}
+        explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
+        for feed in self.feeds if self.doctor else ():
+            yield _unlike(explained, feed)
+        for feed in self.feeds:
+            compared = partial(unlike, faithful=self.faithful)
+            yield from caught(compared, function, self.like, feed, self.doctor and explained)
+            yield from disturbed(function, self.like, feed)
         for has in self.properties:
             yield from has(attempt)
-        if self.order == 1:
-            yield self._unlike(function, silently_wrong)
+        for feed in self.feeds:
+            compared = partial(silently_wrong, order=self.order)
+            yield from caught(compared, function, self.like, feed)
 
-    def _unlike(self, function, compared, *how):
-        """How `function` differs from `like`, and where, unless it is the same for all samples."""
-        for where, inputs in self.samples.items():
-            wrong = compared(function, self.like, inputs, *how)
-            if wrong:
-                others = (other for name, other in self.samples.items() if name != where)
-                same = (compared(function, self.like, other, *how) == wrong for other in others)
-                return wrong if all(same) else at(where, wrong)
-        return None
+
+def _unlike(explained, feed):
+    """What is wrong in the plain case, and where if it is not the same everywhere."""
+    (where, inputs), *others = feed.plain()
+    wrong = explained(inputs)
+    everywhere = wrong and all(explained(other) == wrong for _, other in others[:1])
+    return wrong if everywhere else at(where, wrong)
 
 
 def exercises():
     """The exercises of the course, in its order."""
     for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
-        yield from (value for value in vars(module).values() if isinstance(value, Exercise))
+        yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
 
 
 def exercise(number):

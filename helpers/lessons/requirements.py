@@ -5,9 +5,12 @@ what is right. A check ends at the first sentence, so that what comes later may 
 before.
 """
 
+import tracemalloc
+
 import torch
 from torch.utils._pytree import tree_leaves
 
+from helpers.lessons.memory import Alive
 from helpers.lessons.verdicts import as_tuple, copies
 
 
@@ -16,30 +19,16 @@ def random(*shape, dtype=torch.float64, seed=0):
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-def of_shapes(*shapes, says="with an input of shape"):
-    """Samples of one random tensor each, under the names that a verdict begins with."""
-    return {f"{says} {shape}": [random(*shape)] for shape in shapes}
+def with_zeros(*shape, **options):
+    """The same, every seventh element being 0: where a kernel may divide, or skip."""
+    numbers = random(*shape, **options)
+    numbers.flatten()[3::7] = 0
+    return numbers
 
 
 def at(where, sentence):
     """The sentence, and where it is true; None if there is nothing to say."""
     return f"{where}: {sentence}" if where and sentence else sentence
-
-
-def calls_apart(answer, first, second, says):
-    """The gradient of a call with the inputs `first` must survive a call with `second`."""
-
-    def gradient(apply):
-        leaves = copies(first)
-        outputs = as_tuple(apply(*leaves))
-        apply(*copies(second))
-        return torch.autograd.grad(sum(output.sum() for output in outputs), leaves[0])[0]
-
-    def sentences(attempt):
-        if not torch.allclose(gradient(attempt.apply), gradient(answer.apply)):
-            yield says
-
-    return sentences
 
 
 def instances_apart(first, second, x, says):
@@ -61,10 +50,38 @@ def instances_apart(first, second, x, says):
 
 
 def saved_by(apply, *inputs):
-    """What a call hands to `save_for_backward`, and its outputs."""
-    kept = []
+    """What a call hands to `save_for_backward`, its inputs, and its outputs."""
+    kept, leaves = [], copies(inputs)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        return kept, as_tuple(apply(*copies(inputs)))
+        outputs = as_tuple(apply(*leaves))
+    return kept, leaves, outputs
+
+
+def bytes_hidden(apply, *inputs):
+    """What stays alive after a call, besides its inputs and outputs: tensors, arrays, lists."""
+    leaves = copies(inputs)
+    with Alive():
+        apply(*leaves)  # what the first call imports and caches does not count
+    return min(_bytes_hidden(apply, leaves) for _ in range(2))
+
+
+def _bytes_hidden(apply, leaves):
+    started = not tracemalloc.is_tracing()
+    if started:
+        tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        with Alive() as alive:
+            outputs = as_tuple(apply(*leaves))
+        of_python = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if started:
+            tracemalloc.stop()
+    theirs = {y.untyped_storage()._cdata: y.untyped_storage().nbytes() for y in outputs}
+    for x in leaves:
+        if isinstance(x, torch.Tensor):
+            theirs.pop(x.untyped_storage()._cdata, None)
+    return alive.now - sum(theirs.values()) + of_python
 
 
 def no_tensor_on_ctx(*inputs):
@@ -83,14 +100,52 @@ def no_tensor_on_ctx(*inputs):
     return sentences
 
 
-def gradients_fit(names, samples):
+def keeps_only(what, *inputs):
+    """For backward nothing is kept but an input or an output itself, as `what` names them.
+
+    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and masks.
+    inputs: of a call, large ones.
+    """
+
+    def sentences(attempt):
+        kept, leaves, outputs = saved_by(attempt.apply, *inputs)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for tensor in kept:
+            of = next((name for name, others in (("input", tensors), ("output", outputs))
+                       if any(_shares(tensor, other) for other in others)), None)  # fmt: skip
+            if of and of not in what:
+                alone = len(kept) == 1 and ", not the output" or " as well"
+                yield f"`save_for_backward` got the {of}{alone}."
+            if of or "positions" in what and not tensor.is_floating_point():
+                continue
+            for name, others in (("input", tensors), ("output", outputs)):
+                if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
+                    yield f"`save_for_backward` got a copy of the {name}, which takes more memory."
+            yield "`save_for_backward` got a tensor that is neither an input nor an output."
+        yield from no_tensor_on_ctx(*inputs)(attempt)
+        elements = max(tensor.numel() for tensor in tensors)
+        hidden = bytes_hidden(attempt.apply, *inputs)
+        if hidden > elements / 2:
+            yield (
+                f"besides inputs and outputs, {hidden:,} bytes stay alive for "
+                f"backward, where there are {elements:,} elements."
+            )
+
+    return sentences
+
+
+def _shares(one, other):
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def gradients_fit(names, feed):
     """Backward itself gives each gradient the shape of its input, before the engine makes it fit.
 
     names: of the inputs, as a learner knows them.
     """
 
     def sentences(attempt):
-        for where, inputs in samples.items():
+        for where, inputs in feed.shaped():
             leaves = copies(inputs)
             output = attempt.apply(*leaves)
             with torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
-VERIFIED_WITH = "2.13.0"
+VERIFIED_WITH = "2.15.0"
 
 
 def report():

@@ -8,6 +8,8 @@ no second evaluation in `backward`, and no hold on the input.
 Source: the pattern is `Exp` of the PyTorch notes,
 https://docs.pytorch.org/docs/2.13/autograd.html#torch.autograd.Function
 
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+
 >>> import torch
 >>> x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
 >>> y = exp(x)

@@ -15,6 +15,8 @@ fixed points: lambda z, x: (z + f(z, x)) / 2.
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
+Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`.
+
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
 >>> root = fixed_point(lambda z, a: (z + a / z) / 2, torch.ones_like(a), a)

@@ -8,6 +8,8 @@ domains apart and the features to hide them, in one backward pass.
 Source: Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation (ICML 2015),
 https://arxiv.org/abs/1409.7495
 
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+
 >>> import torch
 >>> x = torch.ones(2, requires_grad=True)
 >>> gradient_reversal(x, scale=0.5).sum().backward()
@@ -44,6 +46,14 @@ class GradientReversal(torch.autograd.Function):
             return tangent * -ctx.scale
 
 
+def _constant(tensor):
+    """Its numbers without their history. `run_decompositions` makes an alias of each `detach`."""
+    if tensor.is_complex():
+        return torch.view_as_complex(_constant(torch.view_as_real(tensor.resolve_conj())))
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.view(bits).view(tensor.dtype)
+
+
 def gradient_reversal(input, scale=1.0):
     """`input`, unchanged, whose gradient is multiplied by `-scale`.
 
@@ -54,8 +64,8 @@ def gradient_reversal(input, scale=1.0):
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it should.
     Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
     alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
-    and in a program from `torch.export`, trained further. Compiled or exported, the slope at an
-    infinite or nan number is 0, and not `-scale`.
+    and in a program from `torch.export`, decomposed or not, trained further. Compiled or exported,
+    the slope at an infinite or nan number is 0, and not `-scale`.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):
@@ -70,8 +80,8 @@ def gradient_reversal(input, scale=1.0):
         # A Function would be refused for its jvp, or its backward dropped in favour of forward's
         # own derivative. These operations hold it: `zero` is 0, and its slope is 1.
         finite = input.where(input.isfinite(), 0)  # for inf - inf is nan
-        zero = finite - finite.detach()
-        return input.detach() - scale * zero
+        zero = finite - _constant(finite)
+        return _constant(input) - scale * zero
     return GradientReversal.apply(input, scale)
 
 

@@ -6,6 +6,8 @@ the code says `torch.autograd.Function` or `autograd.Variable` in full, write `F
 no tensors, a call ran `forward(self, ...)`, and `backward(self, ...)` found in `self` what forward
 had left there. Both worked on plain tensors, whose use is not recorded.
 
+Needs torch 2.10 or later.
+
 >>> import torch
 >>> class Power(Function):
 ...     def __init__(self, exponent):

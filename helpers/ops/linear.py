@@ -8,6 +8,8 @@ r"""y = x Wᵀ + b with its three matrix gradients written out.
 Source: `LinearFunction` of the PyTorch notes on extending,
 https://docs.pytorch.org/docs/2.13/notes/extending.html
 
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+
 >>> import torch
 >>> x, weight, bias = torch.ones(4, 3), torch.ones(2, 3), torch.zeros(2, requires_grad=True)
 >>> y = linear(x, weight, bias)
@@ -65,9 +67,10 @@ class LinearFunction(torch.autograd.Function):
 def linear(input, weight, bias=None):
     """`input @ weight.T + bias`, a drop-in for `torch.nn.functional.linear`.
 
-    input: (..., in_features); weight: (out_features, in_features); bias: (out_features) or None.
+    input: (..., in_features); weight: (out_features, in_features), or (in_features) for one feature
+    without a dimension; bias: (out_features), None, or of any shape that broadcasts to the result.
     All of one floating-point dtype and on one device; under autocast they are cast as
-    PyTorch's own linear casts them. Returns (..., out_features).
+    PyTorch's own linear casts them. Returns (..., out_features), or (...).
 
     Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
     `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
@@ -85,23 +88,23 @@ def linear(input, weight, bias=None):
             raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
         if tensor.device != input.device:
             raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
-    if weight.dim() != 2:
+    if weight.dim() not in (1, 2):
         raise ValueError(
-            f"weight must have shape (out_features, in_features), got {tuple(weight.shape)}"
+            "weight must have shape (out_features, in_features) or (in_features,), "
+            f"got {tuple(weight.shape)}"
         )
-    out_features, in_features = weight.shape
+    in_features = weight.shape[-1]
     if input.dim() == 0 or input.shape[-1] != in_features:
         raise ValueError(
             f"input must have shape (..., {in_features}) to fit weight {tuple(weight.shape)}, "
             f"got {tuple(input.shape)}"
         )
-    if bias is not None and bias.shape != (out_features,):
-        raise ValueError(
-            f"bias must have shape ({out_features},) to fit weight {tuple(weight.shape)}, "
-            f"got {tuple(bias.shape)}"
-        )
+    shape = *input.shape[:-1], *weight.shape[:-1]
+    own = bias is None or (weight.dim() == 2 and bias.shape == shape[-1:])  # of the features alone
+    if not own and not _broadcasts(bias.shape, shape):
+        raise ValueError(f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}")
     device_type = input.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    if not input.is_meta and torch.is_autocast_enabled(device_type):  # "meta" has no autocast
         # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
         dtype = torch.get_autocast_dtype(device_type)
         tensors = {
@@ -114,11 +117,16 @@ def linear(input, weight, bias=None):
     # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input features.
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
     weight, bias = tensors["weight"], tensors.get("bias")
-    if torch.compiler.is_compiling():  # which takes no Function with a jvp
-        output = LinearFunction.forward(rows, weight, bias)
-    else:
-        output = LinearFunction.apply(rows, weight, bias)
-    return output.reshape(*input.shape[:-1], out_features)
+    weight = weight if weight.dim() == 2 else weight[None]
+    # A compiler takes no Function with a jvp.
+    call = LinearFunction.forward if torch.compiler.is_compiling() else LinearFunction.apply
+    output = call(rows, weight, bias if own else None).reshape(shape)
+    return output if own else output + bias
+
+
+def _broadcasts(small, large):
+    pairs = zip(small[::-1], large[::-1], strict=False)
+    return len(small) <= len(large) and all(size in (1, whole) for size, whole in pairs)
 
 
 class Linear(torch.nn.Module):

@@ -1,16 +1,19 @@
 r"""Cross-entropy of a linear layer whose logits never exist whole.
 
     z = x Wᵀ + b                                  (N, V), made for a few rows at a time
-    loss of a row = log(sum of exp(z)) - q · z    q: 1 at the target, or smoothed
-    dz = share · (softmax(z) - q)                 share: dL/d(loss of the row), 0 where ignored
+    loss of a row = Σ q · (log Σ exp(z) - z)      q: 1 at the target, or smoothed, or given
+    dz = share · (Σ q · softmax(z) - q)           share: dL/d(loss of the row), 0 where ignored
     dx = dz · W        dW = dzᵀ · x        db = sum of dz over N
 
 Under a sum or a mean all rows have one share. So the gradients are made in forward, while the
 logits of the rows are there, and backward only multiplies them by a number.
 
-Source: Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models (what the logits cost),
-https://arxiv.org/abs/2411.09009; Hsu et al., Liger Kernel (chunks of rows, gradients in forward),
+Source: Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models (what logits cost),
+https://arxiv.org/abs/2411.09009; Hsu et al., Liger Kernel (chunks, gradients in forward),
 https://arxiv.org/abs/2410.10989
+
+Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`, and the forward
+mode's `_set_fwd_grad_enabled`.
 
 >>> import torch
 >>> x, weight = torch.zeros(6, 3), torch.ones(4, 3, requires_grad=True)
@@ -25,18 +28,19 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
-NAMESPACE = "extending_pytorch"
-LAYER = "Tensor input, Tensor weight, Tensor? bias, Tensor target"
-READY = "Tensor? ready_x, Tensor? ready_w, Tensor? ready_b"
-OPTIONS = "bool[3] wanted, SymInt chunk_size, SymInt ignore_index, float label_smoothing"
+NAMESPACE, NAME = "extending_pytorch", "linear_cross_entropy"
+SCHEMA = (
+    "(Tensor input, Tensor linear_weight, Tensor? linear_bias, Tensor target, Tensor? weight,"
+    " Tensor? grad, bool reduce, bool[3] wanted, SymInt chunk_size, SymInt ignore_index,"
+    " float label_smoothing, float z_loss, float softcap) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 INTS = (int, torch.SymInt)
 
 
-def _ops():
-    return getattr(torch.ops, NAMESPACE)
+def _op():
+    return getattr(getattr(torch.ops, NAMESPACE), NAME)
 
 
 def _wide(tensor):
@@ -47,76 +51,79 @@ def _where(wanted, items):
     return [item if want else None for want, item in zip(wanted, items, strict=True)]
 
 
-# Kernels. `sweep` goes through the chunks; for fake tensors it does nothing. No `len`: of a fake
-# tensor it would be a number, and a compiler would compile again for the next one.
+# The operator: losses or their sum, and the gradients that are wanted, of grad · losses.
 
 
-def _loss(sweep, input, weight, bias, target, reduce, wanted, *options):
-    """The losses or their sum, and the gradients of the sum that are wanted; float32 at least."""
-    losses = input.new_zeros(input.shape[0], dtype=_wide(input))
-    grads = _zeros(input, weight, wanted)
-    share = torch.ones_like(losses)
-    sweep(losses, share, input, weight, bias, target, _where(wanted, grads), *options)
+def _run(sweep, input, linear_weight, bias, target, weight, grad, reduce, wanted, *options):
+    """`sweep` goes through the chunks; not for fake tensors, of which `len` is no symbol."""
+    shapes, wide = (input.shape, linear_weight.shape, linear_weight.shape[:1]), _wide(input)
+    losses = input.new_zeros(input.shape[:1], dtype=wide)
+    shapes = [s if want else 0 for s, want in zip(shapes, wanted, strict=True)]  # none returns None
+    grads = [input.new_zeros(shape, dtype=wide) for shape in shapes]
+    share = torch.ones_like(losses) if grad is None else grad.expand(losses.shape)
+    layer = input, linear_weight, bias, target, weight
+    sweep(losses, share, _where(wanted, grads), *layer, *options)
+    if input.dtype != torch.float16:  # whose range is too small for a sum over all rows
+        grads = [g.to(input.dtype) for g in grads]
     return losses.sum() if reduce else losses, *grads
 
 
-def _loss_backward(
-    sweep, grad, input, weight, bias, target, ready_x, ready_w, ready_b, wanted, *options
-):
-    """The gradients that are wanted. For a sum `grad` is one number, else one for each row."""
-    grads = _where(wanted, (ready_x, ready_w, ready_b))
-    if any(want and ready is None for want, ready in zip(wanted, grads, strict=True)):
-        grads = _zeros(input, weight, wanted)
-        share = grad if grad.dim() else torch.ones_like(grad).expand(input.shape[0])
-        sweep(None, share, input, weight, bias, target, _where(wanted, grads), *options)
-    if grad.dim() == 0:
-        grads = [grad.new_empty(0) if g is None else g * grad for g in grads]
-    return tuple(g.to(input.dtype) for g in grads)
-
-
-def _zeros(input, weight, wanted):
-    """Three sums to add to; without elements where not wanted, as an operator returns no None."""
-    shapes = input.shape, weight.shape, weight.shape[:1]
-    return [
-        input.new_zeros(shape if want else 0, dtype=_wide(input))
-        for shape, want in zip(shapes, wanted, strict=True)
-    ]
-
-
-def _sweep(losses, share, input, weight, bias, target, grads, chunk_size, ignore_index, smoothing):
-    """Fill `losses` and `grads`, where they are not None; `share` is that of each row in dL."""
-    if losses is not None and target.device.type == "cpu":  # elsewhere it would mean waiting
-        wrong = target[(target != ignore_index) & ((target < 0) | (target >= len(weight)))]
+def _sweep(
+    losses, share, grads, input, linear_weight, bias, target, weight, chunk_size, ignore_index,
+    smoothing, z_loss, softcap,
+):  # fmt: skip
+    """Fill `losses`, and `grads` where they are not None; `share` is that of each row in dL."""
+    classes, indices = len(linear_weight), not target.is_floating_point()
+    if indices and target.device.type == "cpu":  # elsewhere it would mean waiting
+        wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
         if len(wrong):
-            raise ValueError(
-                f"target must be from 0 to {len(weight) - 1}, or ignore_index {ignore_index}, "
-                f"got {wrong[0].item()}"
-            )
+            known = f"from 0 to {classes - 1}, or ignore_index {ignore_index}"
+            raise ValueError(f"target must be {known}, got {wrong[0].item()}")
     grad_x, grad_w, grad_b = grads
+    weight = share.new_ones(1) if weight is None else weight.to(share.dtype)
+    rest = (smoothing / classes * weight).expand(classes)  # of q, for every row
     for start in range(0, len(input), chunk_size):
-        z = dz = None  # the logits of the last chunk go before those of the next are made
+        z = dz = q = slope = None  # the logits of the last chunk go before those of the next
         rows = slice(start, start + chunk_size)
-        ignored = target[rows, None] == ignore_index
-        at = target[rows, None].masked_fill(ignored, 0)
-        z = F.linear(input[rows], weight, bias)
+        z = F.linear(input[rows], linear_weight, bias)
         z = z.to(_wide(z))
-        z -= z.amax(1, keepdim=True)
-        if losses is not None:
-            expected = (1 - smoothing) * z.gather(1, at)
+        if softcap:
+            z = z.div_(softcap).tanh_()
+            slope = 1 - z.square()
+            z *= softcap
+        top = z.amax(1, keepdim=True)
+        z -= top
+        of_row = share[rows, None]
+        if indices:
+            ignored = target[rows, None] == ignore_index
+            at = target[rows, None].masked_fill(ignored, 0)
+            of_row = of_row.masked_fill(ignored, 0)
+            at_target = (1 - smoothing) * weight.expand(classes)[at]
+            of_all, expected = at_target + rest.sum(), at_target * z.gather(1, at)
             if smoothing:
-                expected += smoothing * z.mean(1, keepdim=True)
+                expected += (z @ rest)[:, None]
+        else:
+            q = target[rows].to(z.dtype) * (1 - smoothing) * weight + rest
+            of_all, expected = q.sum(1, keepdim=True), (q * z).sum(1, keepdim=True)
         total = z.exp_().sum(1, keepdim=True)
-        if losses is not None:
-            losses[rows] = (total.log() - expected).masked_fill(ignored, 0).squeeze(1)
+        loss = of_all * total.log() - expected
+        if z_loss:
+            of_all = of_all + 2 * z_loss * (log_sum := total.log() + top)
+            loss += z_loss * log_sum.square()
+        losses[rows] = (loss.masked_fill(ignored, 0) if indices else loss).squeeze(1)
         if grad_x is grad_w is grad_b is None:
             continue
-        of_row = share[rows, None].masked_fill(ignored, 0)
-        dz = z.mul_(of_row / total)
-        if smoothing:
-            dz -= of_row * (smoothing / len(weight))
-        dz.scatter_add_(1, at, of_row * (smoothing - 1))
+        dz = z.mul_(of_row * of_all / total)
+        if not indices:
+            dz -= of_row * q
+        else:
+            dz.scatter_add_(1, at, -of_row * at_target)
+            if smoothing:
+                dz -= of_row * rest
+        if softcap:
+            dz *= slope
         if grad_x is not None:
-            grad_x[rows] = dz.to(weight.dtype) @ weight
+            grad_x[rows] = dz.to(linear_weight.dtype) @ linear_weight
         if grad_w is not None and input.dtype == torch.bfloat16:
             grad_w += dz.to(input.dtype).t() @ input[rows]
         elif grad_w is not None:  # in float16 the sum over a chunk could overflow
@@ -125,270 +132,247 @@ def _sweep(losses, share, input, weight, bias, target, grads, chunk_size, ignore
             grad_b += dz.sum(0)
 
 
-# Autograd
+# Derivatives
 
 
-class _Operator(torch.autograd.Function):
-    """What both operators need to be differentiated.
+def _plain(x, w, b, target, weight, options):
+    """The losses in PyTorch's operations, all logits at once."""
+    ignore_index, smoothing, z_loss, softcap = options
+    wide, indices = _wide(x), not target.is_floating_point()
+    z = F.linear(*(t if t is None else t.to(wide) for t in (x, w, b)))
+    if softcap:
+        z = softcap * torch.tanh(z / softcap)
+    weight = weight if weight is None else weight.to(wide)
+    options = {"reduction": "none", "label_smoothing": smoothing}
+    if not indices:
+        losses = F.cross_entropy(z, target.to(wide), weight, **options)
+    else:
+        losses = F.cross_entropy(z, target, weight, ignore_index=ignore_index, **options)
+    if z_loss:
+        square = z_loss * torch.logsumexp(z, 1).square()
+        losses = losses + (square.masked_fill(target == ignore_index, 0) if indices else square)
+    return losses
 
-    `torch.library.register_autograd` would write such classes, but on torch 2.13.0 they raise
-    under `torch.func.grad`, and forward mode gets zeros without a word.
+
+def _second(grad, layer, along, chunk_size, *options):
+    """How losses, and gradients of grad · losses, change along (dx, dw, db); each may be None.
+
+    Second derivatives are symmetric, so these are the gradients of the product of the gradients
+    and that direction. Of PyTorch's own operations, so that there are derivatives of every order.
     """
-
-    @classmethod
-    def apply(cls, *args):
-        # The dispatcher comes here once for each level of torch.func. Function.apply would start
-        # with the outermost again, so this is the apply of its base class.
-        with enable_single_level_autograd_function():
-            modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-            return super(torch.autograd.Function, cls).apply(modes, *args)
-
-
-def _forward(ctx, modes, operator, tensors, *args):
-    *_, ctx.wanted, chunk_size, ignore_index, smoothing = args
-    ctx.modes, ctx.options = modes, (chunk_size, ignore_index, smoothing)
-    ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
-    ctx.set_materialize_grads(False)
-    # Both modes are off inside forward, but the levels below may want to record, too.
-    with (
-        torch.set_grad_enabled(modes[0]),
-        _set_fwd_grad_enabled(modes[1]),
-        torch._C._AutoDispatchBelowAutograd(),
-    ):
-        return operator(*tensors, *args)
-
-
-def _primals(ctx):
-    return [t if t is None else unpack_dual(t, level=0).primal for t in ctx.saved_tensors]
-
-
-class _Loss(_Operator):
-    @staticmethod
-    def forward(ctx, modes, input, weight, bias, target, *args):
-        operator, layer = _ops().linear_cross_entropy, (input, weight, bias, target)
-        loss, *grads = _forward(ctx, modes, operator, layer, *args)
-        ctx.reduce, ctx.ready = args[0], _where(ctx.wanted, grads)
-        ctx.mark_non_differentiable(*grads)
-        return loss, *grads
-
-    @staticmethod
-    def backward(ctx, grad, *_):
-        layer, needed, ready = ctx.saved_tensors, ctx.needs_input_grad[1:4], ctx.ready
-        if grad is None:
-            return (None,) * 10
-        missing = any(n and r is None for n, r in zip(needed, ready, strict=True))
-        # A compiler's tensors are of a class of their own; a transform's have keys of their own.
-        keys, plain = torch._C._dispatch_keys, type(grad) is torch.Tensor
-        plain = plain and all(r is None or keys(r) == keys(grad) for r in ready)
-        if torch.is_grad_enabled() or missing or not plain:
-            grads = _ops().linear_cross_entropy_backward(grad, *layer, *ready, needed, *ctx.options)
-        else:
-            # They are multiplied in place and given away, so that there never is a second set.
-            # Who comes again (retain_graph=True) has them made again.
-            ctx.ready = [None] * 3
-            grads = [r if r is None else r.mul_(grad).to(layer[0].dtype) for r in ready]
-        return None, *_where(needed, grads), *[None] * 6
-
-    @staticmethod
-    def jvp(ctx, _, *tangents):
-        with _set_fwd_grad_enabled(ctx.modes[1]):
-            slopes, *_ = _second(None, *_primals(ctx), *tangents[:3], *ctx.options)
-            return slopes.sum() if ctx.reduce else slopes, None, None, None
-
-
-class _LossBackward(_Operator):
-    @staticmethod
-    def forward(ctx, modes, grad, input, weight, bias, target, *args):
-        operator, tensors = (
-            _ops().linear_cross_entropy_backward,
-            (grad, input, weight, bias, target),
-        )
-        grads = _forward(ctx, modes, operator, tensors, *args)
-        ctx.mark_non_differentiable(*[g for g, w in zip(grads, ctx.wanted, strict=True) if not w])
-        return grads
-
-    @staticmethod
-    def backward(ctx, *along):
-        # Second derivatives are symmetric: what flows back is a slope in the direction of `along`.
-        slopes, *grads = _second(*ctx.saved_tensors, *along, *ctx.options)
-        # Where `grad` is one number for all rows, autograd adds up the slopes.
-        return None, slopes, *_where(ctx.needs_input_grad[2:5], grads), *[None] * 8
-
-    @staticmethod
-    def jvp(ctx, _, grad_tangent, *tangents):
-        with _set_fwd_grad_enabled(ctx.modes[1]):
-            grad, *layer = _primals(ctx)
-            _, *slopes = _second(grad, *layer, *tangents[:3], *ctx.options)
-            if grad_tangent is not None:
-                more = _ops().linear_cross_entropy_backward(
-                    grad_tangent, *layer, None, None, None, (True,) * 3, *ctx.options
-                )
-                slopes = [slope + m for slope, m in zip(slopes, more, strict=True)]
-            return tuple(_where(ctx.wanted, slopes))
-
-
-def _second(grad, input, weight, bias, target, dx, dw, db, chunk_size, ignore_index, smoothing):
-    """How losses and gradients change along (dx, dw, db), each of which may be None.
-
-    The slope of each loss and, unless `grad` is None, of the three gradients; in plain operations,
-    so that there are derivatives of every order.
-    """
-    wide, tensors = _wide(input), (input, weight, bias, dx, dw, db)
-    x, w, b, dx, dw, db = [t if t is None else t.to(wide) for t in tensors]
-    dx, dw = torch.zeros_like(x) if dx is None else dx, torch.zeros_like(w) if dw is None else dw
-    grads_x, grad_w, grad_b = [], torch.zeros_like(w), w.new_zeros(len(w))
-    share = None if grad is None else grad.expand(len(x))
-    slopes = []
-    for start in range(0, max(len(x), 1), chunk_size):
+    x, w, b, target, weight = layer
+    wide, dtype = _wide(x), x.dtype
+    x, *others = (t.to(wide) for t in (x, w, w.new_zeros(w.shape[:1]) if b is None else b))
+    dx, *along = (
+        torch.zeros_like(t) if d is None else d.to(wide)
+        for t, d in zip((x, *others), along, strict=True)
+    )
+    share = (x.new_ones(()) if grad is None else grad).expand(target.shape[:1])
+    slopes, grads, sums = [], [], [torch.zeros_like(t) for t in others]
+    for start in range(0, max(target.shape[0], 1), chunk_size):
         rows = slice(start, start + chunk_size)
-        ignored = target[rows, None] == ignore_index
-        at = target[rows, None].masked_fill(ignored, 0)
-        p = torch.softmax(F.linear(x[rows], w, b), 1)
-        at_target = torch.full_like(at, smoothing - 1, dtype=wide)
-        dz = (p - smoothing / len(w)).scatter_add(1, at, at_target).masked_fill(ignored, 0)
-        step = dx[rows] @ w.t() + F.linear(x[rows], dw, db)  # of the logits
-        slopes.append((dz * step).sum(1))
-        if grad is None:
-            continue
-        ddz = (p * (step - (p * step).sum(1, keepdim=True))).masked_fill(ignored, 0)
-        dz, ddz = share[rows, None] * dz, share[rows, None] * ddz
-        grads_x.append(ddz @ w + dz @ dw)
-        grad_w = grad_w + ddz.t() @ x[rows] + dz.t() @ dx[rows]
-        grad_b = grad_b + ddz.sum(0)
-    if grad is None:
-        return (torch.cat(slopes),)
-    grads = torch.cat(grads_x), grad_w, grad_b
-    return torch.cat(slopes), *[g.to(input.dtype) for g in grads]
+
+        def gradients(share, *tensors, rows=rows):
+            losses = partial(_plain, target=target[rows], weight=weight, options=options)
+            return torch.func.vjp(losses, *tensors)[1](share)
+
+        _, pull_back = torch.func.vjp(gradients, share[rows], x[rows], *others)
+        slope, grad, *more = pull_back((dx[rows], *along))
+        slopes, grads = [*slopes, slope], [*grads, grad]
+        sums = [a + b for a, b in zip(sums, more, strict=True)]
+    return torch.cat(slopes), *(g.to(dtype) for g in (torch.cat(grads), *sums))
 
 
-# Registration
+class LinearCrossEntropy(torch.autograd.Function):
+    """The operator, differentiable in all that it returns: loss, and gradients of grad · losses.
+
+    These are made in forward, and have a history, since they are outputs. So backward may multiply
+    them, or call this again for another `grad`, and is differentiable either way.
+    """
+
+    @staticmethod
+    def forward(*args):
+        return _op()(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *layer, grad, ctx.reduce, ctx.wanted = inputs[:8]
+        ctx.options = inputs[8:]
+        ctx.save_for_backward(*layer, grad, *_where(ctx.wanted, output[1:]))
+        ctx.save_for_forward(*layer, grad)
+        pairs = zip(output[1:], ctx.wanted, strict=True)
+        ctx.mark_non_differentiable(*[g for g, want in pairs if not want])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, grad_loss, *along):
+        layer, grad, *made = ctx.saved_tensors[:5], *ctx.saved_tensors[5:]
+        grads, needed, slopes = [None] * 3, ctx.needs_input_grad[:3], None
+        if grad_loss is not None:
+            if not ctx.reduce or any(n and g is None for n, g in zip(needed, made, strict=True)):
+                again = *layer, grad_loss, False, needed, *ctx.options
+                _, *grads = LinearCrossEntropy.apply(*again)
+            else:
+                grads = [g if g is None else g * grad_loss for g in made]
+        if any(d is not None for d in along):
+            slopes, *more = _second(grad, layer, along, *ctx.options)
+            slopes = None if grad is None else slopes if grad.dim() else slopes.sum()
+            grads = [m if g is None else g + m for g, m in zip(grads, more, strict=True)]
+        return *_where(needed, grads), None, None, slopes, *[None] * 7
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            *layer, grad = (t if t is None else unpack_dual(t).primal for t in ctx.saved_tensors)
+            slopes, *more = _second(grad, layer, tangents[:3], *ctx.options)
+            if tangents[5] is not None:
+                again = *layer, tangents[5], False, (True,) * 3, *ctx.options
+                _, *of_grad = LinearCrossEntropy.apply(*again)
+                more = [m + g for m, g in zip(more, of_grad, strict=True)]
+            return slopes.sum() if ctx.reduce else slopes, *_where(ctx.wanted, more)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        # One after the other, since the logits of a batch of chunks would be large.
+        def sample(index, a, dim):
+            if dim is None or not isinstance(a, torch.Tensor):
+                return a
+            return a.select(dim, index) if info.batch_size else a.new_zeros(a.sum(dim).shape)
+
+        results = [
+            LinearCrossEntropy.apply(*map(partial(sample, index), args, in_dims))
+            for index in range(max(info.batch_size, 1))
+        ]
+        stacked = tuple(torch.stack(r)[: info.batch_size] for r in zip(*results, strict=True))
+        return stacked, (0,) * len(stacked)
 
 
-def _one_by_one(operator):
-    # The logits of a batch of chunks would be as large as what the chunks avoid.
-    def rule(info, in_dims, *args):
-        results = []
-        for index in range(info.batch_size):
-            pairs = zip(args, in_dims, strict=True)
-            sample = [a.select(dim, index) if isinstance(dim, int) else a for a, dim in pairs]
-            results.append(operator(*sample))
-        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
-
-    return rule
-
-
-def _register(name, schema, kernel, function):
-    qualified = f"{NAMESPACE}::{name}"
-    torch.library.define(qualified, schema)
-    torch.library.impl(qualified, "default", partial(kernel, _sweep))
-    torch.library.register_fake(qualified, partial(kernel, lambda *args: None))
-    torch.library.impl(qualified, "Autograd", function.apply)
-    torch.library.register_vmap(qualified, _one_by_one(getattr(_ops(), name)))
-
-
-# Two copies of this file in one process share the operators of the first one.
-if not hasattr(_ops(), "linear_cross_entropy"):
-    schema = f"({LAYER}, bool reduce, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
-    _register("linear_cross_entropy", schema, _loss, _Loss)
-    schema = f"(Tensor grad, {LAYER}, {READY}, {OPTIONS}) -> (Tensor, Tensor, Tensor)"
-    _register("linear_cross_entropy_backward", schema, _loss_backward, _LossBackward)
+# Two copies of this file in one process share the operator of the first one.
+if not hasattr(getattr(torch.ops, NAMESPACE), NAME):
+    qualified = f"{NAMESPACE}::{NAME}"
+    torch.library.define(qualified, SCHEMA)
+    torch.library.impl(qualified, "default", partial(_run, _sweep))
+    torch.library.register_fake(qualified, partial(_run, lambda *args: None))
+    torch.library.register_autograd(
+        qualified, LinearCrossEntropy.backward, setup_context=LinearCrossEntropy.setup_context
+    )
 
 
 def linear_cross_entropy(
     input,
-    weight,
+    linear_weight,
     target,
-    bias=None,
     *,
-    ignore_index=-100,
+    linear_bias=None,
+    weight=None,
     reduction="mean",
+    ignore_index=-100,
     label_smoothing=0.0,
+    z_loss=0.0,
+    softcap=0.0,
     chunk_size=None,
 ):
-    """`F.cross_entropy(F.linear(input, weight, bias), target)`, without the logits in memory.
+    """`F.cross_entropy(F.linear(input, linear_weight, linear_bias), target, weight)`, without the
+    logits in memory. The names are those of `F.linear_cross_entropy`.
 
-    input: (..., D); weight: (V, D); bias: (V) or None; all of one floating-point dtype.
-    target: (...), int64: for each row of D features a class from 0 to V - 1, or `ignore_index`.
-    reduction: "mean" over the rows that are not ignored (nan with a gradient of 0 if all are),
-        "sum", or "none": one loss for each row, in the shape of `target`.
+    input: (..., D); linear_weight: (V, D); linear_bias: (V) or None; of one floating-point dtype.
+    target: (...), int64: for each row of D features a class from 0 to V - 1, or `ignore_index`; or
+        (..., V), floating-point: the probabilities of the classes. It gets no gradient.
+    weight: (V) or None: a factor for each class. It gets no gradient.
+    reduction: "mean", "sum", or "none": one loss for each row, in the shape (...). The mean counts
+        rows by the weight of their class, as PyTorch's own; nan with a gradient of 0 if all are
+        ignored.
     label_smoothing: from 0 to 1, the share of the uniform distribution in what is expected.
+    z_loss: this times the square of log Σ exp(z) is added to the loss of each row (of PaLM).
+    softcap: if not 0, the logits are softcap · tanh(z / softcap) (of Gemma 2).
     chunk_size: how many rows have logits at a time; by default 512, or D / 4 if that is more.
-        Fewer take less memory; with very few, adding to the gradient of `weight` takes the time.
+        Fewer take less memory; with very few, adding to the gradient of the weight takes the time.
     Returns the loss, in the dtype of `input`. Under autocast the tensors are cast to its dtype,
         and the loss is in float32, as PyTorch's own.
 
     Softmax, losses, and sums over chunks are in float32 at least. Memory beyond the arguments: the
-    logits of one chunk, and those gradients that are required, none under `torch.no_grad`. Under a
-    sum or a mean they are made in forward; a second backward (`retain_graph`), and one for "none",
-    computes the logits again.
+    logits of a chunk, ten times those for a second derivative, and twice the gradients that are
+    required, as backward returns multiples of what forward made; for "none", it computes the logits
+    again.
 
-    Derivatives of every order, in backward and forward mode; what records a third keeps the logits.
-    An operator of the dispatcher: it works under `torch.func`, `torch.compile` with static and
-    dynamic shapes, and `torch.export`, in any combination. vmap takes one sample after the other.
+    Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
+    takes one sample after the other. Under `torch.compile`, static and dynamic shapes, and
+    `torch.export` it is one operator, with one derivative, in backward mode; a transform of
+    `torch.func` that is compiled gets all logits at once.
 
     Raises TypeError or ValueError for arguments that do not fit. Whether a target is out of range
-    is looked up on the CPU only. On a CUDA device that would make the CPU wait; there an assertion
-    in the kernel of `gather` fails, as one does under `F.cross_entropy`.
+    is looked up on the CPU only; on a CUDA device an assertion in the kernel of `gather` fails.
     """
-    _check(input, weight, target, bias, ignore_index, reduction, label_smoothing, chunk_size)
-    device_type, dtype = input.device.type, input.dtype
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    _check_tensors(input, linear_weight, target, linear_bias=linear_bias, weight=weight)
+    _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap)
+    layer, dtype = (input, linear_weight, linear_bias), input.dtype
+    if not input.is_meta and torch.is_autocast_enabled(input.device.type):
         # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
-        to = torch.get_autocast_dtype(device_type)
-        input, weight, bias = (
-            t if t is None or t.dtype == torch.float64 else t.to(to) for t in (input, weight, bias)
-        )
-        dtype = _wide(input)
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != input.dtype:
-            raise TypeError(f"{name} is {tensor.dtype}, but input is {input.dtype}")
-    reduce = reduction != "none"
-    wanted = [
-        reduce and torch.is_grad_enabled() and t is not None and t.requires_grad
-        for t in (input, weight, bias)
-    ]
-    if chunk_size is None:
-        chunk_size = max(512, weight.shape[1] // 4)
-    # Spelled out because reshape(-1, 0) would be ambiguous for rows without features.
-    layer = input.reshape(target.numel(), weight.shape[1]), weight, bias, target.reshape(-1)
-    options = chunk_size, ignore_index, label_smoothing
-    loss, *_ = _ops().linear_cross_entropy(*layer, reduce, wanted, *options)
+        to = torch.get_autocast_dtype(input.device.type)
+        layer = [t if t is None or t.dtype == torch.float64 else t.to(to) for t in layer]
+        dtype = _wide(layer[0])
+    x, w, b = layer
+    for name, t in (("linear_weight", w), ("linear_bias", x if b is None else b)):
+        if t.dtype != x.dtype:
+            raise TypeError(f"{name} is {t.dtype}, but input is {x.dtype}")
+    shape, reduce, indices = input.shape[:-1], reduction != "none", not target.is_floating_point()
+    rows = math.prod(shape)  # spelled out because reshape(-1, 0) would be ambiguous
+    x, target = x.reshape(rows, w.shape[1]), target.reshape(rows, *target.shape[len(shape) :])
+    grad = reduce and torch.is_grad_enabled()
+    wanted = [grad and t is not None and t.requires_grad for t in (x, w, b)]
+    options = ignore_index, float(label_smoothing), float(z_loss), float(softcap)
+    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        loss = _plain(x, w, b, target, weight, options)
+        loss = loss.sum() if reduce else loss
+    else:
+        size = max(512, w.shape[1] // 4) if chunk_size is None else chunk_size
+        # Of a Function a compiler takes no jvp, and an exporter no backward.
+        call = _op() if torch.compiler.is_compiling() else LinearCrossEntropy.apply
+        loss, *_ = call(x, w, b, target, weight, None, reduce, wanted, size, *options)
     if reduction == "mean":
-        count = (target != ignore_index).sum()
-        loss = torch.where(count > 0, loss / count.clamp(min=1), math.nan)
-    return (loss if reduce else loss.reshape(target.shape)).to(dtype)
+        count = target != ignore_index if indices else target.new_ones(rows)
+        if indices and weight is not None:
+            count = weight.to(loss.dtype)[target.masked_fill(~count, 0)] * count
+        count = count.sum()
+        loss = torch.where(count > 0, loss / torch.where(count > 0, count, 1), math.nan)
+    return (loss if reduce else loss.reshape(shape)).to(dtype)
 
 
-def _check(input, weight, target, bias, ignore_index, reduction, label_smoothing, chunk_size):
-    tensors = {"input": input, "weight": weight, "target": target, "bias": bias}
-    if bias is None:
-        del tensors["bias"]
+def _check_tensors(input, linear_weight, target, **others):
+    others = {name: tensor for name, tensor in others.items() if tensor is not None}
+    tensors = {"input": input, "linear_weight": linear_weight, "target": target, **others}
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         if tensor.device != input.device:
             raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
-        if name == "target" and tensor.dtype != torch.int64:
-            raise TypeError(f"target must be torch.int64, got {tensor.dtype}")
-        if name != "target" and not tensor.is_floating_point():
-            raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
-    if weight.dim() != 2 or len(weight) == 0:
-        raise ValueError(f"weight must have shape (V, D), V > 0, got {tuple(weight.shape)}")
-    classes, features = weight.shape
+        if not tensor.is_floating_point() and (name != "target" or tensor.dtype != torch.int64):
+            kind = "torch.int64 or floating-point" if name == "target" else "floating-point"
+            raise TypeError(f"{name} must be {kind}, got {tensor.dtype}")
+        if name in ("target", "weight") and tensor.requires_grad:
+            raise ValueError(f"{name} must not require a gradient, as it would get none")
+    got = tuple(linear_weight.shape)
+    if len(got) != 2 or got[0] == 0:
+        raise ValueError(f"linear_weight must have shape (V, D), V > 0, got {got}")
+    classes, features = got
     if input.dim() == 0 or input.shape[-1] != features:
         raise ValueError(f"input must have shape (..., {features}), got {tuple(input.shape)}")
-    shapes = {"target": input.shape[:-1], "bias": (classes,)}
+    shapes = dict.fromkeys(others, (classes,))
+    shapes["target"] = (*input.shape[:-1], *[classes] * target.is_floating_point())
     for name, shape in shapes.items():
-        if name in tensors and tensors[name].shape != shape:
-            got = tuple(tensors[name].shape)
-            raise ValueError(f"{name} must have shape {tuple(shape)}, got {got}")
+        if (got := tuple(tensors[name].shape)) != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {got}")
+
+
+def _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap):
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     for name, value, kinds, least, most in (
         ("ignore_index", ignore_index, INTS, -math.inf, math.inf),
-        ("label_smoothing", label_smoothing, (int, float), 0, 1),
         ("chunk_size", 1 if chunk_size is None else chunk_size, INTS, 1, math.inf),
+        ("label_smoothing", label_smoothing, (int, float), 0, 1),
+        ("z_loss", z_loss, (int, float), 0, math.inf),
+        ("softcap", softcap, (int, float), 0, math.inf),
     ):
         if isinstance(value, bool) or not isinstance(value, kinds):
             kind = "an int" if kinds is INTS else "a number"
@@ -396,3 +380,21 @@ def _check(input, weight, target, bias, ignore_index, reduction, label_smoothing
         if not least <= value <= most:
             bounds = f"{least} or more" if most == math.inf else f"from {least} to {most}"
             raise ValueError(f"{name} must be {bounds}, got {value}")
+
+
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """`linear_cross_entropy` of a linear layer of its own, as `torch.nn.LinearCrossEntropyLoss`.
+
+    Called with input (..., in_features) and target. Parameters: `linear.weight`, of shape
+    (num_classes, in_features), and `linear.bias`, if wanted. options: of `linear_cross_entropy`.
+    """
+
+    def __init__(self, in_features, num_classes, bias=False, *, weight=None, **options):
+        super().__init__()
+        like = {key: options.pop(key, None) for key in ("device", "dtype")}
+        self.linear, self.options = torch.nn.Linear(in_features, num_classes, bias, **like), options
+        self.register_buffer("weight", weight)
+
+    def forward(self, input, target):
+        layer = {"linear_bias": self.linear.bias, "weight": self.weight}
+        return linear_cross_entropy(input, self.linear.weight, target, **layer, **self.options)

@@ -5,6 +5,8 @@ r"""A tensor times a number: the smallest operation with an argument that is not
 Source: `MulConstant` of the PyTorch notes on extending,
 https://docs.pytorch.org/docs/2.13/notes/extending.html
 
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+
 >>> import torch
 >>> x = torch.ones(2, requires_grad=True)
 >>> mul_constant(x, 3.0).sum().backward()

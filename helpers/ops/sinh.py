@@ -1,15 +1,18 @@
 r"""sinh(x), as the pattern for a Function whose backward needs an intermediate result.
 
-    p = exp(x) - 1,  q = exp(-x) - 1        y = (p - q) / 2
-    dL/dx = dL/dy · (1 + (p + q) / 2)       cosh(x)
-          + dL/dp · (p + 1) - dL/dq · (q + 1)
+    p = (exp(x) - 1) / 2,  q = (exp(-x) - 1) / 2        y = p - q
+    dL/dx = dL/dy · (1 + p + q)                         cosh(x)
+          + dL/dp · (p + 1/2) - dL/dq · (q + 1/2)
 
 An intermediate that only lives on ctx is a constant for autograd, and the second derivative is
 wrong without a word. So `Sinh` returns p and q as outputs, where they have a history of their own,
-and `sinh` hides them. (exp(x) - 1 instead of exp(x) keeps the digits of a small x.)
+and `sinh` hides them. (With exp(x) instead of exp(x) - 1, a small x would lose digits; without the
+half, p would be infinite before sinh(x) is.)
 
 Source: the pattern is that of PyTorch's tutorial on double backward,
 https://docs.pytorch.org/tutorials/intermediate/custom_function_double_backward_tutorial.html
+
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
 >>> import torch
 >>> x = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
@@ -23,30 +26,35 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 
 class Sinh(torch.autograd.Function):
-    """`Sinh.apply(input)` returns (sinh(x), exp(x) - 1, exp(-x) - 1); prefer `sinh`."""
+    """`Sinh.apply(input)` returns sinh(x), p and q; prefer `sinh`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(input):
-        p, q = torch.expm1(input), torch.expm1(-input)
-        return (p - q) / 2, p, q
+        h, k = torch.expm1(input / 2), torch.expm1(-input / 2)
+        p, q = h * (1 + h / 2), k * (1 + k / 2)
+        return p - q, p, q
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*output[1:])
         ctx.save_for_forward(*output[1:])
+        ctx.set_materialize_grads(False)  # 0 · inf would be nan
 
     @staticmethod
-    def backward(ctx, grad_output, grad_p, grad_q):
+    def backward(ctx, *grad_outputs):
         p, q = ctx.saved_tensors
-        return grad_output * (1 + (p + q) / 2) + grad_p * (p + 1) - grad_q * (q + 1)
+        slopes = 1 + p + q, p + 0.5, -0.5 - q
+        pairs = zip(grad_outputs, slopes, strict=True)
+        terms = [grad * slope for grad, slope in pairs if grad is not None]
+        return sum(terms) if terms else None
 
     @staticmethod
     def jvp(ctx, tangent):
         p, q = ctx.saved_tensors
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
-            return tangent * (1 + (p + q) / 2), tangent * (p + 1), -tangent * (q + 1)
+            return tangent * (1 + p + q), tangent * (p + 0.5), tangent * (-0.5 - q)
 
 
 def sinh(input):
@@ -65,5 +73,5 @@ def sinh(input):
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
     if torch.compiler.is_compiling():  # which takes no Function with a jvp
-        return Sinh.forward(input)[0]
+        return torch.sinh(input)
     return Sinh.apply(input)[0]

@@ -9,6 +9,8 @@ The derivative of s is taken as s(x) · s(-x): autograd's s · (1 - s) is 0 abov
 Source: the stable form of log(1 + exp(x)), as in Maechler, Accurately Computing
 log(1 - exp(-|a|)), equation 10, https://cran.r-project.org/package=Rmpfr (vignette log1mexp-note)
 
+Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
+
 >>> import torch
 >>> x = torch.tensor([-100.0, 0.0, 100.0], dtype=torch.float64, requires_grad=True)
 >>> y = softplus(x)

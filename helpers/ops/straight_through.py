@@ -10,17 +10,17 @@ here has the values of a step and the derivatives, of every order, of a smoother
     sign_straight_through     1 if x >= 0 else -1         x clamped to ±clip
     spike                     1 if x > 0 else 0           x / (1 + slope · |x|)
 
-They are plain operations, step(x) - (s(x).detach() - s(x)), so every transform and compiler sees
-the decision, where several of them lose the backward of a Function. In the brackets stands +0
-exactly, so the values are those of the step to the last bit; the popular x + (step(x) - x).detach()
-makes 0 of the sign of a large number. One thing loses the slope, without a word: a program of
-`torch.export` after `run_decompositions`, which turns detach into an alias (torch 2.13.0). Train
-before you lower it.
+They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its history, so every
+transform and compiler sees the decision, where several of them lose the backward of a Function. In
+the brackets stands +0 exactly, so the values are those of the step to the last bit; the popular
+x + (step(x) - x).detach() makes 0 of the sign of a large number.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
 Binarized Neural Networks, https://arxiv.org/abs/1602.02830 (sign, and its clip); Zenke and Ganguli,
 SuperSpike, https://arxiv.org/abs/1705.11146 (the slope of the spike)
+
+Needs torch 2.10 or later.
 
 >>> import torch
 >>> x = torch.tensor([-1.6, 0.2, 1.4], requires_grad=True)
@@ -34,10 +34,16 @@ tensor([0., 1., 0.])
 import torch
 
 
+def _constant(tensor):
+    """Its numbers without their history. `run_decompositions` makes an alias of each `detach`."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.view(bits).view(tensor.dtype)
+
+
 def _with_slope_of(smooth, step):
     """The values of `step`, to the last bit, with the derivatives of `smooth`, which is finite."""
     # Subtracted, because -0 - (+0) is -0, but -0 + (+0) is +0.
-    return step - (smooth.detach() - smooth)
+    return step - (_constant(smooth) - smooth)
 
 
 def _check(input, **numbers):
@@ -55,7 +61,8 @@ def _check(input, **numbers):
 def _clamped(input, limit):
     # No further than the largest finite number: the difference of two infinities would be nan.
     limit = min(limit, torch.finfo(input.dtype).max)
-    return input.clamp(-limit, limit)
+    # Not `clamp`, whose slope at its bounds is 1 on torch 2.13 and 0 on 2.15.
+    return torch.where(input.abs() <= limit, input, _constant(input).clamp(-limit, limit))
 
 
 def round_straight_through(input):
@@ -70,7 +77,7 @@ def round_straight_through(input):
     Raises TypeError if `input` is not a floating-point tensor.
     """
     _check(input)
-    return _with_slope_of(_clamped(input, float("inf")), torch.round(input.detach()))
+    return _with_slope_of(_clamped(input, float("inf")), torch.round(_constant(input)))
 
 
 def sign_straight_through(input, clip=1.0):

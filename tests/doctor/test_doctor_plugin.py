@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.doctor.plugin import Doctor, pytest_configure
 
 from helpers import doctor
 from helpers.doctor.__main__ import main
-from helpers.doctor.plugin import Doctor, pytest_configure
 from tests.doctor.test_doctor_rounds import half, leaf
 
 PROGRAM = """

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,23 @@ def random_tensors(geometry, dtype, seed):
     return [torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
 
 
+# What every kind of kernel is judged by: one block of threads and several, with a rest and without;
+# fewer channels a thread than a group has and as many, one pixel a thread and several; height and
+# width, channels, groups and samples different in every respect. For CUDA, each window, that is
+# kernel, stride and dilation, is compiled once or twice.
+GEOMETRIES = [
+    make_geometry(batch, channels, groups, size, kernel, stride, padding, dilation)
+    for kernel, stride, dilation, shapes in (
+        ((3, 3), (1, 1), (1, 1), [(2, 4, 2, (7, 9), (1, 1)), (1, 8, 1, (5, 8), (2, 1))]),
+        ((2, 3), (2, 3), (1, 2), [(2, 4, 2, (8, 9), (1, 2)), (1, 2, 1, (13, 12), (0, 3))]),
+        ((3, 2), (1, 1), (3, 2), [(2, 3, 1, (7, 6), (2, 1)), (1, 6, 3, (9, 12), (3, 2))]),
+        ((2, 3), (1, 2), (2, 1), [(2, 4, 2, (5, 8), (1, 1))]),
+        ((1, 1), (1, 1), (1, 1), [(4, 4, 4, (8, 8), (0, 0))]),  # full blocks, no rest
+    )
+    for batch, channels, groups, size, padding in shapes
+]
+
+
 # The same values in other strides. What lies between them is nan.
 
 
@@ -98,6 +116,19 @@ def by_loops(geometry, input, weight, grad_output):
                                 grad_input[n][c][y][x] += grad_output[n][c][h][w] * factor
                                 grad_weight[n][g][kh][kw][h][w] += grad_output[n][c][h][w] * value
     return [torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)]
+
+
+@cache
+def case_and_loops(geometry, dtype=torch.float32, seed=0):
+    """(input, weight, grad_output), and what the loops make of them."""
+    case = random_tensors(geometry, dtype, seed)
+    return case, by_loops(geometry, *case)
+
+
+def random_cases(count, seed, dtype):
+    """(geometry, (input, weight, grad_output), what the loops make of them)"""
+    for number, geometry in enumerate(random_geometries(count, seed)):
+        yield geometry, *case_and_loops(geometry, dtype, number)
 
 
 def unfolded(input, weight, stride=1, padding=0, dilation=1):

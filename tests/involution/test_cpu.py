@@ -15,9 +15,8 @@ from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     TOLERANCE,
     assert_close,
-    by_loops,
     make_geometry,
-    random_geometries,
+    random_cases,
     random_tensors,
 )
 
@@ -36,9 +35,7 @@ def results(geometry, input, weight, grad_output, module=cpu):
 @needs_kernel
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_random_cases_agree_with_loops(dtype):
-    for seed, geometry in enumerate(random_geometries(80, seed=f"cpu {dtype}")):
-        case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)
+    for geometry, case, expected in random_cases(80, f"cpu {dtype}", dtype):
         for actual, one in zip(results(geometry, *case), expected, strict=True):
             assert actual.dtype == dtype
             assert_close(actual, one, dtype)

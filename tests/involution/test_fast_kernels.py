@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from functools import cache
 
 import pytest
 import torch
@@ -12,34 +11,19 @@ from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compil
 from helpers.ops.involution import benchmark, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
+    GEOMETRIES,
     TOLERANCE,
     assert_close,
-    by_loops,
+    case_and_loops,
     channels_last_with_gaps,
     images_channels_last,
     make_geometry,
-    random_tensors,
     with_gaps,
 )
 from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
 
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 ARCHITECTURES = [] if NO_NVRTC else architectures()
-
-# Each window is compiled once or twice, and judged by several geometries: fewer channels a thread
-# than a group has and as many, one pixel a thread and several, one block and several, height and
-# width different in every respect.
-CASES = [
-    (batch, channels, groups, size, kernel, stride, padding, dilation)
-    for kernel, stride, dilation, shapes in (
-        ((3, 3), (1, 1), (1, 1), [(2, 4, 2, (7, 9), (1, 1)), (1, 8, 1, (5, 8), (2, 1))]),
-        ((2, 3), (2, 3), (1, 2), [(2, 4, 2, (8, 9), (1, 2)), (1, 2, 1, (13, 12), (0, 3))]),
-        ((3, 2), (1, 1), (3, 2), [(2, 3, 1, (7, 6), (2, 1)), (1, 6, 3, (9, 12), (3, 2))]),
-        ((2, 3), (1, 2), (2, 1), [(2, 4, 2, (5, 8), (1, 1))]),
-    )
-    for batch, channels, groups, size, padding in shapes
-]
-JUDGES = [make_geometry(*case) for case in CASES]
 
 
 @pytest.fixture
@@ -55,12 +39,6 @@ def four_floats(small_is_enough, monkeypatch):
     monkeypatch.setattr(launch, "PIXEL_BYTES", 16)
 
 
-@cache
-def expected(geometry, dtype=torch.float32, seed=0):
-    case = random_tensors(geometry, dtype, seed)
-    return case, by_loops(geometry, *case)
-
-
 # Executed on the CPU
 
 
@@ -68,9 +46,9 @@ def expected(geometry, dtype=torch.float32, seed=0):
 @each_kernel
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel, small_is_enough):
-    judges = JUDGES if dtype == torch.float32 else JUDGES[1:3]
+    judges = GEOMETRIES if dtype == torch.float32 else GEOMETRIES[1:3]
     for geometry in judges:
-        case, results = expected(geometry, dtype)
+        case, results = case_and_loops(geometry, dtype)
         actual = involution.fast(kernel, *operands(kernel, *case), geometry)
         assert_close(actual, results[KERNELS.index(kernel)], dtype)
         in_pytorch = getattr(plain, kernel)(*operands(kernel, *case), geometry)
@@ -81,7 +59,7 @@ def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel, small_
 @each_kernel
 def test_the_design_that_the_benchmark_compares_with_is_right(kernel):
     geometry = make_geometry(2, 4, 2, (5, 6), (3, 2), (2, 1), (1, 1), (1, 2))
-    case, results = expected(geometry)
+    case, results = case_and_loops(geometry)
     run = involution.runner(source=None)
     actual = benchmark.launch_constants(kernel, *operands(kernel, *case), geometry, run)
     assert_close(actual, results[KERNELS.index(kernel)], torch.float32)
@@ -322,9 +300,9 @@ def mutate(kernel, old, new):
 def wrong(source, kernel):
     """Whether a judge finds a source wrong, in one of the layouts."""
     run = involution.runner(source)
-    for geometry in JUDGES:
+    for geometry in GEOMETRIES:
         for layout in (with_gaps, images_channels_last, channels_last_with_gaps):
-            case, results = expected(geometry)
+            case, results = case_and_loops(geometry)
             operands_here = map(layout, operands(kernel, *case))
             try:
                 actual = launch.launch(kernel, *operands_here, geometry, run, fast=True)

@@ -16,9 +16,7 @@ from tests.common import assert_agree
 from tests.involution.reference import (
     TOLERANCE,
     assert_close,
-    by_loops,
-    random_geometries,
-    random_tensors,
+    random_cases,
 )
 from tests.ops.table import OPS
 
@@ -66,10 +64,8 @@ def one_thread():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_random_cases_agree_with_loops(dtype, device):
-    for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
-        case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)
-        input, weight, grad_output = (t.to(device) for t in case)
+    for geometry, case, expected in random_cases(50, str(dtype), dtype):
+        input, weight, grad_output = (t.to(device, copy=True) for t in case)
         input.requires_grad_(), weight.requires_grad_()
         output = involution2d(input, weight, **arguments(geometry))
         assert output.dtype == dtype

@@ -14,12 +14,14 @@ from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compil
 from helpers.ops.involution import cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
+    GEOMETRIES,
     TOLERANCE,
     assert_close,
-    by_loops,
+    case_and_loops,
     channels_last,
     channels_last_with_gaps,
     make_geometry,
+    random_cases,
     random_geometries,
     random_tensors,
     with_gaps,
@@ -55,11 +57,9 @@ def test_every_kernel_compiles_and_spills_nothing(architecture):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel):
     function = getattr(involution, kernel)
-    for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
-        case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)[KERNELS.index(kernel)]
+    for geometry, case, results in random_cases(50, str(dtype), dtype):
         actual = function(*operands(kernel, *case), geometry)
-        assert_close(actual, expected, dtype)
+        assert_close(actual, results[KERNELS.index(kernel)], dtype)
         in_pytorch = getattr(plain, kernel)(*operands(kernel, *case), geometry)
         assert_close(actual, in_pytorch.double(), dtype)
 
@@ -84,11 +84,11 @@ def test_64_bit_indices_and_other_blocks_give_the_same(kernel):
 @needs_compiler
 @each_kernel
 def test_strided_tensors_are_copied(kernel):
-    arguments = operands(kernel, *random_tensors(JUDGES[0], torch.float32, 0))
+    arguments = operands(kernel, *random_tensors(GEOMETRIES[0], torch.float32, 0))
     strided = [t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in arguments]
     assert not strided[0].is_contiguous()
-    expected = getattr(involution, kernel)(*arguments, JUDGES[0])
-    assert getattr(involution, kernel)(*strided, JUDGES[0]).equal(expected)
+    expected = getattr(involution, kernel)(*arguments, GEOMETRIES[0])
+    assert getattr(involution, kernel)(*strided, GEOMETRIES[0]).equal(expected)
 
 
 @needs_compiler
@@ -210,21 +210,10 @@ def mutate(kernel, old, new):
     return launch.SOURCE[:begin] + launch.SOURCE[begin:end].replace(old, new) + launch.SOURCE[end:]
 
 
-# Height and width differ in every respect, and so do the numbers of channels, groups and samples.
-JUDGES = [
-    make_geometry(2, 6, 3, (7, 9), (3, 3), (1, 1), (1, 1), (1, 1)),  # more than a block, and a rest
-    make_geometry(1, 6, 2, (8, 7), (3, 2), (2, 1), (1, 0), (1, 2)),
-    make_geometry(1, 4, 1, (5, 9), (2, 4), (1, 2), (2, 2), (3, 1)),
-    make_geometry(2, 3, 3, (6, 6), (2, 3), (3, 2), (2, 1), (2, 1)),
-    make_geometry(4, 4, 4, (8, 8), (1, 1), (1, 1), (0, 0), (1, 1)),  # full blocks, no rest
-]
-
-
 def judge(source, kernel, dtype=torch.float32):
     """What is wrong with a source, in words, or None."""
-    for seed, geometry in enumerate(JUDGES):
-        case = random_tensors(geometry, dtype, seed)
-        expected = by_loops(geometry, *case)[KERNELS.index(kernel)]
+    for geometry in GEOMETRIES:
+        case, results = case_and_loops(geometry, dtype)
         try:
             run = involution.runner(source)
             actual = launch.launch(kernel, *operands(kernel, *case), geometry, run)
@@ -232,7 +221,7 @@ def judge(source, kernel, dtype=torch.float32):
             assert "compile" not in str(error)  # a mutation has to be found by running it
             return str(error)
         try:
-            assert_close(actual, expected, dtype)
+            assert_close(actual, results[KERNELS.index(kernel)], dtype)
         except AssertionError:
             return "values"
     return None
@@ -311,7 +300,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
     cuda._function.cache_clear()
-    geometry = JUDGES[0]
+    geometry = GEOMETRIES[0]
     input, weight, _ = random_tensors(geometry, torch.bfloat16, 0)
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
     cuda._function.cache_clear()
@@ -321,7 +310,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert ("device", None) in notes and ("stream", 1234) in notes
     launched, grid, block, args = notes[-1]
     assert launched == name
-    assert grid == (6,) and block == (128, 1)  # 63 pixels of 12 planes
+    assert grid == (4,) and block == (128, 1)  # 63 pixels of 8 planes
     addresses, structure = args[:3], args[3]
     assert addresses == (input.data_ptr(), weight.data_ptr(), results[1].data_ptr())  # no copies
     assert structure.size == 1 and structure.nbytes == 4 * len(geometry)

@@ -9,7 +9,7 @@ from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     TOLERANCE,
     assert_close,
-    by_loops,
+    case_and_loops,
     channels_last,
     channels_last_with_gaps,
     make_geometry,
@@ -54,7 +54,7 @@ def test_any_layout_gives_what_plain_pytorch_gives_and_is_read_as_it_lies(dtype,
     for seed, geometry in enumerate(GEOMETRIES):
         case = random_tensors(geometry, dtype, seed)
         expected = getattr(plain, kernel)(*operands(kernel, *case), geometry)
-        loops = by_loops(geometry, *case)[KERNELS.index(kernel)]
+        loops = case_and_loops(geometry, dtype, seed)[1][KERNELS.index(kernel)]
         for layout in LAYOUTS:
             first, second = map(layout, operands(kernel, *case))
             result, (name, _, _, arguments, _) = launched(kernel, first, second, geometry, on_cpu)

@@ -239,10 +239,10 @@ def test_a_library_is_built_once_and_found_by_other_processes(empty_cache, monke
 
     monkeypatch.setattr(emulator.subprocess, "run", run)
     monkeypatch.setattr(emulator.ctypes, "CDLL", str)
-    assert built(_version=lambda command: "one") == built() == (1, 1)
+    assert built(compiler_version=lambda command: "one") == built() == (1, 1)
     assert built(TWICE.replace("2 *", "3 *")) == (2, 2)
     assert built(FLAGS=[*emulator.FLAGS, "-O2"]) == (3, 3)
-    assert built(_version=lambda command: "another") == (4, 4)
+    assert built(compiler_version=lambda command: "another") == (4, 4)
     for name in emulator.HEADERS:
         shutil.copytree(emulator.FOLDER, empty_cache / name)
         (empty_cache / name / name).write_text("// another")

@@ -21,6 +21,7 @@ from helpers.lessons.data import digits
 from helpers.lessons.judging import difference
 from helpers.lessons.memory import Alive, Kept
 from helpers.lessons.patients import PATIENTS
+from helpers.ops.involution import compiler
 from tests import needs
 from tests.needs import needs_compiler
 
@@ -274,6 +275,22 @@ def test_a_source_that_does_not_compile_is_answered_with_its_line():
         c_and_cpp.compile_library("\nint f(int a) { return a; }", "c", doors, "f(a, b)")
     with pytest.raises(c_and_cpp.NativeError, match="calls `absent`, which is defined nowhere"):
         c_and_cpp.compile_library("int absent(void);\nint f(void) { return absent(); }", "c")
+
+
+@needs_compiler
+def test_a_source_is_compiled_once(monkeypatch, tmp_path):
+    compiled, run = [], c_and_cpp.subprocess.run
+
+    def counted(command, **options):
+        compiled.append(command)
+        return run(command, **options)
+
+    c_and_cpp.compiler_version(tuple(compiler.find_compiler()))
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(c_and_cpp.subprocess, "run", counted)
+    one, other = ("int f(void) { return 1; }", "c"), ("int f(void) { return 2; }", "c")
+    assert [c_and_cpp.compile_library(*source).f() for source in (one, other, one)] == [1, 2, 1]
+    assert len(compiled) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied on Windows")

@@ -25,7 +25,7 @@ def tags(cell):
 
 
 def breaches(notebook):
-    """What of DESIGN's rules for a stored notebook does not hold, as sentences."""
+    """The rules for a stored notebook that do not hold, as sentences."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         yield "not executed in order from a fresh kernel"
@@ -89,13 +89,74 @@ def test_few_outputs_are_ignored():
     assert len(ignored) <= IGNORED_OUTPUTS_LIMIT, ignored
 
 
+def omissions(path, paths, notebook, readme):
+    """What to write, as sentences, until the chapter at `path`, one of `paths`, is complete."""
+    rows = re.findall(r"^\| \[(.+)\]\((notebooks/.+)\) \| (.*) \|$", readme, re.MULTILINE)
+    titles = {file: title for title, file, _ in rows}
+    questions = {file: question for _, file, question in rows}
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    title, question = (texts[0] + "\n\n").split("\n\n")[:2]
+    file, place, number = f"notebooks/{path.name}", paths.index(path), path.stem[:2]
+    if not re.fullmatch(f"# {number} .+", title):
+        yield f"begin the first cell with the line `# {number} ` and the title"
+    if not re.match(r"\*\*.+\?.*\*\*", question):
+        yield "write the question under the title, between `**` and `**`"
+    if titles.get(file) != title[2:]:
+        yield f"write a row `| [{title[2:]}]({file}) | question |` into the chapters of README.md"
+    elif [*titles].index(file) != place:
+        yield f"make its row in README.md number {place + 1} of the chapters"
+    elif len(questions[file].split()) < 3 or questions[file][-1] != "?":
+        yield f"write a question in words into README.md, in place of `{questions[file]}`"
+    if not any(f'\nexercise("{int(number)}.' in f"\n{cell.source}" for cell in notebook.cells):
+        yield f'write an exercise: a cell that ends with `exercise("{int(number)}.1").check(...)`'
+    if not texts[-1].startswith("## What you learned\n"):
+        yield "write a last cell that begins with `## What you learned`"
+    for neighbour in paths[max(place - 1, 0) : place] + paths[place + 1 :][:1]:
+        if f"({neighbour.name})" not in texts[-1]:
+            yield f"write a link to {neighbour.name} into the last cell"
+
+
 @each_notebook
-def test_chapter_is_linked_to_its_neighbours_and_from_the_readme(path):
-    last_words = read(path)[2][-1]
-    position = NOTEBOOKS.index(path)
-    for neighbour in NOTEBOOKS[max(position - 1, 0) : position] + NOTEBOOKS[position + 1 :][:1]:
-        assert f"({neighbour.name})" in last_words, f"no link to {neighbour.name} at the end"
-    assert f"(notebooks/{path.name})" in README
+def test_nothing_of_a_chapter_was_forgotten(path):
+    forgotten = "; ".join(omissions(path, NOTEBOOKS, read(path)[0], README))
+    assert not forgotten, forgotten
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("# 02 Two", "# Two", "the line `# 02 ` and the title"),
+        ("**How?**", "How?", "the question under the title"),
+        ("[02 Two]", "[02 Twice]", "a row `| [02 Two](notebooks/02_two.ipynb) | question |`"),
+        ("notebooks/02_two", "notebooks/2", "a row `| [02 Two](notebooks/02_two.ipynb)"),
+        ("[01 One](notebooks/01_one.ipynb) | What is one? |\n| ", "", "number 2 of the chapters"),
+        ("What is two?", "?", "in words into README.md, in place of `?`"),
+        ("What is two?", "This is two.", "in place of `This is two.`"),
+        ('exercise("2.1")', 'exercise("1.1")', 'ends with `exercise("2.1").check(...)`'),
+        ("## What you learned", "## The end", "begins with `## What you learned`"),
+        ("(01_one.ipynb)", "", "a link to 01_one.ipynb"),
+        ("(03_three.ipynb)", "", "a link to 03_three.ipynb"),
+    ],
+)
+def test_what_was_forgotten_is_said(old, new, sentence):
+    readme = """| [01 One](notebooks/01_one.ipynb) | What is one? |
+| [02 Two](notebooks/02_two.ipynb) | What is two? |"""
+    sources = [
+        "# 02 Two\n\n**How?** So.",
+        'exercise("2.1").check(f)',
+        "## What you learned\n\n(01_one.ipynb) (03_three.ipynb)",
+    ]
+    paths = [Path(name) for name in ("01_one.ipynb", "02_two.ipynb", "03_three.ipynb")]
+
+    def said(change):
+        first, code, last = map(change, sources)
+        markdown = nbformat.v4.new_markdown_cell
+        cells = [markdown(first), nbformat.v4.new_code_cell(code), markdown(last)]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        return list(omissions(paths[1], paths, notebook, change(readme)))
+
+    assert said(str) == []
+    assert sentence in " ".join(said(lambda text: text.replace(old, new)))
 
 
 @each_notebook

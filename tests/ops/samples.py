@@ -65,6 +65,11 @@ def of_linear(dtype):
         "one input feature": ((4, 1), (2, 1), (2,)),
         "empty batch": ((0, 3), (2, 3), (2,)),
         "empty batch of matrices": ((2, 0, 3), (2, 3), (2,)),
+        "one bias for all": ((4, 3), (2, 3), (1,)),
+        "a number for a bias": ((2, 5, 3), (4, 3), ()),
+        "a bias for each element": ((4, 3), (2, 3), (4, 2)),
+        "a vector for a weight": ((4, 3), (3,), None),
+        "two vectors": ((3,), (3,), None),
         "no input features": ((4, 0), (2, 0), (2,)),
         "no output features": ((4, 3), (0, 3), (0,)),
     }
@@ -84,33 +89,59 @@ def of_linear(dtype):
 
 def of_target(
     input,
-    weight,
-    bias,
+    linear_weight,
+    linear_bias,
     target,
     reduction="mean",
     label_smoothing=0.0,
     ignore_index=-100,
+    weight=None,
+    z_loss=0.0,
+    softcap=0.0,
     chunk_size=2,
 ):
     """`linear_cross_entropy`, what is differentiated first, and a few rows at a time."""
-    options = {"reduction": reduction, "label_smoothing": label_smoothing}
-    options |= {"ignore_index": ignore_index, "chunk_size": chunk_size}
-    return linear_cross_entropy(input, weight, target, bias, **options)
+    options = {"linear_bias": linear_bias, "weight": weight, "reduction": reduction}
+    options |= {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+    options |= {"z_loss": z_loss, "softcap": softcap, "chunk_size": chunk_size}
+    return linear_cross_entropy(input, linear_weight, target, **options)
 
 
 def of_logits(
-    input, weight, bias, target, reduction="mean", label_smoothing=0.0, ignore_index=-100
+    input,
+    linear_weight,
+    linear_bias,
+    target,
+    reduction="mean",
+    label_smoothing=0.0,
+    ignore_index=-100,
+    weight=None,
+    z_loss=0.0,
+    softcap=0.0,
 ):
-    logits = F.linear(input, weight, bias)
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-    losses = F.cross_entropy(
-        logits.reshape(-1, len(weight)), target.reshape(-1), reduction=reduction, **options
-    )
-    return losses.reshape(target.shape) if reduction == "none" else losses
+    logits = F.linear(input, linear_weight, linear_bias).reshape(-1, len(linear_weight))
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
+    indices, shape = target.dtype == torch.int64, input.shape[:-1]
+    labels = target.reshape(-1) if indices else target.reshape(logits.shape).to(logits.dtype)
+    options = {"label_smoothing": label_smoothing}
+    options |= {"weight": None if weight is None else weight.to(logits.dtype)}
+    options |= {"ignore_index": ignore_index} if indices else {}
+    losses = F.cross_entropy(logits, labels, reduction=reduction, **options)
+    if z_loss:
+        assert reduction != "mean" or weight is None, "which mean?"
+        squares = z_loss * torch.logsumexp(logits, 1).square()
+        counted = labels != ignore_index if indices else torch.ones(len(labels), dtype=torch.bool)
+        squares = squares * counted
+        losses = losses + {"none": squares, "sum": squares.sum()}.get(
+            reduction, squares.sum() / counted.sum()
+        )
+    return losses.reshape(shape) if reduction == "none" else losses
 
 
 def of_linear_cross_entropy(dtype):
-    """input, weight, bias or None, target, reduction, label_smoothing, ignore_index"""
+    """As the arguments of `of_target`."""
+    classes = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=dtype)
     shapes = {
         "mean": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ()),
         "sum": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("sum",)),
@@ -118,6 +149,18 @@ def of_linear_cross_entropy(dtype):
         "smoothed": ((2, 2, 3), (4, 3), (4,), [[3, 0], [-100, 2]], ("mean", 0.3)),
         "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], ("sum", 1.0)),
         "a class ignored": ((5, 3), (4, 3), (4,), [3, 0, 1, 1, 2], ("mean", 0.1, 1)),
+        "weighted": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("mean", 0.0, -100, classes)),
+        "everything": (
+            (2, 2, 3),
+            (4, 3),
+            (4,),
+            [[3, 0], [-100, 2]],
+            ("sum", 0.3, -100, classes, 0.1, 1.5),
+        ),
+        "z-loss": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("mean", 0.0, -100, None, 0.1)),
+        "softcap": ((5, 3), (4, 3), None, [3, 0, -100, 1, 2], ("mean", 0.0, -100, None, 0.0, 0.5)),
+        "probabilities": ((2, 2, 3), (4, 3), (4,), None, ("mean", 0.2, -100, classes)),
+        "probabilities, none": ((2, 2, 3), (4, 3), (4,), None, ("none", 0, -100, None, 0.1, 2.0)),
         "vector": ((3,), (4, 3), (4,), 3, ()),
         "vector, none": ((3,), (4, 3), None, 3, ("none",)),
         "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], ()),
@@ -131,7 +174,11 @@ def of_linear_cross_entropy(dtype):
             None if size is None else random(*size, dtype=dtype, seed=seed)
             for seed, size in enumerate(sizes)
         ]
-        samples[name] = (*tensors, torch.tensor(target, dtype=torch.int64), *options)
+        if target is None:
+            target = random(*sizes[0][:-1], len(tensors[1]), dtype=dtype, seed=3).softmax(-1)
+        else:
+            target = torch.tensor(target, dtype=torch.int64)
+        samples[name] = (*tensors, target.detach(), *options)
     x = random(3, 5, dtype=dtype).detach().t().requires_grad_()
     weight = random(6, 8, dtype=dtype, seed=1).detach()[::2, ::2].t().requires_grad_()
     samples["not contiguous"] = (x, weight, None, torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0])

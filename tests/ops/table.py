@@ -45,8 +45,8 @@ class Op(NamedTuple):
     dtypes:    which are supported.
     remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
                gradient is not the derivative of the forward.
-    raises:    what of test_ops.USES raises, with some of the words.
-    wrong:     what of test_ops.USES is wrong without a word on the pinned version of torch.
+    raises:    what of test_table.USES raises, with some of the words.
+    wrong:     what of test_table.USES is wrong without a word on the pinned version of torch.
     wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
     """
 
@@ -62,12 +62,18 @@ class Op(NamedTuple):
     wraps: Callable | None = None
 
 
+# The oldest torch on which the tests of each file pass: `python -m tools.other_torch` tells.
+TORCH = dict.fromkeys(
+    """collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
+    linear_cross_entropy.py mul_constant.py recompute.py sinh.py softplus.py
+    straight_through.py""".split(),
+    "2.10",
+)
 NOT_IN_THE_TABLE = {
     "collectives": "run in several processes, against one: tests/processes",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: tests/legacy",
-    "recompute.py": "takes a function: test_recompute.py",
-    "reversible.py": "a module of modules: test_reversible.py",
+    "recompute.py": "takes a function: test_recompute.py, test_reversible.py",
 }
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
@@ -87,6 +93,10 @@ NOT_A_NUMBER = [
 
 def weight(*sizes, dtype=torch.float64):
     return {"weight": torch.zeros(sizes, dtype=dtype)}
+
+
+def linear_weight(*sizes, dtype=torch.float64):
+    return {"linear_weight": torch.zeros(sizes, dtype=dtype)}
 
 
 OPS = {
@@ -155,38 +165,66 @@ OPS = {
             (weight(2, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
             ({"bias": torch.zeros(2).half()}, TypeError, "bias is torch.float16, but input"),
             ({"input": random(4, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
-            (weight(3), ValueError, "(out_features, in_features), got (3,)"),
+            (weight(1, 2, 3), ValueError, "or (in_features,), got (1, 2, 3)"),
             (weight(3, 2), ValueError, "input must have shape (..., 2) to fit weight (3, 2)"),
             ({"input": random()}, ValueError, "got ()"),
-            ({"bias": random(1)}, ValueError, "shape (2,) to fit weight (2, 3), got (1,)"),
+            ({"bias": random(3)}, ValueError, "bias must broadcast to the result (4, 2), got (3,)"),
             ({"bias": random(2, 1)}, ValueError, "got (2, 1)"),
+            ({"bias": random(1, 4, 2)}, ValueError, "got (1, 4, 2)"),
         ],
     ),
     "linear_cross_entropy": Op(
         of_target,
         of_logits,
         of_linear_cross_entropy,
-        small=("smoothed", "none"),
+        small=("smoothed", "none", "everything"),
         bad=[
             NOT_A_TENSOR,
-            ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
+            ({"linear_weight": [1.0]}, TypeError, "linear_weight must be a torch.Tensor, got list"),
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
-            ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
+            ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
-            (weight(4, 3, dtype=torch.bool), TypeError, "weight must be floating-point, got"),
-            (weight(4, 3, dtype=torch.float), TypeError, "weight is torch.float32, but input is"),
-            ({"bias": torch.zeros(4).half()}, TypeError, "bias is torch.float16, but input is"),
-            ({"target": torch.ones(5)}, TypeError, "target must be torch.int64, got torch.float32"),
+            (
+                linear_weight(4, 3, dtype=torch.bool),
+                TypeError,
+                "linear_weight must be floating-point, got",
+            ),
+            (
+                linear_weight(4, 3, dtype=torch.float),
+                TypeError,
+                "linear_weight is torch.float32, but input is",
+            ),
+            (
+                {"linear_bias": torch.zeros(4).half()},
+                TypeError,
+                "linear_bias is torch.float16, but input is",
+            ),
+            (
+                {"target": torch.ones(5).bool()},
+                TypeError,
+                "torch.int64 or floating-point, got torch.b",
+            ),
+            ({"target": torch.ones(5)}, ValueError, "target must have shape (5, 4), got (5,)"),
+            ({"target": random(5, 4)}, ValueError, "target must not require a gradient"),
+            ({"weight": random(4)}, ValueError, "weight must not require a gradient"),
+            ({"weight": torch.ones(3)}, ValueError, "weight must have shape (4,), got (3,)"),
+            ({"weight": torch.ones(4).long()}, TypeError, "weight must be floating-point, got"),
+            ({"z_loss": -1}, ValueError, "z_loss must be 0 or more, got -1"),
+            ({"softcap": None}, TypeError, "softcap must be a number, got NoneType"),
             ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
-            ({"input": random(5, 3).to("meta")}, ValueError, "weight is on cpu, but input is on"),
+            (
+                {"input": random(5, 3).to("meta")},
+                ValueError,
+                "linear_weight is on cpu, but input is on",
+            ),
             ({"target": torch.ones(5).to("meta")}, ValueError, "target is on meta, but input is"),
-            (weight(3), ValueError, "weight must have shape (V, D), V > 0, got (3,)"),
-            (weight(0, 3), ValueError, "got (0, 3)"),
-            (weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
+            (linear_weight(3), ValueError, "linear_weight must have shape (V, D), V > 0, got (3,)"),
+            (linear_weight(0, 3), ValueError, "got (0, 3)"),
+            (linear_weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
             ({"input": random()}, ValueError, "input must have shape (..., 3), got ()"),
             ({"target": torch.ones(4).long()}, ValueError, "shape (5,), got (4,)"),
             ({"target": torch.ones(5, 1).long()}, ValueError, "shape (5,), got (5, 1)"),
-            ({"bias": random(3)}, ValueError, "bias must have shape (4,), got (3,)"),
+            ({"linear_bias": random(3)}, ValueError, "linear_bias must have shape (4,), got (3,)"),
             ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
             ({"ignore_index": None}, TypeError, "ignore_index must be an int, got NoneType"),
             ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int, got float"),
@@ -197,8 +235,7 @@ OPS = {
             ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
             ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
         ],
-        # The gradients made in forward, to be given away in backward, which not every sample does.
-        remarks=("tensor-on-ctx", "not-reached"),
+        remarks=("not-reached",),  # without bias
         wraps=linear_cross_entropy,
     ),
     "mul_constant": Op(

@@ -37,3 +37,23 @@ def test_layer_reads_its_scale_at_every_call():
     assert torch.autograd.grad(layer(x).sum(), x)[0].tolist() == [-2, -2]
     assert repr(layer) == "GradientReversalLayer(scale=2.0)"
     assert layer.state_dict() == {}
+
+
+class Holds(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([-1.6, 0.2, 1.4], dtype=dtype))
+
+    def forward(self):
+        return gradient_reversal(2 * self.weight, 0.5).abs().sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_exported_and_decomposed_it_still_reverses(dtype):
+    program = torch.export.export(Holds(dtype), ())
+    right = torch.tensor([1, -1, -1], dtype=dtype)
+    for exported in (program, program.run_decompositions(), program.run_decompositions({})):
+        module = exported.module()
+        module().backward()
+        torch.testing.assert_close(module.weight.grad, right)
+        module.zero_grad()

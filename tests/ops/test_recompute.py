@@ -307,6 +307,55 @@ def test_a_function_that_does_something_else_is_named(second, words):
         recompute(changes, x).sum().backward()
 
 
+def test_a_policy_says_what_is_kept():
+    from functools import partial
+
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def products(ctx, op, *args, **kwargs):
+        kept = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    selective = partial(create_selective_checkpoint_contexts, products)
+    weight, x = random(4, 4, seed=1), random(3, 4)
+
+    def two(x):
+        return ((x @ weight).tanh() @ weight).tanh()
+
+    runs, results = {}, []
+    for name, how in {
+        "plain": plain,
+        "all": recompute,
+        "but products": lambda f, x: recompute(f, x, context_fn=selective),
+    }.items():
+        with Alive() as alive:
+            results.append(grad(how(two, x).exp().sum(), (x, weight)))
+        runs[name] = alive.operations.count("mm"), alive.operations.count("tanh")
+    assert results[0][0].equal(results[1][0]) and results[0][1].equal(results[2][1])
+    # two in forward, and four for the gradients; again: up to what the last tanh saves
+    assert runs == {"plain": (6, 2), "all": (8, 4), "but products": (6, 4)}
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda x: recompute(two, x, context_fn=selective), backend="aot_eager", fullgraph=True
+    )
+    torch.testing.assert_close(grad(compiled(x).exp().sum(), (x, weight)), results[0])
+
+
+def test_a_module_without_parameters_has_the_buffers_of_the_call():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6, affine=False).double().eval()
+
+        def forward(self, x):
+            return recompute(self.norm, x).square()
+
+    model, x = Holder(), random(8, 6)
+    state = {"norm.running_var": 4 * torch.ones(6, dtype=torch.float64)}
+    y = torch.func.functional_call(model, state, (x,))
+    torch.testing.assert_close(grad(y.sum(), x)[0], 2 * x / (4 + 1e-5))
+
+
 def test_what_cannot_be_called_is_named():
     with pytest.raises(TypeError, match="fn must be callable, got Tensor"):
         recompute(random(3), random(3))

@@ -8,28 +8,25 @@ from torch import nn
 from torch.autograd import grad
 
 from helpers.lessons.memory import Alive
-from helpers.ops import recompute as recompute_py
-from helpers.ops import reversible as reversible_py
+from helpers.ops.recompute import ReversibleSequential, recompute
 from tests.common import Does, random
 
 
 def recomputing(module, x):
-    return recompute_py.recompute(module, x)
+    return recompute(module, x)
 
 
 def reversible(module, x):
     """As y1 = 0 + f(x2) and y2 = x2 + 0, so that all numbers are those of f to the last bit."""
-    model = reversible_py.ReversibleSequential([(module, Does(torch.zeros_like))])
+    model = ReversibleSequential([(module, Does(torch.zeros_like))])
     return model(torch.zeros_like(x), x)[0]
 
 
-each_way = pytest.mark.parametrize(
-    "again, file", [(recomputing, recompute_py), (reversible, reversible_py)]
-)
+each_way = pytest.mark.parametrize("again", [recomputing, reversible])
 
 
 @each_way
-def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch, again, file):
+def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch, again):
     states = [torch.tensor([10]), torch.tensor([20])]  # stand for those of two devices
     for name, function in {
         "is_initialized": lambda: True,
@@ -54,7 +51,7 @@ def test_the_random_state_of_each_cuda_device_repeats_itself(monkeypatch, again,
 
 @pytest.mark.parametrize("kind", ["cpu", "mps"])  # the second as a name only
 @each_way
-def test_the_second_call_is_under_the_autocast_of_the_first(monkeypatch, again, file, kind):
+def test_the_second_call_is_under_the_autocast_of_the_first(monkeypatch, again, kind):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     seen, x = [], random(3, dtype=torch.float32)
 
@@ -71,7 +68,7 @@ def test_the_second_call_is_under_the_autocast_of_the_first(monkeypatch, again, 
 
 
 @each_way
-def test_autocast_and_cuda_are_not_asked_for_where_they_are_not(monkeypatch, again, file):
+def test_autocast_and_cuda_are_not_asked_for_where_they_are_not(monkeypatch, again):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.delattr(torch.cuda, "get_rng_state_all")  # which would start it
@@ -96,7 +93,7 @@ class Counts(nn.Module):
 
 @pytest.mark.parametrize("in_place", [True, False])
 @each_way
-def test_buffers_count_the_first_call_only(again, file, in_place):
+def test_buffers_count_the_first_call_only(again, in_place):
     module, x = Counts(in_place), random(3)
     for calls in (1, 2):
         y = again(module, x).sum()
@@ -106,15 +103,48 @@ def test_buffers_count_the_first_call_only(again, file, in_place):
 
 
 @each_way
-def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatch, again, file):
-    states, made = [], file._random_state
+def test_python_and_generators_draw_the_same_again(again):
+    import random as python
+
+    generator = torch.Generator().manual_seed(3)
+
+    class Draws(nn.Module):
+        def forward(self, x, generator):
+            return (x * python.random()).sin() * torch.rand(3, generator=generator).exp()
+
+    model = ReversibleSequential([(Draws(), Draws())])
+    ways = {
+        recomputing: lambda x: recompute(Draws(), x, generator=generator),
+        reversible: lambda x: sum(model(x, x / 2, generator)),
+    }
+    x, results = random(3), []
+    for how in (ways[again], lambda x: plainly(again, Draws(), x, generator)):
+        python.seed(0)
+        generator.manual_seed(3)
+        y = how(x).sum()
+        states = python.getstate(), generator.get_state()
+        results.append(grad(y, x)[0])
+        assert python.getstate() == states[0] and generator.get_state().equal(states[1])
+    torch.testing.assert_close(*results)
+
+
+def plainly(again, draws, x, generator):
+    if again is recomputing:
+        return draws(x, generator)
+    y1 = x + draws(x / 2, generator)
+    return y1 + x / 2 + draws(y1, generator)
+
+
+@each_way
+def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatch, again):
+    states, read = [], torch.get_rng_state
 
     def noted():
-        state = made()
-        states.append(weakref.ref(state[0]))
+        state = read()
+        states.append(weakref.ref(state))
         return state
 
-    monkeypatch.setattr(file, "_random_state", noted)
+    monkeypatch.setattr(torch, "get_rng_state", noted)
     x, plain = random(4, 6), None
     for module, random_states, buffers in (
         (nn.Tanh(), 0, 0),

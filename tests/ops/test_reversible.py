@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
-from helpers.ops.reversible import ReversibleSequential
+from helpers.ops.recompute import ReversibleSequential
 from tests.common import Does, assert_raises, random
 
 
@@ -90,7 +90,7 @@ def test_derivatives_of_every_order():
 def test_its_operations_can_be_counted():
     model, (x1, x2) = reversible(2), inputs()
     with FlopCounterMode(display=False) as counter:
-        (model(x1, x2)[0]).sum().backward()
+        sum(model(x1, x2)).sum().backward()
     # 8 products of 8 x 4 with 4 x 6: in forward, again, and for the gradients to both factors
     assert counter.get_total_flops() == 2 * 8 * (8 * 4 * 6) * (1 + 1 + 2)
 
@@ -117,6 +117,96 @@ def test_parts_without_parameters_frozen_and_without_a_gradient():
     assert model(x1.detach(), x2.detach())[0].requires_grad  # for the sake of the parameters
     with torch.no_grad():
         assert not model(x1, x2)[0].requires_grad
+
+
+def test_inference_mode_and_no_grad():
+    model, (x1, x2) = reversible(2), inputs()
+    right = plain(model, x1, x2)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            y = model(x1, x2)
+            assert y[0].equal(right[0]) and y[1].equal(right[1])
+            model(*y)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="ReLU changes its input in place"):
+        ReversibleSequential([(nn.ReLU(inplace=True), nn.Tanh())])(x1, x2.clone())
+
+
+class Scaled(nn.Module):
+    """Uses a leaf that is no parameter, and further arguments."""
+
+    def __init__(self, leaf):
+        super().__init__()
+        self.leaf = leaf if isinstance(leaf, tuple) else (leaf,)  # out of sight of nn.Module
+
+    def forward(self, x, shift, *, mask):
+        return (x * self.leaf[0] + shift).tanh() * mask
+
+
+def test_gradients_to_whatever_the_parts_use():
+    leaf, shift = random(4, seed=2), random(8, 4, seed=3)
+    model = ReversibleSequential([(Scaled(leaf), Scaled(2 * leaf)) for _ in range(3)])
+    x1, x2 = inputs()
+    mask = random(8, 4, seed=4)
+    results = []
+    for how in (model, lambda *args, **kwargs: with_more(model, *args, **kwargs)):
+        y1, y2 = how(x1, x2, shift, mask=mask)
+        results.append(grad((y1 * y2.exp()).sum(), (x1, x2, leaf, shift, mask), create_graph=True))
+        results[-1] += grad(results[-1][2].square().sum(), (leaf, shift), retain_graph=True)
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+    back = model.inverse(*model(x1, x2, shift, mask=mask), shift, mask=mask)
+    torch.testing.assert_close(back, (x1, x2))
+    y1, _ = model(x1, x2, shift, mask=mask)
+    with torch.no_grad():
+        shift.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad(y1.sum(), x1)
+
+
+def with_more(model, x1, x2, *args, **kwargs):
+    for f, g in model.blocks:
+        x1 = x1 + f(x2, *args, **kwargs)
+        x2 = x2 + g(x1, *args, **kwargs)
+    return x1, x2
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_one_tensor_is_split(dim):
+    pair = reversible(2)
+    model = ReversibleSequential(list(pair.blocks), dim=dim)
+    x = random(8, 8)
+    y = model(x)
+    y1, y2 = plain(model, *x.chunk(2, dim))
+    assert y.equal(torch.cat((y1, y2), dim))
+    ours, right = (grad(out.exp().sum(), x)[0] for out in (y, torch.cat((y1, y2), dim)))
+    torch.testing.assert_close(ours, right)
+    torch.testing.assert_close(model.inverse(y), x)
+    assert_raises(TypeError, "x must be a torch.Tensor, got float", model, 1.0)
+    assert_raises(TypeError, "two tensors are needed, or one and dim=..., got 1", pair, x)
+
+
+def test_a_loss_that_uses_one_output_only():
+    """Then the last g has no ticket, and is called again all the same."""
+    model, x = reversible(3), inputs()
+    for which in (0, 1):
+        ours, right = (
+            grad(how(model, *x)[which].exp().sum(), [*x, *model.parameters()], allow_unused=True)
+            for how in (lambda model, *x: model(*x), plain)
+        )
+        assert [g is None for g in ours] == [g is None for g in right]
+        torch.testing.assert_close(ours, right)
+
+
+def test_nothing_is_held_when_backward_is_over_or_the_result_dropped():
+    model, x = reversible(2, nn.Dropout(0.5)), inputs()
+    for ends in (lambda y: y.sum().backward(), lambda y: None):
+        with Alive() as alive:
+            y = model(*x)[0]
+            ends(y)
+            model.zero_grad()
+            del y
+            for tensor in x:
+                tensor.grad = None
+            assert alive.now == 0
 
 
 def test_halves_of_different_shapes():
@@ -219,7 +309,7 @@ def test_bad_inputs_are_named():
         ((1.0, x), TypeError, "x1 must be a torch.Tensor, got float"),
         ((x, x.long()), TypeError, "x2 must be floating-point, got torch.int64"),
         ((x, x.float()), TypeError, "must have one dtype, got torch.float64 and torch.float32"),
-        ((x, x.to("meta")), ValueError, "must be on one device, got cpu and meta"),
+        ((x, x.to("meta")), ValueError, "must have one device, got cpu and meta"),
     ]:
         assert_raises(kind, words, model, *bad)
         assert_raises(kind, words.replace("x1", "y1").replace("x2", "y2"), model.inverse, *bad)

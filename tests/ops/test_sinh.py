@@ -1,8 +1,13 @@
+from functools import partial
+
+import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from helpers.ops.sinh import Sinh, sinh
 from tests.common import random
+
+compiled = partial(torch.compile, backend="aot_eager", fullgraph=True)
 
 
 def test_all_three_outputs_have_gradients():
@@ -16,6 +21,16 @@ def test_derivatives_up_to_the_sixth():
     for n in range(1, 7):
         (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         torch.testing.assert_close(y, torch.cosh(x) if n % 2 else torch.sinh(x))
+
+
+@pytest.mark.parametrize("through", [lambda f: f, compiled], ids=["eager", "compiled"])
+def test_finite_as_far_as_that_of_pytorch(through):
+    x = torch.tensor([88.8, -88.8, 89.4, -89.4, 90.0, torch.inf, -torch.inf, torch.nan])
+    x.requires_grad_()
+    y = through(sinh)(x)
+    torch.testing.assert_close(y, torch.sinh(x), equal_nan=True)
+    given, right = (torch.autograd.grad(f.sum(), x)[0] for f in (y, torch.sinh(x)))
+    torch.testing.assert_close(given, right, equal_nan=True)
 
 
 def test_small_and_large_numbers_keep_their_digits():

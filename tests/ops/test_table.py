@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
 from tests.common import assert_agree, assert_raises
-from tests.ops.table import NOT_IN_THE_TABLE, OPS
+from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -48,13 +48,14 @@ def test_every_file_has_a_row():
     files = {path.name for path in FILES}
     with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
     assert NOT_IN_THE_TABLE.keys() <= files
-    assert {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} == with_a_row
+    without = {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} - with_a_row
+    assert not without, f"write a row for {without} into tests/ops/table.py, or say why not there"
     for op in OPS.values():
         assert {*op.raises, *op.wrong} <= USES.keys()
 
 
 def is_differentiable(argument):
-    return isinstance(argument, torch.Tensor) and argument.dtype != torch.int64
+    return isinstance(argument, torch.Tensor) and argument.requires_grad
 
 
 # Values and derivatives
@@ -276,8 +277,12 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
 
 @each_file
 def test_is_in_the_readme_and_documented(path):
-    assert f"helpers/ops/{path.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    link = f"](helpers/ops/{path.name}{'/' * path.is_dir()})"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (row,) = [line for line in readme.splitlines() if line.startswith("| [") and link in line]
+    assert row.split("|")[3].strip() == TORCH[path.name]
     source = path / "__init__.py" if path.is_dir() else path
     docstring = source.read_text(encoding="utf-8").split('"""')[1]
     assert ">>> " in docstring, "no usage example"
     assert "https://" in docstring, "no source"
+    assert f"Needs torch {TORCH[path.name]} or later." in docstring

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons.processes import Team
 from helpers.ops import collectives
-from helpers.ops.involution import Involution2d, RedNet, involution2d
+from helpers.ops.involution import Involution2d, RedNet, dtensor, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
 from tests import common
 from tests.common import TOLERANCE, random
@@ -37,6 +37,10 @@ for module in (sys.modules[__name__], table, common):
 # Two are one of four: a mesh of 2 x 1, and sizes that divide.
 pytestmark = pytest.mark.parametrize("team", [4], indirect=True, scope="module")
 
+
+# Convolutions, batch norms and Functions of DTensors
+OLD = torch.__version__.startswith(("2.10.", "2.11.", "2.12."))
+needs_dtensor = pytest.mark.skipif(OLD, reason="DTensors of torch 2.13 or later")
 
 # Linear layers, against nn.Linear
 
@@ -141,6 +145,13 @@ def derivatives(x, weight, groups):
     return output, *first, *second
 
 
+def test_an_older_torch_is_named(team, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+    with pytest.raises(RuntimeError, match="needs torch 2.13 or later, this is 2.12.1"):
+        dtensor._on_parts("forward", None, None, (), (None, None))
+
+
+@needs_dtensor
 def test_involution_of_dtensors(team):
     for worst, said in team(involution_of_dtensors):
         assert worst < 1e-9
@@ -172,6 +183,7 @@ def without_gathering():
     return found
 
 
+@needs_dtensor
 def test_involution_of_dtensors_moves_nothing(team):
     cut = "(Shard(dim={}),)"
     for found in team(without_gathering):
@@ -220,6 +232,7 @@ def three_ways_here():
     return found
 
 
+@needs_dtensor
 def test_a_network_across_processes(team):
     expected = gradients_of(*small_net())
     for found in team(three_ways_here):
@@ -269,6 +282,7 @@ def trained_here(processes):
         torch.testing.assert_close(trained(groups["samples"]), trained())
 
 
+@needs_dtensor
 @pytest.mark.parametrize("processes", [2, 4])
 def test_rednet_trains(team, processes):
     team(trained_here, processes)
@@ -313,6 +327,7 @@ def normalized_here():
         return str(error), type(norm(torch.ones(2, 3, 1, 1)))
 
 
+@needs_dtensor
 def test_batch_norm_over_all_samples(team):
     for said, kind in team(normalized_here):
         assert said == "input must have 2 or more values a channel, got (1, 3, 1, 1)"
@@ -340,6 +355,7 @@ def pytorchs_pooling():
         return str(error)
 
 
+@needs_dtensor
 def test_what_pytorch_lacks(team):
     with Team(1) as other:  # which has not imported ours
         (said,) = other(pytorchs_pooling)

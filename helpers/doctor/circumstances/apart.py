@@ -1,4 +1,4 @@
-"""The Functions that are applied within what is examined, each by itself, as they were called last."""
+"""The Functions that are applied within what is examined, each by itself, as called last."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from ..function.private import is_a_users
 from ..function.source import is_data
 from ..function.surroundings import forgiving
 from ..function.tensors import is_symmetric, tensors
-from .forward import nodes
+from .kept import nodes
 
 MOST = 3  # Functions
 
@@ -31,7 +31,8 @@ def apart(exam, trial):
             if not all(map(is_data, given)) or any(is_symmetric(t) for _, t in tensors(given)):
                 continue  # what a module holds, or what is symmetric, is another thing there
             alone = type(exam)(fn, args, kwargs, True, lines=exam.lines)
+            alone.budget = exam.budget  # what mends it is tried first on the whole
             for finding in alone.report([(trial, ())]).findings:
                 if finding.severity == "error" and finding.input:
-                    return cls.__name__, finding
+                    return cls.__qualname__.rpartition("<locals>.")[2], finding
     return ()

@@ -1,26 +1,19 @@
-"""Trials of backward: what it returns, and whether it returns the same once more."""
+"""Trials of backward: does a gradient come back, of which kind, and is it finite?"""
 
-import ast
 import contextlib
-import functools
-import itertools
-import re
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from ..function.private import BackwardCFunction
-from ..function.source import nodes_of
-from ..function.subject import graph, of_fewer, with_other_arguments
 from ..function.surroundings import CallError
 from ..function.tensors import differentiable, largest, position
-from ..function.watched import Effects, watching
+from ..function.watched import frame_of_a_step, place_of, source, watching
+from ..measure.by_autograd import is_number
 from ..measure.measurement import Point
-from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, is_library, told
+from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED
 from ..report import CUT_OFF, brief, error, note, warning
+from .again import effects
 from .examination import Trials
-from .forward import nodes
-from .kept import kept_by, kept_outside
-from .precision import Noted
 
 trial = Trials()
 
@@ -36,6 +29,7 @@ MARKED_NON_DIFFERENTIABLE = note(
 
 @trial()
 def outputs_require_a_gradient(exam):
+    """Does a gradient come back through each output that changes with an input?"""
     outputs = list(zip(exam.run.names, exam.run.outputs, exam.vs, strict=True))
     for k, (name, output, _) in enumerate(outputs):
         x = None if output.requires_grad else depends_on(exam, k)
@@ -55,20 +49,13 @@ def depends_on(exam, k):
             return subject.inputs[i]
 
 
-def with_places(exam, finding):
-    """The finding, and where backward changes in place what was there before it, and draws."""
-    with contextlib.suppress(CallError), watching(Effects()) as watch:
-        exam.subject.gradients(exam.subject.values, exam.vs)
-    for what, found in (("changes", watch.changes), ("draws", watch.draws)):
-        if places := [f"{text} ({place})" for text, place in found.items()]:
-            finding.remedy = f"what backward {what}: {', '.join(places[:3])}"
-    return finding
-
-
 @trial()
 def backward_changes_nothing(exam):
+    """Are grad_output and what was saved the same after backward?"""
     if exam.first.grad_output_changed:
-        yield with_places(exam, GRAD_OUTPUT_MODIFIED())
+        finding = GRAD_OUTPUT_MODIFIED()
+        finding.remedy = effects(exam) or finding.remedy
+        yield finding
     if exam.first.saved_changed:
         yield SAVED_MODIFIED(which=", by backward itself")
 
@@ -85,13 +72,14 @@ GRADIENT_DTYPE = warning(
 )
 ENGINE_SUMS = note(
     "engine-sums",
-    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.{late}",
+    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.",
     look="a sum over the broadcast dimensions",
 )
 
 
 @trial()
 def what_backward_returns(exam):
+    """Have the gradients the dtype and the shape of their inputs?"""
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not differentiable(t):
@@ -99,72 +87,44 @@ def what_backward_returns(exam):
         elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
-            others = zip(exam.subject.inputs, exam.subject.values, exam.first.grads, strict=True)
-            late = [f"`{n}`" for n, v, g in others if g is None and v.shape == grad.shape]
-            words = {"got": tuple(grad.shape), "wanted": tuple(t.shape), "late": ""}
-            if late:
-                words["late"] = f" But {late[0]}, which has that shape, gets None: one place late?"
-            severity = "warning" if x in exam.subject.inputs else "error"
-            yield ENGINE_SUMS(x, severity=severity if late else None, **words)
+            yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow in the formula{half}{made}",
+    look="0/0, 0 times inf, and overflow{where}; a gradient of 0 stops no nan, as behind "
+    "torch.where",
 )
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
 
 
-def halved(exam):
-    """Where a backward uses half precision, in words."""
-    for cls in dict.fromkeys(node._forward_cls for node in nodes(exam)):
-        for node in nodes_of(cls.backward):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="half")) | ast.Attribute(attr="float16"):
-                    yield f"`{ast.unparse(node)}` (line {node.lineno}, in `backward`)"
+class NotFinite(TorchFunctionMode):
+    """Notes, in words, the first call of PyTorch that makes nan or inf of what has none."""
+
+    where = ""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
+        if frame is not None and not self.where and is_number(value) and not is_finite(value):
+            self.where = f", first of all in {source(frame)} ({place_of(frame)})"
+        return value
 
 
-def made_by(exam):
-    """In words, the operation of forward whose backward is the first to make nan or inf."""
-    subject, found = exam.subject, []
-
-    def note(node, made, given):
-        fine = all(t.isfinite().all() for t in given if t is not None)
-        if fine and any(not t.isfinite().all() for t in made if t is not None):
-            found.append((node, any((t == 0).any() for t in given if t is not None)))
-
-    with contextlib.suppress(CallError), torch.autograd.set_detect_anomaly(True, check_nan=False):
-        run = subject.run(subject.values)
-        for node in graph(run.outputs):
-            node.register_hook(functools.partial(note, node))
-        subject.backward(run, exam.vs)
-    for node, zero in found[:1]:
-        if isinstance(node, BackwardCFunction):
-            return f", in the backward of `{node._forward_cls.__name__}`"
-        if place := users_frame(node.metadata.get("traceback_", ())):
-            late = ", which a gradient of 0 does not stop: its argument has to be safe"
-            return f": {place}{late * zero}"
-    return ""
+def is_finite(t):
+    return bool(t.isfinite().all())
 
 
-def in_backward(exam):
-    """In words, what backward is the first to make nan or inf of."""
-    with contextlib.suppress(CallError), watching(Noted()) as watch:
-        exam.subject.gradients(exam.subject.values, exam.vs)
-    found = (text for text, made in watch.steps if not made.isfinite().all())
-    return "".join(f", first of all in {text}" for text in itertools.islice(found, 1))
-
-
-def users_frame(traceback):
-    """In words, the last line of the user's own code in a traceback of strings."""
-    frames = [re.match(r' +File "(.*)", line (\d+), in (.*)\n +(.*)', text) for text in traceback]
-    own = [f.groups() for f in frames if f and not is_library(f[1])]
-    return "".join(f"`{text}` (line {line}, in `{name}`)" for _, line, name, text in own[-1:])
+def where_not_finite(exam, vs):
+    """In words, where backward is the first to make nan or inf, or nothing."""
+    with contextlib.suppress(CallError), watching(NotFinite()) as watch:
+        exam.gradients(vs)
+    return watch.where
 
 
 @trial()
 def gradients_are_finite(exam):
+    """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
     for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
         if grad is None or grad.isfinite().all():
@@ -183,94 +143,8 @@ def gradients_are_finite(exam):
             if fine or grad[bad].isnan().any():  # nan is no slope, not even at an edge
                 words = {"what": "nan or inf" if fine else "nan"}
                 words["finite"] = "the slope is" if fine else "input and output are"
-                half = next(halved(exam), "")
-                words["half"] = half and f", of half precision first: {half}"
-                words["made"] = "" if half else in_backward(exam) if subject.cls else made_by(exam)
-                yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
+                yield BACKWARD_NOT_FINITE(
+                    x, seen=seen, where=where_not_finite(exam, exam.vs), **words
+                )
             else:
                 yield SINGULAR(x, seen=seen)
-
-
-BACKWARD_NOT_DETERMINISTIC = error(
-    "backward-not-deterministic",
-    "The same backward gives another gradient {why}.",
-    look="what backward changes, draws or adds to; what forward drew must be saved",
-)
-BACKWARD_ONLY_ONCE = warning(
-    "backward-only-once",
-    "Backward fails the second time, under retain_graph=True.",
-    look="what backward deletes or changes",
-)
-STATE_BETWEEN_CALLS = error(
-    "state-between-calls",
-    "The gradient of {x} is another {when}.",
-    look="what is kept outside ctx: class attributes, globals, self; and memory never filled, as "
-    "of torch.empty",
-)
-
-
-@contextlib.contextmanager
-def left_on_classes(exam):
-    """Yields a list: afterwards, (cls, name) of each tensor that forward has put on a class."""
-    classes = {node._forward_cls for node in nodes(exam)}
-    before, found = {cls: dict(vars(cls)) for cls in classes}, []
-    yield found
-    for cls in classes:
-        found += [(cls, name) for name, t in vars(cls).items()
-                  if isinstance(t, torch.Tensor) and t is not before[cls].get(name)]  # fmt: skip
-
-
-@trial(unless=("saved-modified",))
-def backward_twice(exam):
-    subject, run, vs = exam.subject, exam.run, exam.vs
-    try:
-        second = subject.backward(run, vs, retain=True)
-        if not all(map(exam.same, second, exam.first.grads, exam.floors)):
-            run = subject.run(subject.values)  # other calls may have left something since
-            subject.backward(run, vs, retain=True)
-            second = subject.backward(run, vs, retain=True)
-        drawn = subject.backward(run, vs, retain=True, seed=2)
-    except CallError as raised:
-        yield told(subject, raised, BACKWARD_ONLY_ONCE)
-        return
-
-    def after_another_call():
-        with left_on_classes(exam) as left:
-            run = subject.run(subject.values)
-        near = [exam.dice.nearby(v) for v in subject.values]
-        turned = [-v.flip(tuple(range(v.dim()))) for v in near]  # with other signs
-        others = [(other, near) for other in with_other_arguments(subject)]
-        fewer = [(other, other.values) for other in of_fewer(subject)]
-        for other, values in ((subject, near), (subject, turned), *fewer, *others):
-            with contextlib.suppress(CallError):
-                other.run(values, seed=3)
-        kept = [(cls, name, getattr(cls, name)) for cls, name in left]
-        for cls, name, t in kept:  # as a call with other numbers and masks might
-            setattr(cls, name, torch.zeros_like(t))
-        try:
-            return subject.backward(run, vs)
-        except CallError:  # with what another call has left
-            return [None] * len(subject.values)
-        finally:
-            for attribute in kept:
-                setattr(*attribute)
-
-    why = "for another random state, because it draws random numbers"
-    fine = True
-    for finding in exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: second, why="the second time"):
-        fine = False
-        yield with_places(exam, finding)
-    fine = fine and (yield from exam.compare(BACKWARD_NOT_DETERMINISTIC, lambda: drawn, why=why))
-    ways = {
-        "in a later call with the same inputs": lambda: subject.gradients(subject.values, vs),
-        "if forward runs once more, with other inputs, before backward": after_another_call,
-    }
-    found = (exam.compare(STATE_BETWEEN_CALLS, way, when=when) for when, way in ways.items())
-    if fine:
-        for finding in itertools.islice(itertools.chain.from_iterable(found), 1):
-            if places := kept_outside(exam):
-                finding.remedy = "what forward writes outside ctx, and backward reads: "
-                finding.remedy += ", ".join(places)
-            elif subject.is_module and (where := kept_by(exam)):
-                finding.remedy = f"what forward keeps from one call to the next{where}"
-            yield finding

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from ..function.budget import Budget
-from ..function.private import methods
+from ..function.private import methods, transforming
 from ..function.subject import Subject
 from ..function.surroundings import CallError, draws
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
-from .reached import Reached
+from .kept import Outside
 
 try:
     from .. import line
@@ -39,6 +39,8 @@ class Trials(list):
 
 @dataclass
 class FirstBackward:
+    """What came of the first backward pass."""
+
     grads: list
     returned: dict  # what backward returned for each argument, before the engine corrected it
     grad_output_changed: bool
@@ -46,15 +48,22 @@ class FirstBackward:
 
 
 def tolerance(eps):
+    """The part of a gradient by which differences may be off, with numbers of this eps."""
     return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
 
 
 class Examination:
+    """One function with its inputs, what is known of it so far, and the findings.
+
+    as_given: in the dtype of its inputs, not in float64. own, faithful, lines: as in `Subject` and
+    `examine`.
+    """
+
     def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False, lines=True):
         self.given, self.own = (fn, args, kwargs, faithful), own
         self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
+        self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
-        self.reached = Reached()
         self.of_a_program = False  # are there calls that the program would not make?
         self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
@@ -63,18 +72,23 @@ class Examination:
             self.subject.lower = None
 
     def report(self, trials):
+        """The report of these trials, of another examination where this one asked too much."""
         self.trials = trials
-        for finding in self.run_through(trials):
-            if finding.remedy == CUT_OFF and self.line:
-                finding.remedy = self.line.exits(self.subject) or CUT_OFF
-            known = [f for f in self.findings if (f.code, f.input) == (finding.code, finding.input)]
-            if not known or finding.through and finding.message not in [f.message for f in known]:
-                self.findings.append(finding)
-        if self.asks_too_much:
-            return Examination(*self.given, own=True, lines=self.lines).report(trials)
-        tried = "refusal" in vars(self)
-        if tried and self.has("error") and self.low and self.copies_differ():
-            return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+        try:
+            for finding in self.run_through(trials):
+                if finding.remedy == CUT_OFF and self.line:
+                    finding.remedy = self.line.exits(self.subject) or CUT_OFF
+                known = [f.message for f in self.findings
+                         if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
+                if not known or finding.through and finding.message not in known:
+                    self.findings.append(finding)
+            if self.asks_too_much:
+                return Examination(*self.given, own=True, lines=self.lines).report(trials)
+            tried = "refusal" in vars(self)
+            if tried and self.has("error") and self.low and self.copies_differ():
+                return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+        finally:
+            self.outside.restore()
         self.findings += self.lines.findings() if self.lines else ()
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
         return Report(self.subject.label, self.findings, self.examined)
@@ -84,11 +98,11 @@ class Examination:
         """The folder that finds lines, unless it is left out."""
         return line if self.lines else None
 
-    def with_line(self, trial, name, edited=None):
-        """What this trial finds; with the one edit, if there is one, after which it finds nothing.
+    def with_line(self, trial, name):
+        """What this trial finds; with the one edit, if there is one, after which it finds no error.
 
-        name: of what is edited, in the Functions that are applied; edited: the trial after an
-        edit, if it asks for more
+        name: of what is edited, in the Functions that are applied. An edit may not spoil the
+        gradients, which are right where nothing else is the matter.
         """
         found = list(trial(self))
         wrong = [f for f in found if f.severity == "error"]
@@ -98,7 +112,8 @@ class Examination:
             def passes():
                 self.dice.generator.set_state(state)
                 self.given_up = False
-                return not list((edited or trial)(self)) and not self.given_up
+                left = any(f.severity == "error" for f in trial(self)) or self.given_up
+                return not left and self.are_first(self.gradients())
 
             words = self.line.after_which(self.subject, name, passes, self.budget)
             for finding in wrong if words else ():
@@ -106,18 +121,15 @@ class Examination:
         return found
 
     def run_through(self, trials):
+        """The findings of all trials; an exception of the function is the last of them."""
         try:
             for trial, unless in trials:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
-            if not self.has("error"):
-                yield from self.reached.findings()
         except CallError as raised:
             self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
-        finally:
-            self.reached.stop()
 
     def may_leave(self, error):
         """Does a module hand an input to NumPy that is not asked for a gradient?"""
@@ -126,13 +138,14 @@ class Examination:
         return "numpy() on Tensor that requires grad" in str(error) and given and not asked
 
     def has(self, *codes):
+        """Is there a finding with one of these codes, or of one of these severities?"""
         return any(f.code in codes or f.severity in codes for f in self.findings)
 
     @functools.cached_property
     def refusal(self):
         """What the function raised in float64, so that it is examined as given; or None.
 
-        Afterwards the subject works in the precision in which it is examined.
+        From then on, the subject works in the precision in which it is examined.
         """
         if self.subject.lower is None:
             return None
@@ -141,14 +154,14 @@ class Examination:
             self.try_out()
         except CallError as raised:
             self.subject.use(None)
+            self.outside.restore()
             self.try_out()
             return raised
 
-    def before_calls(self):
-        """The function as it was before its first call, in the precision of the examination."""
-        fresh = Subject(*self.given[:3], self.own)
-        fresh.use(torch.float64 if self.low else None)
-        return fresh
+    def try_out(self):
+        """One forward and one backward pass, of which only exceptions matter."""
+        run = self.subject.run(self.subject.values)
+        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
         """Does forward compute something else in float64 than in the dtype that was given?"""
@@ -162,10 +175,6 @@ class Examination:
                 if (a - b)[both].norm() > 0.5 * a[both].norm():
                     return not draws()
         return False
-
-    def try_out(self):
-        run = self.subject.run(self.subject.values)
-        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     @property
     def low(self):
@@ -195,6 +204,10 @@ class Examination:
         vs = [v.flip(tuple(range(v.dim()))) for v in vs]
         return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
 
+    def gradients(self, vs=None):
+        """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
+        return self.subject.gradients(self.subject.values, self.vs if vs is None else vs)
+
     @functools.cached_property
     def first(self):
         """The first backward pass."""
@@ -209,6 +222,28 @@ class Examination:
         return FirstBackward(
             grads, returned, changed, versions != [t._version for t in self.run.saved]
         )
+
+    @contextlib.contextmanager
+    def watched(self):
+        """What backward is handed (with copies), and what it returns before the engine corrects it.
+
+        Yields a list and a dict from the examined Function's arguments to their gradients.
+        """
+        handed, returned = [], {}
+
+        def way(method, cls, ctx, *grads):
+            if not transforming():
+                handed.extend((g, g.clone()) for _, g in tensors(grads))
+            result = method(ctx, *grads)
+            if cls is self.subject.cls:
+                each = result if isinstance(result, tuple) else (result,)
+                for (x, t), grad in zip(self.subject.arguments.items(), each, strict=False):
+                    if isinstance(t, torch.Tensor) and isinstance(grad, torch.Tensor):
+                        returned[x] = grad
+            return result
+
+        with methods("backward", way):
+            yield handed, returned
 
     @functools.cached_property
     def loud(self):
@@ -232,30 +267,6 @@ class Examination:
         """What each gradient may be by rounding alone."""
         return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
 
-    @contextlib.contextmanager
-    def watched(self):
-        """What backward is handed (with copies), and what it returns before the engine corrects it.
-
-        Yields a list and a dict from the examined Function's arguments to their gradients.
-        """
-        handed, returned = [], {}
-
-        def way(method, cls, ctx, *grads):
-            handed.extend((g, g.clone()) for _, g in tensors(grads))
-            result = method(ctx, *grads)
-            if cls is self.subject.cls:
-                returns(result)
-            return result
-
-        def returns(grads):
-            grads = grads if isinstance(grads, tuple) else (grads,)
-            pairs = zip(self.subject.arguments.items(), grads, strict=False)
-            tensors = [(x, t, g) for (x, t), g in pairs if isinstance(g, torch.Tensor)]
-            returned.update({x: g for x, t, g in tensors if isinstance(t, torch.Tensor)})
-
-        with methods("backward", way):
-            yield handed, returned
-
     def same(self, a, b, floor=0.0):
         """Are two tensors the same but for rounding? None is zero."""
         if a is None or b is None:
@@ -266,15 +277,24 @@ class Examination:
         fine = torch.equal(a.isfinite(), b.isfinite())
         return fine and bool(((a - b)[both].abs() <= limit).all())
 
-    def compare(self, text, gradients, expected=None, x=None, **words):
-        """Are the gradients that gradients() returns those of the first backward?
+    def all_same(self, some, others):
+        """The same of two lists, such as of outputs; they may differ in length."""
+        return len(some) == len(others) and all(map(self.same, some, others))
 
-        Yields `text` if not; returns whether they are.
+    def are_first(self, grads):
+        """Are these the gradients of the first backward?"""
+        return all(map(self.same, grads, self.first.grads, self.floors))
+
+    def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
+        """Are the gradients that gradients() returns those of the first backward, or as expected?
+
+        Yields `text`, with these words, for the first that is not, and `raising`, or that, for an
+        exception; returns whether all are.
         """
         try:
             found = gradients()
         except CallError as raised:
-            yield told(self.subject, raised, text, x, **words)
+            yield told(self.subject, raised, raising or text, x, **words)
             return False
         expected = expected or self.first.grads
         for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):

@@ -6,13 +6,14 @@ import re
 import torch
 
 from ..function.private import BackwardCFunction
-from ..function.subject import graph, name_of
-from ..function.surroundings import CallError, phase
-from ..function.tensors import Dice, differentiable, position, tensors
+from ..function.subject import graph
+from ..function.surroundings import CallError
+from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..function.watched import Grain, dtype_of
 from ..name.exceptions import IN_PLACE, told
-from ..report import brief, error, note, warning
+from ..report import TEXTS, brief, error, note, warning
 from .examination import Trials
+from .kept import nodes
 
 trial = Trials()
 
@@ -23,6 +24,7 @@ NOTHING_TO_EXAMINE = error(
 
 @trial()
 def there_are_inputs(exam):
+    """Is there anything to be differentiated?"""
     if not exam.subject.values:
         exam.examined = False
         yield NOTHING_TO_EXAMINE()
@@ -34,6 +36,7 @@ NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 @trial()
 def inputs_are_dense(exam):
+    """Notes which inputs are left out because of their layout."""
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
             why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
@@ -48,6 +51,7 @@ NOT_IN_DOUBLE = note(
 
 @trial()
 def in_float64(exam):
+    """Notes in which dtype the function is examined."""
     dtype = brief(exam.subject.lower)
     if exam.refusal:
         coarse = exam.subject.eps > 1e-3
@@ -62,6 +66,7 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 @trial()
 def inputs_are_finite(exam):
+    """Are there nan or inf in what was given?"""
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
         if not value.isfinite().all():
             yield INPUT_NOT_FINITE(name)
@@ -80,6 +85,7 @@ ONLY_INTEGERS = note(
 
 @trial()
 def there_are_outputs(exam):
+    """Is there an output that can have a gradient?"""
     if not exam.run.outputs:
         yield ONLY_INTEGERS() if exam.run.others else NO_OUTPUT()
         return True
@@ -95,28 +101,24 @@ NOT_DETERMINISTIC = error(
 
 @trial()
 def forward_twice(exam):
+    """Is the output the same once more, and after another call?"""
     subject, outputs = exam.subject, exam.run.outputs
     try:
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
         again = []
-    if not agree(exam, again, outputs):  # or is it that nothing is recorded?
+    if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
         subject.records = True
         again = subject.run(subject.values).outputs
     with contextlib.suppress(CallError):
         when = "the second time"
-        if agree(exam, again, outputs):
+        if exam.all_same(again, outputs):
             when = "after a call with another input"
             subject.run([Dice().nearby(v) for v in subject.values])
             again = subject.run(subject.values, needs=subject.records).outputs
-        if not agree(exam, again, outputs):
+        if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
-
-
-def agree(exam, some, others):
-    alike = len(some) == len(others)
-    return alike and all(exam.same(a, b) for a, b in zip(some, others, strict=True))
 
 
 COARSE_INSIDE = note(
@@ -127,6 +129,7 @@ COARSE_INSIDE = note(
 
 @trial()
 def precision_inside(exam):
+    """Does forward compute in coarser numbers than its inputs have?"""
     subject = exam.subject
     # The last call is the one to which exam.run belongs.
     coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
@@ -144,6 +147,7 @@ TOO_COARSE = note(
 
 @trial()
 def differences_would_show(exam):
+    """Notes where numbers are too coarse for differences."""
     if exam.subject.eps > 1e-3:
         yield TOO_COARSE(dtype=brief(dtype_of(exam.subject.eps)))
 
@@ -157,6 +161,7 @@ OUTPUT_DTYPE = warning(
 
 @trial()
 def outputs_keep_the_dtype(exam):
+    """Is an output of lower precision than the inputs?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
@@ -171,6 +176,7 @@ FORWARD_NOT_FINITE = warning(
 
 @trial(unless=("input-not-finite",))
 def outputs_are_finite(exam):
+    """Does forward make nan or inf of what is finite?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if not output.isfinite().all():
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
@@ -181,43 +187,16 @@ def outputs_are_finite(exam):
             yield FORWARD_NOT_FINITE(y=name, seen=seen, precision="")
 
 
-def received(exam):
-    """(number, name, leaf or tensor, what forward was handed), but for what mark_dirty tells of."""
-    subject, run = exam.subject, exam.run
-    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
-    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
-        tracked = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)  # mark_dirty
-        is_state = subject.is_module and name in subject.state  # running statistics
-        if not (tracked or is_state):
-            yield k, name, given[k], t
-
-
 INPUT_MODIFIED = error(
     "input-modified",
     "Forward changes {x} in place without telling autograd.",
     look="ctx.mark_dirty, or work on a copy",
 )
-
-
 INPUT_FREED = warning(
     "input-freed",
     "Forward frees the memory of {x}, which the caller may still need.",
     look="resize_(0)",
 )
-
-
-@trial()
-def inputs_are_untouched(exam):
-    for k, name, before, after in received(exam):
-        if after.layout is not torch.strided or after.is_nested or after.is_meta:
-            continue
-        if before.numel() and not after.untyped_storage().size():
-            yield INPUT_FREED(name)
-        elif not exam.same(after, before):
-            integers = "note" if after.is_floating_point() else "warning"
-            yield INPUT_MODIFIED(name, severity=None if k in exam.subject.examined else integers)
-
-
 INPUT_CHANGED = warning(
     "input-changed",
     "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
@@ -227,48 +206,29 @@ INPUT_CHANGED = warning(
 
 
 @trial()
-def leaves_are_untouched(exam):
-    """Where an input is changed in place, is it one for which autograd refuses that?"""
-    subject = exam.subject
-    for k, name in enumerate(subject.names):
-        t = exam.run.passed[k]
-        if t.grad_fn is None or not t._version or subject.is_module and name in subject.state:
-            continue
-        if name not in subject.leaves:
-            meant = isinstance(t.grad_fn, BackwardCFunction)  # with ctx.mark_dirty
-            yield INPUT_CHANGED(name, severity="note" if meant else None)
-        else:
-            given = [x.detach().clone() for x in subject.tensors]
-            given[k].requires_grad_()
-            try:
-                with phase("forward"):
-                    subject.call(given)
-            except CallError as raised:
-                yield told(subject, raised)
-            subject.forward(subject.values)  # so that the last call is that of exam.run
-            return
+def inputs_are_untouched(exam):
+    """Does forward change, or free, what belongs to the caller?"""
+    subject, run = exam.subject, exam.run
+    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
+    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
+        if subject.is_module and name in subject.state or not has_memory(given[k]):
+            continue  # such as running statistics
+        recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
+        if not has_memory(t):
+            yield INPUT_FREED(name)
+        elif recorded and name in subject.leaves:
+            yield TEXTS["in-place-leaf"](phase="Forward")
+        elif recorded:
+            marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
+            yield INPUT_CHANGED(name, severity="note" if marked else None)
+        elif not exam.same(t, given[k]):
+            integers = "note" if t.is_floating_point() else "warning"
+            yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
 
 
-REFUSED = "autograd refuses to change such an output in place (`y += 1` raises)."
-COPY = "a copy, if callers may do that"
-INPUT_RETURNED = note(
-    "input-returned", "Forward returns {x} itself, or a view of it all: " + REFUSED, look=COPY
-)
-VIEW_RETURNED = note("view-returned", "Forward returns a view of {x}: " + REFUSED, look=COPY)
-
-
-def nodes(exam):
-    """The nodes of Functions written in Python, between outputs and inputs."""
-    return [node for node in graph(exam.run.outputs) if isinstance(node, BackwardCFunction)]
-
-
-@trial()
-def outputs_are_new(exam):
-    for _, name, _, t in received(exam) if nodes(exam) else ():
-        for y, output in zip(exam.run.names, exam.run.outputs, strict=True):
-            if output._is_view() and output._base is t:
-                whole = output.shape == t.shape and output.stride() == t.stride()
-                yield (INPUT_RETURNED if whole else VIEW_RETURNED)(name, y)
+def name_of(node):
+    """The name of a node of the graph, whatever a Function may have put on its ctx as `name`."""
+    return type(node).name(node)
 
 
 TENSOR_ON_CTX = warning(
@@ -294,6 +254,7 @@ OF_A_TENSOR = {
 
 @trial()
 def what_ctx_holds(exam):
+    """Are there tensors on ctx that belong into save_for_backward?"""
     for node in nodes(exam):
         for path, t in tensors(vars(node), "ctx"):
             words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}

@@ -1,4 +1,4 @@
-"""The trial of the second derivative."""
+"""The trial of the second derivative: is the gradient differentiated rightly, or openly not?"""
 
 import functools
 import re
@@ -6,19 +6,19 @@ import re
 import torch
 
 from ..function.calls import Call, heard_by
-from ..function.private import BackwardCFunction
-from ..function.subject import graph, name_of
+from ..function.private import is_a_users
+from ..function.subject import graph
 from ..function.surroundings import CallError, forgiving, phase
 from ..function.tensors import as_vector, shaped
-from ..function.watched import Grain, is_float, saving
+from ..function.watched import Grain
 from ..measure.screen import screen
 from ..name.exceptions import told
 from ..report import CUT_OFF, error, note, warning
 from .examination import Trials, tolerance
-from .forward import nodes
+from .forward import name_of
+from .kept import nodes
 
 trial = Trials()
-
 REFUSED = (
     r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
     r"|derivative for \S+ is not implemented"
@@ -29,13 +29,9 @@ WRONG = error(
     "{why}",
     look="{look}",
 )
-IN_BACKWARD = "what backward takes for a constant: {kept}.data, .detach(), no_grad, NumPy"
-KEPT = "an intermediate kept on ctx, or saved and not returned; "
-NOT_FINITE = error(
-    "double-backward-not-finite",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is nan or inf, "
-    "where it should be finite.",
-    look="sqrt, division and norms in backward, whose derivatives are infinite at 0",
+IN_BACKWARD = (
+    "what backward takes for a constant: {kept}an intermediate that is kept on ctx, or saved and "
+    "not returned; .data, .detach(), no_grad, NumPy"
 )
 RAISES = "backward raises when it is differentiated"
 LEAVES = (
@@ -50,12 +46,15 @@ MISSING = warning(
 OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
-NOISY = ("gradient-dtype", "output-dtype", "singular", "input-not-finite", "forward-not-finite",
-         "too-coarse")  # fmt: skip
+NOISY = (
+    "unfaithful", "gradient-none", "gradient-dtype", "output-dtype", "singular", "input-not-finite",
+    "forward-not-finite", "too-coarse",
+)  # fmt: skip
 
 
 @trial(unless=("error", *NOISY))
 def second_derivative(exam):
+    """Is the derivative of the gradient right, or refused openly?"""
     subject, n = exam.subject, len(exam.subject.values)
     graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
 
@@ -97,8 +96,6 @@ def second_derivative(exam):
         if any(name_of(node).endswith("::Error") for node in graph([grads[i] for i in which])):
             yield OPENLY_REFUSED()
             return
-        if len(values) > 4:  # where it refuses, better before all those slopes
-            vjp({o: torch.ones_like(as_vector(grads[i])) for o, i in enumerate(which)})
         eps = max([subject.eps, *filter(None, watch.of([grads[i] for i in which]))])
         limit = 10 * tolerance(eps)
         symmetric = exam.has("one-triangle", "symmetric-only")
@@ -109,77 +106,37 @@ def second_derivative(exam):
         refused = by_will or re.search(REFUSED, str(raised.error))
         yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
         return
-    used = {node._forward_cls.__module__.startswith("torch.") for node in nodes(exam)}
-    # A reentrant checkpoint is PyTorch's own, and there may be many inputs.
-    words = {"severity": "note" if used == {True} else None, "why": ""}
-    wrong = "wrong" in verdicts.values()
+    names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
+    pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
 
-    def right():
+    def is_right():
         return "wrong" not in judge(eps, limit, symmetric=symmetric)[0].values()
 
-    words |= {"look": CUT_OFF} if not used else reason(exam, values[:n], right) if wrong else {}
-    names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
-    lies = {f"`{f.input}`" for f in exam.findings if f.code in ("unfaithful", "gradient-none")}
-    if lies and not exam.faithful:
-        return  # what is the derivative of what nobody knows
-    for (j, o), verdict in verdicts.items():
-        if {names[j], names[which[o]]} & lies:
-            continue
-        if verdict == "wrong":
-            yield WRONG(subject.inputs[which[o]], by=names[j], **words)
-            if words["severity"]:
-                return
-        elif verdict == "not finite":
-            yield NOT_FINITE(subject.inputs[which[o]], by=names[j])
+    words = reason(exam, is_right) if pairs else {}
+    for i, by in pairs:
+        yield WRONG(subject.inputs[i], by=by, **words)
 
 
-def reason(exam, values, right):
+def reason(exam, is_right):
     """Words for why a second derivative is wrong: a cut, another Function, or what is kept.
 
-    right(): is it right now?
+    is_right(): is it right now? An error is only what somebody has written a backward for.
     """
-    if exam.line and (words := exam.line.uncut_if(exam.subject, right)):
-        return {"look": ""} | words
+    own = {node._forward_cls for node in nodes(exam)}
+    severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
+    words = {"severity": severity, "why": "", "look": CUT_OFF}
+    if exam.line and (change := exam.line.uncut_if(exam.subject, is_right)):
+        return words | {"look": ""} | change
     calls = []
     with heard_by(lambda cls, args: calls.append(Call.of(cls, args, {}, 0))), forgiving():
-        run = exam.subject.run(values)
+        run = exam.subject.run(exam.subject.values)
         calls.clear()
-        vs = [v.clone().requires_grad_() for v in exam.vs]
-        exam.subject.backward(run, vs, create=True)
+        exam.subject.backward(run, [v.clone().requires_grad_() for v in exam.vs], create=True)
     for call in calls:
         fn, args, kwargs = call.again()
         for f in type(exam)(fn, args, kwargs, True, lines=exam.lines).report(exam.trials).findings:
             if f.severity == "error":
                 why = f" In `{call.cls.__name__}`, which backward applies: {f.message}"
-                return {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
-    kept = ", ".join(kept_of_forward(exam, values))
-    kept = f"{kept}, which forward made and kept; " if kept else KEPT
-    return {"look": IN_BACKWARD.format(kept=kept)}
-
-
-def variables_of(frame):
-    """(name, value) of the variables of a frame, of what is in its lists, and of its ctx."""
-    for name, value in list(frame.f_locals.items()):
-        if isinstance(value, (list, tuple)) and len(value) < 9:
-            yield from ((f"`{name}[{k}]`", item) for k, item in enumerate(value))
-        elif isinstance(value, BackwardCFunction):
-            yield from ((f"`{name}.{k}`", item) for k, item in list(vars(value).items()))
-        else:
-            yield f"`{name}`", value
-
-
-def kept_of_forward(exam, values):
-    """What is neither an input nor an output, but known to backward."""
-    found = {}
-
-    def looks(saved, frame):
-        found.update({name: t for name, t in variables_of(frame) if any(t is s for s in saved)})
-        return saved
-
-    with saving(looks):
-        run = exam.subject.run(values)
-    for node in graph(run.outputs):
-        if isinstance(node, BackwardCFunction):
-            found.update({f"`ctx.{name}`": t for name, t in vars(node).items()})
-    known = {t.data_ptr() for t in (*run.passed, *run.outputs)}
-    return [name for name, t in found.items() if is_float(t) and t.data_ptr() not in known]
+                return words | {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
+    kept = [f"`{f.message.split('`')[1]}`, " for f in exam.findings if f.code == "tensor-on-ctx"]
+    return words | {"look": IN_BACKWARD.format(kept="".join(kept))} if own else words

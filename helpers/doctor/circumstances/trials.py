@@ -1,6 +1,8 @@
 """All trials, in the order in which they are made."""
 
-from . import arguments, backward, derivative, forward, handed, precision, second, transforms
+from . import again, backward, derivative, forward, precision, second, transforms
 
-GROUPS = (forward, backward, derivative, arguments, handed, second, transforms, precision)
-TRIALS = [trial for group in GROUPS for trial in group.trial]
+EARLY, *LATE = again.trial  # what is not the same twice has no derivative
+GROUPS = (forward.trial, backward.trial, [EARLY], derivative.trial, LATE, second.trial,
+          transforms.trial, precision.trial)  # fmt: skip
+TRIALS = [trial for group in GROUPS for trial in group]

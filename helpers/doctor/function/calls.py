@@ -16,7 +16,7 @@ from inspect import Parameter
 
 import torch
 
-from .private import is_applied, methods, operator, takes_ctx, transforming, without_modes
+from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
 from .tensors import mapped, tensors
 
@@ -76,7 +76,17 @@ def held(value, replaced=True, depth=4):
     if not isinstance(value, (tuple, list, dict)):
         replaced = False
         inner += [getattr(value, "__self__", None), *getattr(value, "__dict__", {}).values()]
+        inner += globals_of(value) if isinstance(value, types.FunctionType) else ()
     return [t for item in inner for t in held(item, replaced, depth - 1)]
+
+
+def globals_of(fn):
+    """The tensors, modules and functions that a function finds among its globals."""
+    if (fn.__module__ or "").startswith("torch."):
+        return []
+    kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
+    named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
+    return [value for value in named if isinstance(value, kinds)]
 
 
 def autocasts():
@@ -99,7 +109,7 @@ def heard_by(hear):
     """
 
     def way(method, cls, *given):
-        if transforming() or not is_applied(cls, given):
+        if transforming():
             return method(*given)
         take_back = hear(cls, given[takes_ctx(cls) :])
         try:

@@ -67,7 +67,9 @@ class Watched:
             return found
 
         def watched(*args, **kwargs):
-            return made(*args, **kwargs)
+            node = args[0] if args else None
+            is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
+            return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
 
         watched.__wrapped__, watched.__name__ = found, self.name
         return watched
@@ -104,11 +106,6 @@ def takes_ctx(cls):
     """Is ctx the first argument of its forward?"""
     setup = cls.setup_context
     return setup is Function.setup_context or inspect.unwrap(setup) is Function.setup_context
-
-
-def is_applied(cls, given):
-    """Was forward handed its ctx by `apply`, not that of another Function by that one's forward?"""
-    return not takes_ctx(cls) or type(given[0]) is cls._backward_cls
 
 
 def is_a_users(cls):

@@ -12,8 +12,8 @@ from torch.autograd import Function
 from .budget import calls_a_second
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx
 from .source import only_compute
-from .surroundings import phase, reseed
-from .tensors import as_vector, differentiable, has_gradient, mapped, tensors
+from .surroundings import CallError, phase, reseed
+from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
 
 SLOW = 50  # calls a second, or fewer
 
@@ -34,6 +34,7 @@ class Run:
     marked: list
     others: list  # outputs that have no gradient
     state: list  # of the module, as forward has left it
+    freed: bool = False  # has backward freed the memory of what was saved?
 
     @functools.cached_property
     def outside(self):
@@ -293,11 +294,18 @@ class Subject:
         pairs = [(o, v) for o, v in pairs if o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
+        if run.freed:  # to read it would end Python
+            raise CallError("backward", RuntimeError("backward has freed what forward saved"))
         outputs, vs = zip(*pairs, strict=True)
+        kept, held = [o.detach().clone() for o in outputs], [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
         with phase("backward"), own_grads() if self.protects else contextlib.nullcontext():
             grads = self.again(run, functools.partial(run.grads, outputs, vs, **options))
+        for o, copy_of_o in zip(outputs, kept, strict=True):
+            if not has_memory(o):
+                o.data = copy_of_o
+        run.freed = not all(map(has_memory, held))
         return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
 
     def gradients(self, values, vs):

@@ -20,14 +20,14 @@ class Edit(NamedTuple):
     code: the `Code` that is edited; node: the node of its tree that is
     puts: ((start, end, new text), …) in the bytes of the source
     said: in words, if it is no expression that takes the place of another
-    row:  the number of the rule of the grammar that made it
+    row:  what the row of the grammar that made it is called
     """
 
     code: "Code"
     node: ast.AST
     puts: tuple
     said: str = ""
-    row: int = 0
+    row: str = ""
 
     @property
     def text(self):

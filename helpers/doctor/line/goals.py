@@ -16,7 +16,7 @@ from ..function.surroundings import forgiving
 from ..measure.by_autograd import as_plain_code
 from .edits import Code, running
 from .foresight import HOPELESS, Foresight
-from .grammar import CONSTANTS, CUTS, DETACHED, EXPRESSIONS, edits_of, lines_of
+from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
 HERE = ", for this call at least"
 LIKELY = 1e-4  # of what is to mend may be left
@@ -67,13 +67,14 @@ def noting(fn, raised):
 # --- right if: backward is edited until its gradient is right -------------------------------------
 
 
-def right_if(measurements, budget, few):
+def right_if(measurements, budget, few=False, only_known=False):
     """The words for the edit that makes this gradient right, and leaves right ones alone; or {}.
 
-    few: is it enough to run what is foreseen to mend it?
+    few, only_known: as in `find`
     """
     subject = measurements[0].subject
     codes = [*filter(computes, backward_codes(subject)), *saving_codes(subject)]
+    codes = [] if only_known else codes
     stays = others_of(measurements)
     for code in codes:
         code.factors = [measurements.factor] if type(measurements.factor) is float else ()
@@ -89,7 +90,7 @@ def right_if(measurements, budget, few):
     if edit:
         budget.known.append(edit)
         return edit.words()
-    if almost and almost.row != CONSTANTS:
+    if almost and almost.row != CONSTANT:
         words = almost.words()
         return words | {"change": words["change"] + HERE}
     return {}
@@ -106,9 +107,12 @@ def candidates(codes, measurements, few):
         return case.subject.backward(run, vs, create=True)[case.i]
 
     ahead = Foresight(codes, case, gradient)
-    inside = (pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands)))
+
+    def ranked(rows):
+        return (pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows)))
+
     around = (pair for c in codes for pair in ahead.around(c))
-    for pairs in (inside, around):
+    for pairs in (ranked(EXPRESSIONS), around, ranked(MANY)):
         for left, edit in pairs:
             if left is None:
                 odd.append(edit)
@@ -124,7 +128,7 @@ def candidates(codes, measurements, few):
 
 def is_right(measurements):
     runs = ((m, m.subject.run(m.point.values)) for m in measurements)
-    return all(m.fits_rows(m.rows_of(run)) for m, run in runs)
+    return all(m.fits(m.rows_of(run)) for m, run in runs)
 
 
 def others_of(measurements):
@@ -174,7 +178,7 @@ def exits(subject):
 def as_if(measurements, budget):
     """The words for the edit of forward of which the given gradient would be right; or {}."""
     codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
-    rows = DETACHED, [row for row in EXPRESSIONS if row is not EXPRESSIONS[CONSTANTS]]
+    rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
     edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
     with as_plain_code():
         edit, _ = first_that_holds(

@@ -48,6 +48,7 @@ DERIVATIVES = {  # of what forward computes, by its name
     "tanh": "1 - torch.tanh({}) ** 2", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
     "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "({}) > 0",
     "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "square": "2 * ({})",
+    "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
 }  # fmt: skip
 FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
 AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand
@@ -210,34 +211,36 @@ def from_the_other_end(site):
 
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
+CONSTANT = "a constant for a constant"
 EXPRESSIONS = [
     Row("a name for a name", NAME, other_names),
     Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     Row("a sign", (*VALUE, ast.IfExp), negated),
     Row("a function for a function", (ast.Call,), other_functions),
-    Row("a constant for a constant", (ast.Constant,), other_constants),
+    Row(CONSTANT, (ast.Constant,), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), other_slices),
     Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
     Row("from the other end", (ast.Call,), from_the_other_end),
+]
+MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
     Row("another power, or a function", NAME, POWERS),
     Row("what a normalisation passes on", NAME, PASSED_ON),
 ]
-CONSTANTS = [row.what for row in EXPRESSIONS].index("a constant for a constant")
 
 
 def edits_of(code, hands, rows=EXPRESSIONS):
     """All edits of expressions by these rows; hands: {root: what is at hand there}."""
     others = ast.Slice, ast.Tuple, ast.List, ast.Constant
-    for number, row in enumerate(rows):
+    for row in rows:
         for node in code.nodes:
             if isinstance(node, row.kinds) and (node in code.values or isinstance(node, others)):
                 site = Site(code, node, hands.get(code.root(node), {}))
                 for new in site.news(row):
                     puts = new if isinstance(new, tuple) else ((*code.span(node), fit(new, site)),)
-                    yield Edit(code, node, puts, row=number)
+                    yield Edit(code, node, puts, row=row.what)
 
 
 def fit(new, site):
@@ -257,7 +260,9 @@ def operands(code, hand):
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
             found |= {f"({text})": None} if len(text := ast.unparse(part)) < LONG else {}
             match part:
-                case ast.Call(func=ast.Attribute(attr=name), args=[a]) if name in DERIVATIVES:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[a]) if (
+                    name in DERIVATIVES
+                ):
                     found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
                 case ast.Call(func=ast.Attribute(attr=name, value=a)) if name in DERIVATIVES:
                     found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None

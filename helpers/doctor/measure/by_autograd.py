@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from ..function.private import is_a_users, methods, takes_ctx
 from ..function.surroundings import forgiving
 from ..function.tensors import Dice, as_vector, mapped, shaped, tensors
+from .slopes import agrees
 
 DETACHING = torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__
 DIRECTIONS, ALONE = 2, 3  # in which differences are taken: of all elements, of one
@@ -75,10 +76,9 @@ def as_plain_code():
 
 def by_autograd(point, i, elements):
     """What `Point.expected` says of each output, or None if that is unsure, or no less work."""
-    x, sizes, found = point.values[i], [len(y) for y in point.y0], []
-    few = [x.numel() * len(y) <= 4096 for y in point.y0]
-    subject = point.subject
-    passes = sum(3 + n * is_few for n, is_few in zip(sizes, few, strict=True))
+    subject, found = point.subject, []
+    few = [point.values[i].numel() * len(y) <= 4096 for y in point.y0]
+    passes = sum(3 + len(y) * is_few for y, is_few in zip(point.y0, few, strict=True))
     if passes + 4 * (DIRECTIONS + ALONE) > 4 * len(elements) or subject.eps > 1e-10:
         return None
     if subject.applied and not subject.only_computes:  # what it keeps elsewhere would have a graph
@@ -89,12 +89,16 @@ def by_autograd(point, i, elements):
         if not all(map(torch.equal, map(as_vector, run.outputs), point.y0)):
             return None
         rows = [graded(run, i, o, vs) for o, vs in enumerate(point.vs)]
-        if not all(agree(point, i, rows, u) for u in directions(x, elements)):
-            return None
+        for u in directions(point.values[i], elements):
+            for o, slope in enumerate(point.slopes(i, u)):
+                for v, row, off in zip(point.weights[o], rows[o], point.rounding[o], strict=True):
+                    products = as_vector(row) * as_vector(u)
+                    if not slope.trusted.all() or not agrees(v, slope, products, SURE, off):
+                        return None
         for o, is_few in enumerate(few):
             value = rows[o][:, elements]
             error = (point.rounding[o][:, None] / point.scales[i][elements]).expand(value.shape)
-            one_hot = torch.eye(sizes[o] * is_few, dtype=x.real.dtype, device=x.device)
+            one_hot = torch.eye(len(point.y0[o]) * is_few, device=value.device).to(point.y0[o])
             jacobian = graded(run, i, o, [shaped(v, run.outputs[o]) for v in one_hot])
             trusted = torch.ones_like(elements, dtype=torch.bool)
             found.append((value, error, trusted, jacobian[:, elements] if is_few else None))
@@ -120,15 +124,3 @@ def directions(x, elements):
     alone = dice.direction(x).reshape(-1)
     for s in elements[:: max(1, len(elements) // ALONE)]:
         yield torch.zeros_like(alone).index_copy(0, s[None], alone[s][None])
-
-
-def agree(point, i, rows, u):
-    """Do these gradients and differences say the same of a move u, as they would not by chance?"""
-    for o, slope in enumerate(point.slopes(i, u)):
-        weights = point.weights[o]
-        products = torch.stack([as_vector(row) for row in rows[o]]) * as_vector(u)
-        size = torch.maximum(products.norm(dim=1), (weights * slope.value).norm(dim=1))
-        off = (products.sum(1) - weights @ slope.value).abs()
-        if not slope.trusted.all() or (off > SURE * size + point.rounding[o]).any():
-            return False
-    return True

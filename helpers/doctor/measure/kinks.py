@@ -18,7 +18,7 @@ NOT_JUDGED = note(
 
 
 def kink(point, i):
-    """Where differences prove nothing: the one-sided slopes differ, or are lost."""
+    """The note about input i: a kink, if its one-sided slopes differ for a smaller step, too."""
     x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
     for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
@@ -27,19 +27,12 @@ def kink(point, i):
             gap = (sides[0] - sides[1]).abs()
             apart = gap > 1e-3 * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
             apart &= ~slope.trusted[slope.moved]
-            if apart.any() and stays(point, i, u, o, slope.moved[apart], sides[:, apart]):
-                k = int(apart.nonzero()[0])
-                sides = " and ".join(brief(side) for side in sorted((sides[:, k] / step).tolist()))
-                seen = {"at": position(s, point.values[i].shape), "slopes": sides}
-                return KINK(x, seen=seen)
+            for k in apart.nonzero()[:1, 0]:
+                near, size = point.slopes(i, u / 100)[o], sides[:, k].abs().max()
+                at = near.moved == slope.moved[k]
+                again = 100 * torch.stack([near.left[at], near.right[at]])
+                if at.any() and ((again - sides[:, k : k + 1]).abs() <= 0.1 * size).all():
+                    slopes = sorted((sides[:, k] / step).tolist())
+                    seen = {"at": position(s, point.values[i].shape)}
+                    return KINK(x, seen=seen | {"slopes": " and ".join(map(brief, slopes))})
     return NOT_JUDGED(x)
-
-
-def stays(point, i, u, o, elements, sides):
-    """Are the one-sided slopes the same for a smaller step, as they are at a kink and no pole?"""
-    slope = point.slopes(i, u / 100)[o]
-    for found, before in zip((slope.left, slope.right), sides, strict=True):
-        whole = torch.zeros_like(slope.value).index_put_((slope.moved,), found)[elements]
-        if ((100 * whole - before).abs() > 0.1 * sides.abs().amax(0)).any():
-            return False
-    return True

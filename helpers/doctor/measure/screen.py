@@ -5,9 +5,8 @@ import math
 
 import torch
 
-from ..circumstances.reached import unwatched
 from ..function.tensors import as_vector, largest, shaped
-from .slopes import Slope, slopes_along
+from .slopes import Slope, agrees, slopes_along
 
 MANY = 16  # inputs
 
@@ -30,135 +29,114 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     - the weights of the second v, a vector for each output.
     """
     y0 = f(values) if y0 is None else y0
-    screening = Screening(f, vjp, values, dice, eps, tolerance, y0, turns, symmetric)
-    screening.floor = max(floor, eps)
-    with unwatched():
-        screening.all()
+    direction = functools.partial(dice.direction, symmetric=symmetric)
+    screening = Screening(f, vjp, values, y0, eps, tolerance, max(floor, eps), direction)
+    for turn in range(1 if is_large(values) else turns):
+        screening.turn(dice, turn > 0)
     return screening.verdict, screening.doubts, screening.weights
 
 
 class Screening:
-    def __init__(self, f, vjp, values, dice, eps, tolerance, y0, turns, symmetric):
-        self.direction = functools.partial(dice.direction, symmetric=symmetric)
-        self.f, self.vjp, self.values, self.dice, self.y0 = f, vjp, values, dice, y0
-        self.eps, self.tolerance = eps, tolerance
-        self.turns = 1 if is_large(values) else turns
-        pairs = [(i, o) for i in range(len(values)) for o in range(len(y0))]
+    """First all inputs are moved at once, and one by one only where that does not agree."""
+
+    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, direction):
+        self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
+        self.tolerance, self.floor, self.direction = tolerance, floor, direction
+        self.which = list(range(len(values)))  # that are judged
+        pairs = [(i, o) for i in self.which for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
         self.weights = [torch.ones_like(y) for y in y0]
 
-    def all(self):
-        wrong = self.together() if len(self.values) > 4 else None
+    def turn(self, dice, weighted):
+        """One v for each output, one u for each input."""
+        self.moves = {i: self.direction(self.values[i]) for i in self.which}
+        self.vs = [dice.normal(y) for y in self.y0]
+        wrong = self.together(weighted) if len(self.moves) > 1 else None
         if wrong == []:
             return
-        if wrong and len(self.values) > MANY:
-            one = self.one_of(wrong)
-            self.each([one], until="wrong")
-            if "wrong" in self.verdict.values():
-                others = [(i, o) for i, o in self.verdict if i != one]
-                self.verdict |= dict.fromkeys(others, "unknown")
-                return
-        self.each(range(len(self.values)))
+        if wrong and len(self.which) > MANY:
+            self.which = [self.one_of(wrong[0])]
+            others = [(i, o) for i, o in self.verdict if i not in self.which]
+            self.verdict |= dict.fromkeys(others, "unknown")
+        self.each(weighted)
 
     def slopes(self, moves):
         return slopes_along(self.f, self.values, moves, self.y0, self.eps)
 
-    def each(self, which, until=None):
-        """Judge these inputs one by one, as far as to the first verdict that is `until`."""
-        values, verdict = self.values, self.verdict
-        for turn in range(self.turns):
-            moves = {i: self.direction(values[i]) for i in which}
-            if turn and len(moves) > 1 and self.all_agree(moves):
-                return
-            slopes = {i: self.slopes({i: u}) for i, u in moves.items()}
-            self.doubts |= {i for i, found in slopes.items() for s in found
-                            if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
-            for o, y in enumerate(self.y0):
-                of_inputs = {i: found[o] for i, found in slopes.items()}
-                trusted = torch.stack([s.trusted for s in of_inputs.values()]).all(0)
-                if not trusted.any():
-                    verdict |= {(i, o): "unsure" for i in which}
-                    continue
-                v = torch.where(trusted, self.dice.normal(y), 0.0)
-                if turn:
-                    self.weights[o] = leveled(list(of_inputs.values()))
-                    v = v * self.weights[o]
-                grads = self.vjp({o: v})
-                for i, slope in of_inputs.items():
-                    found = self.judged(i, o, moves[i], v, slope, grads[i])
-                    verdict[i, o] = found or verdict[i, o]
-                    if found and found == until:
-                        return
+    def agree(self, v, slope, products, y):
+        floor = self.floor * torch.where(slope.trusted & (v != 0), v * y, 0.0).norm()
+        return agrees(v, slope, products, self.tolerance, floor)
 
-    def all_agree(self, moves):
-        """Are these right that were so one by one, moved together, each output weighted?"""
-        for o, slope in enumerate(self.slopes(moves)):
-            if not slope.trusted.all():
-                return False
-            self.weights[o] = leveled([slope])
-            v = self.dice.normal(self.y0[o]) * self.weights[o]
+    def each(self, weighted):
+        """Judge the inputs one by one."""
+        slopes = {i: self.slopes({i: self.moves[i]}) for i in self.which}
+        self.doubts |= {i for i, found in slopes.items() for s in found
+                        if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
+        for o, v in enumerate(self.vs):
+            of_inputs = {i: found[o] for i, found in slopes.items()}
+            trusted = torch.stack([s.trusted for s in of_inputs.values()]).all(0)
+            if not trusted.any():
+                self.verdict |= {(i, o): "unsure" for i in self.which}
+                continue
+            if weighted:
+                self.weights[o] = leveled(list(of_inputs.values()))
+            v = torch.where(trusted, v * self.weights[o], 0.0)
             grads = self.vjp({o: v})
-            pairs = [(grads[i], as_vector(u)) for i, u in moves.items() if grads[i] is not None]
-            products = torch.cat([as_vector(grad) * u for grad, u in pairs]) if pairs else v[:0]
-            if not agrees(v, slope, products, self.tolerance, self.y0[o], self.floor):
-                return False
-        return True
+            for i, slope in of_inputs.items():
+                found = self.judged(i, o, v, slope, grads[i])
+                self.verdict[i, o] = found or self.verdict[i, o]
 
-    def judged(self, i, o, move, v, slope, grad):
+    def judged(self, i, o, v, slope, grad):
         """A verdict, or None if there is nothing against this gradient."""
-        whole, verdict, move = move, None, as_vector(move)
+        whole, verdict = self.moves[i], None
+        move = as_vector(whole)
         given = torch.zeros_like(move) if grad is None else as_vector(grad)
         finite = given.isfinite()
         if not finite.all():  # what is finite is judged alone
             given, move = torch.where(finite, given, 0.0), torch.where(finite, move, 0.0)
-            part = shaped(move, whole)
-            slope = self.slopes({i: part})[o]
-            rest = shaped(as_vector(whole) - move, part)
-            there = self.slopes({i: rest})[o]
+            slope = self.slopes({i: shaped(move, whole)})[o]
+            there = self.slopes({i: shaped(as_vector(whole) - move, whole)})[o]
             verdict = "not finite" if there.trusted.all() else "unsure"
-        right = agrees(v, slope, given * move, self.tolerance, self.y0[o], self.floor)
-        return verdict if right else "wrong"
+            if (v[~slope.trusted] != 0).any():  # the gradient has what differences do not show
+                return "unsure"
+        return verdict if self.agree(v, slope, given * move, self.y0[o]) else "wrong"
 
-    # --- many inputs ------------------------------------------------------------------------------
-
-    def together(self):
+    def together(self, weighted):
         """Groups of inputs (lists) of which some are wrong; None if they must be judged alone.
 
         In a group are those whose gradients weigh about the same, so that none hides another.
         """
-        self.moves = {i: self.direction(v) for i, v in enumerate(self.values)}
-        self.y = torch.cat(self.y0)
-        everything = joined(self.slopes(self.moves))
-        if not everything.value.isfinite().all() or everything.trusted.double().mean() < 0.99:
+        slopes = self.slopes(self.moves)
+        self.y, everything = torch.cat(self.y0), joined(slopes)
+        known = everything.trusted.double().mean().item()
+        if not everything.value.isfinite().all() or known < (0.99 if len(self.which) > 4 else 1):
             return None
-        vs = [self.dice.normal(y) for y in self.y0]
-        cuts = [len(y) for y in self.y0]
+        if weighted:
+            self.weights = [leveled([slope]) for slope in slopes]
         # No output hides another, either.
-        vs = [v / (s.norm() or 1.0) for v, s in zip(vs, everything.value.split(cuts), strict=True)]
+        sizes = [(w * s.value).norm() for w, s in zip(self.weights, slopes, strict=True)]
+        vs = [v * w / (n or 1.0) for v, w, n in zip(self.vs, self.weights, sizes, strict=True)]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
-        grads, self.products = self.vjp(dict(enumerate(self.v.split(cuts)))), {}
-        for i, u in self.moves.items():
-            grad, u = grads[i], as_vector(u)
-            self.products[i] = torch.zeros_like(u) if grad is None else as_vector(grad) * u
+        grads = self.vjp(dict(enumerate(self.v.split([len(y) for y in self.y0]))))
+        self.products = {i: torch.zeros_like(as_vector(u)) if grads[i] is None
+                         else as_vector(grads[i]) * as_vector(u)
+                         for i, u in self.moves.items()}  # fmt: skip
         if not all(p.isfinite().all() for p in self.products.values()):
             return None
         weigh = {i: p.norm().item() for i, p in self.products.items()}
-        most = max(weigh.values()) or 1.0
-        groups = {}
+        most, groups = max(weigh.values()) or 1.0, {}
         for i, size in weigh.items():
             groups.setdefault(math.ceil(math.log10(max(size / most, 1e-16))), []).append(i)
-        if len(groups) == 1:
-            return [] if self.group_agrees(list(self.moves), everything) else list(groups.values())
-        return [group for group in groups.values() if not self.group_agrees(group)]
+        known = [everything] if len(groups) == 1 else [None] * len(groups)
+        pairs = zip(groups.values(), known, strict=True)
+        return [group for group, slope in pairs if not self.group_agrees(group, slope)]
 
     def group_agrees(self, group, slope=None):
         slope = slope or joined(self.slopes({i: self.moves[i] for i in group}))
-        products = torch.cat([self.products[i] for i in group])
-        return agrees(self.v, slope, products, self.tolerance, self.y, self.floor)
+        return self.agree(self.v, slope, torch.cat([self.products[i] for i in group]), self.y)
 
-    def one_of(self, groups):
-        """An input of the first of these groups that is wrong, by bisection."""
-        group = groups[0]
+    def one_of(self, group):
+        """An input of this group that is wrong, by bisection."""
         while len(group) > 1:
             half = group[: len(group) // 2]
             group = group[len(half) :] if self.group_agrees(half) else half
@@ -179,14 +157,3 @@ def leveled(slopes):
     error = torch.stack([s.error for s in slopes]).amax(0)
     size = size.clamp(min=1e-6 * largest(size))
     return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
-
-
-def agrees(v, slope, products, tolerance, y, floor):
-    """Is v · slope the sum of the products, but for rounding?"""
-    v = torch.where(slope.trusted, v, 0.0)
-    expected = torch.where(v != 0, v * slope.value, 0.0)
-    error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
-    floor = floor * torch.where(v != 0, v * y, 0.0).norm()
-    size = max(expected.norm().item(), products.norm().item())
-    limit = 10 * error + tolerance * size + floor
-    return abs(expected.sum().item() - products.sum().item()) <= limit.item()

@@ -26,8 +26,9 @@ class Slope:
 
 
 def slopes_along(f, values, moves, y0, eps):
-    """J · u for every output of `f`; moves: {i: u}, the changes of some inputs.
+    """J · u for every output of `f`, a list of `Slope`.
 
+    moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f computes.
     Central differences at two steps are extrapolated; smaller ones are tried where the two do not
     agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
     with h.
@@ -41,7 +42,7 @@ def slopes_along(f, values, moves, y0, eps):
     moved = [y.isinf() for y in y0]
     # Steps must be larger where numbers are coarser, perhaps only inside of f.
     probe = at(1e-3)
-    sizes = [max(largest(y), largest(t)) for y, t in zip(y0, probe, strict=True)]
+    sizes = [0.0] * len(y0)  # of what moves
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
@@ -52,6 +53,7 @@ def slopes_along(f, values, moves, y0, eps):
                 moved[o] |= t[o] != y
             k = moved[o].nonzero()[:, 0]  # one in a million may be left
             few = [[t[o][k] for t in side] for side in sides]
+            sizes[o] = max(largest(y[k]), largest(probe[o][k]))
             *few, left, right, fine = central(*few, y[k], steps, eps, sizes[o])
             value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
             new = Slope(value, error, k, left, right)
@@ -98,3 +100,17 @@ def central(plus, minus, y, steps, eps, size):
     error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
     left, right = (y - near_m) / small, (near_p - y) / small
     return value, error, left, right, fine & error.isfinite()
+
+
+def agrees(v, slope, products, tolerance, floor):
+    """Is v · J · u, by differences, the sum of the products, gradient times u, but for rounding?
+
+    Elements of the output that differences do not show count neither here nor there. floor: what
+    v · output may be off by, as a part of it.
+    """
+    v = torch.where(slope.trusted, v, 0.0)
+    expected = torch.where(v != 0, v * slope.value, 0.0)
+    error = torch.where(v != 0, v.abs() * slope.error, 0.0).sum()
+    size = max(expected.norm().item(), products.norm().item())
+    limit = 10 * error + tolerance * size + floor
+    return abs(expected.sum().item() - products.sum().item()) <= limit.item()

@@ -36,6 +36,7 @@ from pathlib import Path
 
 import torch
 
+from helpers.lessons.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
@@ -296,7 +297,7 @@ def _sentence(request, tensors):
 @cache
 def _compile(source, kernel):
     compiler = find_compiler()
-    version = _version(tuple(compiler))
+    version = compiler_version(tuple(compiler))
     command = [*compiler, *FLAGS, *(CLANG_FLAGS if "clang" in version else [])]
     if "__shared__" in source or "__syncthreads" in source:
         command.append("-DTHREADS_MEET")  # and block.h watches the shared arrays
@@ -328,11 +329,6 @@ def _compile(source, kernel):
                     raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
 
     return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))
-
-
-@cache
-def _version(compiler):
-    return subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
 
 
 def _parameters(library):

@@ -1,13 +1,9 @@
 """The one exercise of chapter 00, on which the others are explained."""
 
-import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-
-SAMPLE = torch.tensor(
-    [[-1.0, 0.5, 0.25, 1.5, 3.0], [-2.0, 0.0, 1.0, 2.5, -0.5]], dtype=torch.float64
-)
+from helpers.lessons.net import Feed
 
 
 class Triple(Function):
@@ -26,6 +22,9 @@ EXERCISE_1 = Exercise(
     reference=Triple,
     stub=("return 3 * grad_output", "..."),
     wrong=[
+        ("3 * grad_output", "3 * grad_output.detach()", "a second derivative counts it as"),
+        ("3 * grad_output", "3 * grad_output.reshape(-1, 4).view_as(grad_output)",
+         "with an input of shape (7,)"),
         ("3 * grad", "grad", "multiplied by 0.333"),
         ("3 * grad_output", "grad_output * 0 + 3", "does not depend on grad_output"),
         ("3 * grad", "-3 * grad", "negated"),
@@ -37,7 +36,7 @@ EXERCISE_1 = Exercise(
          "`backward` must be a static method"),
     ],
     like=lambda x: 3 * x,
-    samples={"": [SAMPLE]},
+    feeds=(Feed(shapes="..."),),
     success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
     "passed on three times as large.",
     hints=(

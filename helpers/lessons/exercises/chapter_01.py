@@ -7,7 +7,8 @@ import re
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import difference, first_line
+from helpers.lessons.judging import difference, first_line, unlike
+from helpers.lessons.net import Feed, caught
 from helpers.lessons.requirements import at, instances_apart, random
 from helpers.ops.legacy import Function
 
@@ -39,12 +40,18 @@ def _is_legacy(attempt):
             yield f"`{name}` must take (self, {argument})."
 
 
-def _instances_like(like, samples):
-    """`samples` for instances: {where: (arguments of the constructor, x)}."""
+def _instances_like(like, *feeds):
+    """The net, for instances: what follows the tensor goes to the constructor."""
 
     def sentences(attempt):
-        for where, (arguments, x) in samples.items():
-            yield at(where, _wrong_instance(attempt, arguments, like, x))
+        def explained(inputs):
+            return _wrong_instance(attempt, inputs[1:], like, inputs[0])
+
+        for where, inputs in (case for feed in feeds for case in feed.plain()):
+            yield at(where, explained(inputs))
+        for feed in feeds:
+            called = lambda x, *arguments: attempt(*arguments)(x)  # noqa: E731
+            yield from caught(unlike, called, like, feed, explained)
 
     return sentences
 
@@ -65,7 +72,8 @@ def _wrong_instance(attempt, arguments, like, x):
         output = attempt(*arguments)(x.clone().requires_grad_())
         gradient = output.grad_fn.apply(torch.ones_like(output))[1]  # before the engine casts it
         if output.dtype == x.dtype != gradient.dtype:
-            return f"`backward` returns {str(gradient.dtype)[6:]} for `x`, which is float64."
+            given, right = (str(t.dtype)[6:] for t in (gradient, x))
+            return f"`backward` returns {given} for `x`, which is {right}."
     wrong = difference(lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x])
     # The doctor speaks of today's style, and does not know what the argument is called, nor which
     # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
@@ -99,7 +107,6 @@ class AddConstant(Function):
         return grad_output
 
 
-WITH_A_ZERO = random(3, 2, seed=1).fill_diagonal_(0)  # where x / x is nan
 EXERCISE_1 = Exercise(
     number="1.1",
     name="AddConstant",
@@ -117,22 +124,18 @@ EXERCISE_1 = Exercise(
         ("return grad_output", "return grad_output, grad_output.sum()",
          "(expected 1, but got 2)."),
         ("return grad_output", "return grad_output.float()", "returns float32 for `x`"),
-        ("return grad_output", "return grad_output.sum(0)[:2]",
-         "The gradient of `x` has shape (2)"),
-        ("return grad_output", "return grad_output * self.needs_input_gradient[0]",
-         "has no attribute 'needs_input_gradient'"),
         ("return grad_output", "return grad_output * self.x / self.x", "return x", "self.x = x\n"
          "        return x", "makes nan or inf in the gradient of `x`"),
+        ("= constant", "= torch.tensor(constant)", "with constant = 0.1"),
+        ("= constant", "= float(f'{constant:.1g}')", "with constant = 2.5"),
         ("self.constant = constant", "pass",
          "has no attribute 'constant'. Look at: `return x + self.constant` (line"),
         ("self.constant", "AddConstant.constant",
          "two instances with other constants disturb each other"),
-        ("+ self.constant", "+ 2.5", "for AddConstant(-1.0)"),
+        ("+ self.constant", "+ 2.5", "with constant = -1.0"),
         ("return x + self.constant", "x + self.constant", "Is a `return` missing in `forward`?"),
         ("return x +", "x +=", "self.constant\n\n    def backward", "self.constant; return x\n\n"
          "    def backward", "changes `x` in place. Work on a copy."),
-        ("return x + self.constant", "self.mark_dirty(x); return x.add_(self.constant)",
-         "changes `x` in place. Work on a copy."),
         ("return x + self.constant",
          "y = x + self.constant; self.mark_non_differentiable(y); return y",
          "the output requires no gradient"),
@@ -153,7 +156,11 @@ EXERCISE_1 = Exercise(
         _is_legacy,
         _instances_like(
             lambda x, constant: x + constant,
-            {f"for AddConstant({c})": ([c], WITH_A_ZERO) for c in (2.5, -1.0)},
+            Feed(
+                shapes="...",
+                constants=((2.5,), (-1.0,), (0.1,), (0,), (-1234.56789,)),
+                names="constant",
+            ),
         ),
         instances_apart([1.0], [100.0], random(3),
             "two instances with other constants disturb each other. Keep the constant in `self`.",
@@ -179,7 +186,11 @@ class Transpose(Function):
         return grad_output.transpose(*self.dims)
 
 
-SHAPES = [((3, 2), (0, 1)), ((4, 2, 3), (0, 1)), ((4, 2, 3), (0, 2)), ((4, 2, 3), (1, -1))]
+DIMENSIONS = {
+    "N D": ((0, 1), (-1, 0), (-2, 1)),
+    "N D E": ((0, 1), (0, 2), (1, -1), (-3, -2)),
+    "... N D E": ((1, -1),),
+}
 EXERCISE_2 = Exercise(
     number="1.2",
     name="Transpose",
@@ -194,32 +205,36 @@ EXERCISE_2 = Exercise(
         ("grad_output.transpose(*self.dims)", "grad_output", "right, but transposed: its shape"),
         ("grad_output.transpose(*self.dims)", "grad_output.clone()", "Look at: every transpose."),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
-         "for Transpose(0, 2) of shape (4, 2, 3)"),
+         "with dim0 = 0 and dim1 = 2"),
+        ("self.dims = dim0, dim1", "self.dims = sorted((dim0, dim1))", "grad_output.transpose(*self"
+         ".dims)", "grad_output.transpose(-2, 1) if self.dims[0] < 0 else grad_output.transpose(*"
+         "self.dims)", "dim"),
         ("x.transpose(*self.dims)", "x.transpose(self.dims[0], -1)",
-         "for Transpose(0, 1) of shape (4, 2, 3): the output has shape"),
+         "with dim0 = -1 and dim1 = 0: the output has shape"),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(self.dims[0], -1)",
-         "for Transpose(0, 1) of shape (4, 2, 3): The gradient of `x` has shape"),
+         "with dim0 = -1 and dim1 = 0: The gradient of `x`"),
         ("return x.transpose", "self.size = x.size(); return x.transpose",
          "grad_output.transpose(*self.dims)", "grad_output.reshape(self.size)",
          "A reshape renames places; it does not exchange dimensions."),
-        ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "for Transpose(1, -1)"),
+        ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "with dim0 = -2"),
         ("return x.", "Transpose.last = self.dims; return x.",
          "grad_output.transpose(*self.dims)", "grad_output.transpose(*Transpose.last)",
          "disturb each other"),
-        ("return grad_output.transpose(*self.dims)", "return grad_output.reshape([4, 2, 3])\\\n"
+        ("return grad_output.transpose(*self.dims)", "return grad_output.reshape([4, 5, 3])\\\n"
          "            if grad_output.dim() == 3 else grad_output.t()",
          "has the numbers of grad_output in their old order"),
         ("self.dims", "Transpose.dims", "disturb each other"),
         ("grad_output.", "grad_output.float().", "returns float32 for `x`"),
-        ("return grad_output", "return (1 + 1e-9) * grad_output",
-         "for Transpose(0, 1) of shape (3, 2)"),
         ("(Function)", "(torch.autograd.Function)", "derives from today's"),
     ],
     properties=[
         _is_legacy,
         _instances_like(
             torch.transpose,
-            {f"for Transpose{d} of shape {s}": (d, random(*s, seed=1)) for s, d in SHAPES},
+            *(
+                Feed(shapes=shape, constants=dimensions, names="dim0 dim1")
+                for shape, dimensions in DIMENSIONS.items()
+            ),
         ),
         instances_apart((0, 1), (1, 2), random(3, 3, 3),
             "two instances with other dimensions disturb each other. Keep the two in `self`.",
@@ -267,7 +282,7 @@ EXERCISE_3 = Exercise(
          "is another if forward runs once more"),
     ],
     like=lambda x: x**2,
-    samples={"": [random(3, 2, seed=1)]},
+    feeds=(Feed(shapes="..."),),
     order=2,
     success="same formula, other home: ctx instead of self. And the second derivative, which "
     "the old style could not have, is there.",

@@ -4,13 +4,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import (
-    calls_apart,
-    gradients_fit,
-    no_tensor_on_ctx,
-    of_shapes,
-    random,
-)
+from helpers.lessons.net import Feed
+from helpers.lessons.requirements import gradients_fit, keeps_only, random
 
 
 class Square(Function):
@@ -49,14 +44,20 @@ EXERCISE_1 = Exercise(
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
          "`ctx.x` holds an input outside `save_for_backward`"),
         ("save_for_backward(x)", "save_for_backward(2 * x)", "2 * x *", "x *",
-         "This exercise asks for no second derivative"),
+         "neither an input nor an output"),
+        ("2 * x * grad_output", "2 * x * grad_output.detach()", "with respect to grad_output"),
+        ("save_for_backward(x)", "save_for_backward(2 * x)", "2 * x *", "x *",
+         "    @staticmethod\n    def backward",
+         "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward",
+         "neither an input nor an output"),
         ("forward(ctx, x)", "forward(x)", "`forward` must take (ctx, x)."),
-        ("x * x", 'torch.einsum("ij,ij->ij", x, x)', "with an input of shape (5,)"),
+        ("x * x", 'torch.einsum("ij,ij->ij", x, x)', "with an input of shape (7,)"),
         ("return x * x", "y = x * x; ctx.mark_non_differentiable(y); return y",
          "the output requires no gradient"),
     ],
     like=lambda x: x**2,
-    samples=of_shapes((3, 4), (5,), ()),
+    feeds=(Feed(shapes="..."),),
+    properties=[keeps_only("inputs and outputs", random(100, 200))],
     success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
     "chain rule multiplies it by grad_output.",
     hints=(
@@ -93,11 +94,14 @@ def _fits(reduced):
 
 LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
 ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
-SHAPES = [
-    ((4, 3), (4, 3)), ((4, 3), (3,)), ((4, 1), (1, 3)), ((2, 3), ()),
-    ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)),
-]  # fmt: skip
-PAIRS = {f"with shapes {a} and {b}": [random(*a), random(*b) + 1] for a, b in SHAPES}
+PAIRS = Feed(
+    shapes=[
+        ((4, 3), (4, 3)), ((4, 3), (3,)), ((3,), (4, 3)), ((4, 1), (1, 3)), ((2, 3), ()),
+        ((), ()), ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)),
+        ((1, 1, 4), (5, 2, 1, 4)), ((3, 1, 1), (2, 3, 1, 5)), ((0, 3), (3,)), ((1,), (1, 1)),
+        ((2, 1, 3, 4), (4,)),
+    ],
+)  # fmt: skip
 EXERCISE_2 = Exercise(
     number="2.2",
     name="Multiply",
@@ -110,21 +114,24 @@ EXERCISE_2 = Exercise(
         ("backward(a, b)", "backward(b, a)", "the order in save_for_backward, in saved_tensors"),
         ("        return (", "        with torch.no_grad(): return (", "without a word"),
         (".sum_to_size(a.shape)", "", ".sum_to_size(b.shape)", ".sum(0)",
-         "with shapes (4, 3) and (4, 3)"),
+         "The gradient of `b`"),
         (", (grad_output * a).sum_to_size(b.shape)", "", "Backward returned 1 gradient(s)"),
         ("(grad_output * a).sum_to_size(b.shape)", "None", "None stands in its place"),
         ("sum_to_size(a.shape)", "sum(1, keepdim=True) if a.shape[1] == 1 else grad_output * b",
          "sum_to_size(b.shape)", "sum(0, keepdim=b.dim() == 2) if a.shape != b.shape else "
-         "grad_output * a", "with shapes (2, 3) and ()"),
+         "grad_output * a", "with inputs of shapes (3,) and (4, 3)"),
         (*_fits(LEADING + "g.sum(0 if t.shape[0] == 1 else 1, keepdim=True)"),
-         "with shapes (4, 3) and (1, 1)"),
+         "with inputs of shapes (4, 3) and (1, 1)"),
         (*_fits(f"g.sum() if t.dim() == 0 else g.sum(0) if g.dim() > t.dim() else {ONES}"),
-         "with shapes (2, 4, 3) and (3,)"),
-        (*_fits(LEADING + ONES), "with shapes (2, 4, 3) and (4, 1)"),
+         "with inputs of shapes (2, 4, 3) and (3,)"),
+        (*_fits(LEADING + ONES), "with inputs of shapes (2, 4, 3) and (4, 1)"),
     ],
     like=torch.mul,
-    samples=PAIRS,
-    properties=[gradients_fit("ab", PAIRS)],
+    feeds=(PAIRS,),
+    properties=[
+        gradients_fit("ab", PAIRS),
+        keeps_only("inputs and outputs", random(100, 200), random(200)),
+    ],
     success="both gradients, each in the shape of its own input, without the engine's help.",
     hints=(
         "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
@@ -162,16 +169,26 @@ EXERCISE_3 = Exercise(
         ("grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])", "",
          "`output[1]` depends on `x`"),
         ("return grad_x", "return grad_min + grad_max", "(4, 5) belongs there"),
-        ("scatter_add_", "scatter_", "with an input of shape (3, 1)"),
+        ("scatter_add_", "scatter_", "with an input of shape (4, 1)"),
         ("ctx.save_for_backward(", "MinMax.kept = (", "ctx.saved_tensors", "MinMax.kept",
          "if forward runs once more, with other inputs"),
         ("ctx.save_for_backward(", "ctx.low, ctx.high = (",
          "ctx.saved_tensors", "ctx.low, ctx.high",
-         "the gradient is right. But `ctx.low` holds a tensor outside `save_for_backward`"),
+         "`ctx.low` holds a tensor outside `save_for_backward`"),
         ("ctx.shape =", "ctx.mask = x == x.amin(1, keepdim=True); ctx.shape =",
-         "the gradient is right. But `ctx.mask` holds a tensor"),
+         "`ctx.mask` holds a tensor"),
         ("(ctx, grad_min, grad_max)", "(ctx, grad_max, grad_min)",
          "exchanges the gradients of output 0 and output 1"),
+        ("smallest.values, largest.values", "smallest.values.squeeze(), largest.values",
+         "with an input of shape (1, 5)"),
+        ("ctx.save_for_backward(smallest.indices, largest.indices)\n        ctx.shape = x.shape",
+         "ctx.save_for_backward(x, smallest.values, largest.values)", "at_min, at_max =",
+         "x, low, high =",
+         "grad_x = grad_min.new_zeros(ctx.shape)", "is_low, is_high = (torch.isclose(x, t[:, None])"
+         " for t in (low, high))", "grad_x.scatter_add_(1, at_min[:, None], grad_min[:, None])\n"
+         "        grad_x.scatter_add_(1, at_max[:, None], grad_max[:, None])\n"
+         "        return grad_x",
+         "return is_low * grad_min[:, None] + is_high * grad_max[:, None]", "at numbers near"),
         ("ctx.save_for_backward(", "ctx.kept = (", "ctx.saved_tensors", "ctx.kept",
          "`ctx.kept` holds a tensor outside `save_for_backward`"),
         ("ctx.shape = x.shape", "ctx.shape = x.shape; ctx.set_materialize_grads(False)",
@@ -183,17 +200,14 @@ EXERCISE_3 = Exercise(
         ("def backward", "def backwards", "it has no method `backward`"),
     ],
     like=lambda x: (x.amin(1), x.amax(1)),
-    samples=of_shapes((4, 5), (3, 1)),
-    properties=[
-        no_tensor_on_ctx(random(4, 5)),
-        calls_apart(
-            MinMax,
-            [random(4, 5)],
-            [random(4, 5).flip(1)],  # the same numbers in other places
-            "two calls with other inputs disturb each other: what backward needs must live on "
-            "ctx, call by call.",
+    feeds=(
+        Feed(
+            shapes="N D",
+            far=1e6,
+            without=dict.fromkeys(("zero", "equal"), "no two numbers of a row are equal"),
         ),
-    ],
+    ),
+    properties=[keeps_only("inputs, outputs and positions", random(100, 200))],
     success="each gradient went to the place its number came from, and nowhere else.",
     hints=(
         "x.min(dim=1) returns the values and the indices. Which of them does backward need?",

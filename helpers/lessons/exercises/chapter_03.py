@@ -8,7 +8,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import calls_apart, saved_by
+from helpers.lessons.net import Feed
+from helpers.lessons.requirements import keeps_only, random, saved_by
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 
@@ -26,7 +27,6 @@ class Power(Function):
         return grad_output * ctx.n * x ** (ctx.n - 1), None
 
 
-POWERS = {f"with n = {n}": [SAMPLE, n] for n in (3, 2, 1)}
 EXERCISE_1 = Exercise(
     number="3.1",
     name="Power",
@@ -40,22 +40,18 @@ EXERCISE_1 = Exercise(
          "with n = 3: The gradient of `x` lacks the factor `x`"),
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
          "when it changes in place. Look at: ctx.save_for_backward."),
-        ("ctx.n", "Power.n", "two calls with another n"),
-        ("x ** (ctx.n - 1)", "x**ctx.n / x", "at x = 0"),
+        ("ctx.n", "Power.n", "two calls disturb each other"),
+        ("x ** (ctx.n - 1)", "x**ctx.n / x", "at 0"),
         ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)",
          "but wrong where `n` is 4."),
         ("        return grad_output", "        with torch.no_grad(): return grad_output",
          "without a word"),
+        ("* ctx.n * x ** (ctx.n - 1)", "* {1: 1, 2: 2 * x, 3: 3 * x * x}[ctx.n]", "n = 4"),
         ("x ** (", "x.abs() ** (", "but wrong where `n` is 4."),
     ],
     like=torch.pow,
-    # n = 1 comes last: much that is wrong looks half right there.
-    samples=POWERS | {"with n = 1, at x = 0": [0 * SAMPLE, 1]},
-    properties=[
-        calls_apart(Power, [SAMPLE, 2], [SAMPLE, 3],
-            "two calls with another n disturb each other: n must live on ctx, call by call.",
-        ),
-    ],
+    feeds=(Feed(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),),
+    properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
         "x is a tensor and n is none. Each has its own place between forward and backward.",
@@ -133,6 +129,7 @@ EXERCISE_2 = Exercise(
         ("return None, None", "return torch.zeros(1), None", "returns then: None for each"),
         ("return None, None", "return 0, None", "returns then: None for each argument"),
         ("grads(False)", "grads = False", "is a method; call it."),
+        ("* ctx.scale", "* (ctx.scale or 1)", "with scale = 0: the gradient"),
         ("* ctx.scale", "* abs(ctx.scale)", "with scale = -2.0: the gradient"),
         ("ctx.scale", "ScaleGradient.scale", "backward reads: `ScaleGradient.scale` (line"),
         ("x.clone()", "x.data", "changing the output in place changes `x`"),
@@ -141,9 +138,10 @@ EXERCISE_2 = Exercise(
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
-    samples={f"with scale = {scale}": [SAMPLE, scale] for scale in (0.1, -2.0)},
+    feeds=(Feed(shapes="...", constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)), names="scale"),),
     faithful=False,
     properties=[
+        keeps_only("inputs and outputs", random(100, 200), 0.1),
         _leaves_x_alone,
         _makes_no_gradient_up,
     ],
@@ -173,7 +171,7 @@ class Tanh(Function):
 
 
 def _saves_what_it_keeps(attempt):
-    kept, _ = saved_by(attempt.apply, SAMPLE)
+    kept, *_ = saved_by(attempt.apply, SAMPLE)
     if not kept:
         yield "nothing went through save_for_backward, so autograd cannot watch what is kept."
 
@@ -194,8 +192,8 @@ def _lets_go_of_the_output(attempt):
             gc.enable()
     if leaks:
         yield (
-            "the output is still alive after its last use: output → grad_fn, which is ctx, → "
-            "output is a circle that only the garbage collector finds."
+            "the output is still alive after its last use. What still holds it: an attribute of "
+            "ctx, which is the grad_fn of the output, or something outside of the call?"
         )
 
 
@@ -232,8 +230,12 @@ EXERCISE_3 = Exercise(
         ("return result", "ctx.again = lambda: result; return result", "the output is still alive"),
     ],
     like=torch.tanh,
-    samples={"": [SAMPLE]},
-    properties=[_saves_what_it_keeps, _lets_go_of_the_output],
+    feeds=(Feed(shapes="..."),),
+    properties=[
+        _saves_what_it_keeps,
+        _lets_go_of_the_output,
+        keeps_only("inputs and outputs", random(100, 200)),
+    ],
     success="the output dies with its last user, and autograd watches what is saved.",
     hints=(
         "Which attribute of ctx is a tensor?",

@@ -5,10 +5,10 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import saved_by
+from helpers.lessons.net import Feed
+from helpers.lessons.requirements import keeps_only, random
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
-EXTREME = torch.tensor([-800.0, 800.0], dtype=torch.float64)
 FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
 
 
@@ -25,20 +25,6 @@ class Sigmoid(Function):
         return grad_output * result * (1 - result)
 
 
-def _saves_the_output_alone(attempt):
-    kept, (output,) = saved_by(attempt.apply, SAMPLE)
-    if not kept:
-        yield "nothing was saved with save_for_backward, so autograd cannot watch it."
-    others = [tensor for tensor in kept if tensor.data_ptr() != output.data_ptr()]
-    for other in others:
-        if torch.equal(other, SAMPLE):
-            alone = len(others) == len(kept)
-            yield f"`save_for_backward` got the input{', not the output' if alone else ' as well'}."
-        if torch.equal(other, output):
-            yield "`save_for_backward` got a copy of the output, which takes memory of its own."
-        yield "`save_for_backward` got a tensor that is neither the input nor the output."
-
-
 EXERCISE_1 = Exercise(
     number="4.1",
     name="Sigmoid",
@@ -50,25 +36,25 @@ EXERCISE_1 = Exercise(
         ("save_for_backward(result)", "save_for_backward(x, result)", "(result,) =", "x, result =",
          "got the input as well"),
         ("save_for_backward(result)", "save_for_backward(result * (1 - result))", "(result,) =",
-         "(slope,) =", "result * (1 - result)\n", "slope\n", "neither the input nor the output"),
+         "(slope,) =", "result * (1 - result)\n", "slope\n", "neither an input nor an output"),
         ("save_for_backward(result)", "save_for_backward(result.clone())", "a copy of the output"),
         ("ctx.save_for_backward(result)", "ctx.result = result", "(result,) = ctx.saved_tensors",
          "result = ctx.result", "output and ctx refer to each other"),
         ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
          "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
-         "nothing was saved with save_for_backward"),
+         "bytes stay alive for backward"),
         ("* result * (1", "* (1", "lacks the factor the output"),
         ("(1 - result)", "(result - 1)", "negated"),
         ("grad_output *", "grad_output.clamp(-1, 1) *", "not proportional to grad_output"),
         ("grad_output *", "grad_output.clamp(-5, 5) *", "not proportional to grad_output"),
-        ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at ±800"),
+        ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at numbers near 800"),
         ("torch.sigmoid(x)", "torch.sigmoid(x.clamp(-30, 30))", "Look at: what in forward holds"),
         ("save_for_backward(result)", "save_for_backward(result.detach())",
          "its own derivative is silently wrong"),
     ],
     like=torch.sigmoid,
-    samples={"": [SAMPLE], "at ±800": [EXTREME]},
-    properties=[_saves_the_output_alone],
+    feeds=(Feed(shapes="...", far=800),),
+    properties=[keeps_only("outputs", random(100, 200))],
     success="the derivative is made of the result alone, so nothing else is kept.",
     hints=(
         "Which of your two tensors does σ(1 − σ) need?",
@@ -118,36 +104,34 @@ EXERCISE_2 = Exercise(
     stub="class LogSumExp(Function): ...",
     wrong=[
         ("x.amax(-1, keepdim=True)", "x.new_zeros(1)",
-         "at numbers near ±1000: `forward`: the output is inf"),
+         "at numbers near 1000: `forward`: the output is inf"),
         ("x.amax(-1, keepdim=True)", "x[..., :1]", "at numbers near ±1000"),
         ("(x - result.unsqueeze(-1)).exp()", "x.exp() / x.exp().sum(-1, keepdim=True)",
          "Backward makes nan or inf"),
         ("grad_output.unsqueeze(-1)", "grad_output", "shapes do not fit"),
-        ("sum(-1)", "sum(1)", "for a vector"),
-        ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "for three dimensions"),
+        ("sum(-1)", "sum(1)", "with an input of shape (4,)"),
+        ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "of shape (4, 3, 4)"),
         ("largest =", "x = x.flatten(); largest =", "shape"),
         ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()",
          "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()",
-         "for a single row: the output has shape (), but (1,) is right"),
-        ("largest.squeeze(-1)", "largest.squeeze()", "for shape (2, 1, 3): the output has shape"),
+         "with an input of shape (1, 4): the output has shape (), but (1,)"),
+        ("largest.squeeze(-1)", "largest.squeeze()", "of shape (2, 1, 3, 4): the output has shape"),
         ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()", "torch.logsumexp(x, -1)",
          "Write it yourself"),
         ("save_for_backward(x, result)", "save_for_backward((x - result.unsqueeze(-1)).exp())",
          "x, result = ctx", "(softmax,) = ctx", "* (x - result.unsqueeze(-1)).exp()", "* softmax",
-         "its own derivative is silently wrong"),
-        (".log()", ".add(1e-6).log()", "Is a small number added"),
+         "neither an input nor an output"),
+        (".sum(-1).log()", ".sum(-1).log().squeeze()", "shape"),
+        ("x.amax(-1, keepdim=True)", "x.amax(-1, keepdim=True) if x.dim() > 1 else x.max()",
+         "* (x - result.unsqueeze(-1)).exp()", "* torch.where(x == x.amax(-1, True), 1 - (x -"
+         " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
+         "result.unsqueeze(-1)).exp())", "at 0: "),
+        (".log()", ".add(1e-6).log()", "Nearly: is something rounded to float32, added"),
         ("(x - result.unsqueeze(-1))", "x.sub_(result.unsqueeze(-1))", "after it had been saved"),
     ],
     like=lambda x: torch.logsumexp(x, -1),
-    samples={
-        "at ordinary numbers": [SAMPLE],
-        "at numbers near ±1000": [FAR],
-        "for a vector": [SAMPLE[0]],
-        "for a single row": [SAMPLE[:1]],
-        "for three dimensions": [torch.stack([SAMPLE, 2 - SAMPLE])],
-        "for shape (2, 1, 3)": [SAMPLE[:, None]],
-    },
-    properties=[_is_written_by_hand],
+    feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
+    properties=[_is_written_by_hand, keeps_only("inputs and outputs", random(100, 200))],
     success="nothing in it overflows, neither forward nor backward.",
     hints=(
         "e^1000 overflows. What changes if the largest number of a row is subtracted first?",

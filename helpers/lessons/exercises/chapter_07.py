@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import at
+from helpers.lessons.requirements import at, with_zeros
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
@@ -25,16 +25,18 @@ def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
 
 
 def _as_unfold_says(attempt):
-    height, width = 5, 7
-    for stride, padding, dilation in [(1, 0, 1), (1, 1, 1), (2, 1, 1), (1, 2, 2), (3, 2, 2)]:
+    for K, height, width, stride, padding, dilation in [
+        (3, 5, 7, 1, 0, 1), (3, 5, 7, 1, 1, 1), (3, 5, 7, 2, 1, 1), (3, 5, 7, 1, 2, 2),
+        (3, 5, 7, 3, 2, 2), (5, 9, 6, 2, 3, 1), (2, 11, 8, 4, 0, 3), (1, 4, 3, 2, 1, 1),
+    ]:  # fmt: skip
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
         options = {"stride": stride, "padding": padding, "dilation": dilation}
-        columns = F.unfold(numbers, 3, **options)[0].long() - 1  # (9, places); -1 is padding
-        out_height = (height + 2 * padding - 2 * dilation - 1) // stride + 1
+        columns = F.unfold(numbers, K, **options)[0].long() - 1  # (K * K, places); -1 is padding
+        out_height = (height + 2 * padding - (K - 1) * dilation - 1) // stride + 1
         out_width = columns.shape[1] // out_height
-        for i, j, y, x in itertools.product(range(3), range(3), range(height), range(width)):
-            places = (columns[3 * i + j] == y * width + x).nonzero().flatten().tolist()
+        for i, j, y, x in itertools.product(range(K), range(K), range(height), range(width)):
+            places = (columns[K * i + j] == y * width + x).nonzero().flatten().tolist()
             expected = divmod(places[0], out_width) if places else None
             given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
             pair = _plain(given)
@@ -90,12 +92,15 @@ def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
 def _as_autograd_says(attempt):
     generator = torch.Generator().manual_seed(0)
     random = {"dtype": torch.float64, "generator": generator}
-    for groups, K in [(1, 3), (2, 3), (2, 5)]:
-        x, grad_output = torch.randn(2, 4, 5, 6, **random), torch.randn(2, 4, 5, 6, **random)
-        weight = torch.zeros(2, groups, K, K, 5, 6, dtype=torch.float64, requires_grad=True)
+    for groups, K, (C, H, W) in [
+        (1, 3, (4, 5, 6)), (2, 3, (4, 5, 6)), (2, 5, (4, 5, 6)), (3, 1, (6, 4, 4)),
+        (5, 7, (5, 9, 7)),
+    ]:  # fmt: skip
+        x, grad_output = torch.randn(3, C, H, W, **random), torch.randn(3, C, H, W, **random)
+        weight = torch.zeros(3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True)
         output = involution2d(x, weight, padding=K // 2)
         (expected,) = torch.autograd.grad(output, weight, grad_output)
-        for n, g, h, w in [(0, 0, 2, 3), (1, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, 4, 5)]:
+        for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
             where = f"for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
             before = x.clone(), grad_output.clone()
             given = attempt(grad_output, x, n, g, h, w, groups, K)
@@ -179,20 +184,26 @@ def _runs(source):
         emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
     except emulator.KernelError as error:
         yield _compiler_says(str(error), cell)
-    for channels, height, width, K in [(1, 4, 5, 1), (1, 4, 5, 3), (3, 5, 4, 5), (2, 3, 4, 2)]:
-        x = torch.arange(1.0, 1 + channels * height * width).view(channels, height, width)
-        weight = torch.linspace(-1, 2, channels * K * K).view(channels, K, K)
+    for channels, height, width, K, threads in [
+        (1, 4, 5, 1, 32), (1, 4, 5, 3, 32), (3, 5, 4, 5, 32), (2, 3, 4, 2, 32), (2, 6, 7, 9, 5),
+        (3, 20, 23, 3, 64), (1, 260, 257, 1, 256), (2, 0, 3, 3, 32), (5, 1, 1, 4, 1),
+    ]:  # fmt: skip
+        x = with_zeros(channels, height, width, dtype=torch.float32)
+        weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
         y = torch.empty_like(x)
         where = f"with x of shape {tuple(x.shape)} and K = {K}"
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
-        blocks, seconds = -(-x.numel() // 32) + 1, c_and_cpp.PROCESSOR_SECONDS
+        blocks, seconds = -(-x.numel() // threads) + 1, c_and_cpp.PROCESSOR_SECONDS
         run = partial(emulator.run, source, "depthwise", arguments=arrays, seconds=seconds)
         try:
-            yield at(where, c_and_cpp.crash_of(lambda run=run, blocks=blocks: run(blocks, 32)))
-            actions = run(blocks, 32, watch=((0, 0, 0), (1, 0, 0)))
+            launch = partial(run, blocks, threads)
+            yield at(where, c_and_cpp.crash_of(launch))
+            actions = launch(watch=((0, 0, 0), (min(1, threads - 1), 0, 0)))
         except emulator.KernelError as error:
-            yield f"{where}: {_explained(str(error), cell, x.numel(), run)}"
+            yield f"{where}: {_explained(str(error), cell, x.numel(), threads, run)}"
+        if not x.numel():
+            continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
         if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
@@ -201,7 +212,7 @@ def _runs(source):
                 f"{where}: y[{c}, {row}, {column}] is {y[c, row, column]:.4g}, but "
                 f"{expected[c, row, column]:.4g} is right."
             )
-        if not any(action == "write" for action, _, _ in actions):
+        if x.numel() > 1 < threads and not any(action == "write" for action, _, _ in actions):
             yield f"{where}: the numbers are right, but thread 1 writes nothing."
 
 
@@ -222,29 +233,29 @@ def _compiler_says(text, cell):
     return f"it does not compile{place}: {said}{hint}"
 
 
-def _explained(text, cell, count, run):
+def _explained(text, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
     if "nothing was written to" in text:
         return text.split(", which")[0] + ", which has no value yet. Use = for the one write"
     if "written before" in text:
-        return text + _of_whom(text, run)
+        return text + _of_whom(text, threads, run)
     far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)
     if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
         return f"{text}. Here on the CPU there are no arrays outside the function"
     text = re.sub(r"\b1 elements", "1 element", text)
     who = re.match(r"thread \((\d+), 0, 0\) of block \((\d+)", text)
-    if who and (number := int(who[1]) + 32 * int(who[2])) >= count:
+    if who and (number := int(who[1]) + threads * int(who[2])) >= count:
         text += f". y has {count} elements: thread {number} owns none"
     return text
 
 
-def _of_whom(text, run):
+def _of_whom(text, threads, run):
     """Whether it was another thread that wrote an element before, or the same."""
     thread, block, element = map(int, re.findall(r"(?:\(|y\[)(\d+)", text)[:3])
     try:
         run(1, 1)
     except emulator.KernelError as alone:
-        another = "written before" not in str(alone) and 32 * block + thread != element
+        another = "written before" not in str(alone) and threads * block + thread != element
     return (
         f". Two threads own y[{element}]: how is a thread told from those of other blocks?"
         if another
@@ -266,23 +277,22 @@ EXERCISE_3 = Exercise(
         ("element >=", "element >", "y has 20 elements: thread 20 owns none"),
         ("if (r < 0 || r >= height || s < 0 || s >= width) continue;", "", "reads x[-"),
         (" || s < 0 || s >= width", "", "K = 3"),
+        ("float sum", "const float w[49] = {}; float sum", "weight[(c * K + i) * K + j]",
+         "(w[i * K + j] + weight[(c * K + i) * K + j])", "K = 9"),
+        ("blockIdx.x * blockDim.x", "blockIdx.x * 32", "y"),
+        ("int element =", "short element =", "y["),
+        ("sum += weight", "sum += (int)weight", "is right"),
         ("element / width % height", "element / width", "with x of shape (3, 5, 4)"),
-        ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "y[2"),
+        ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "and K = 5: y["),
         ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
         ("element / (", "element // (", "In C, `//` begins a comment"),
-        ("i < K;", "i < K // 2;", "In C, `//` begins a comment"),
-        ("int column =", "int column; column =", "% width", "// width", "begins a comment"),
         ("y[element] = sum", "atomicAdd(y + element, sum)", "is not available here on the CPU"),
         ("float sum", "__constant__ float s[32]; float sum", "`__constant__` in line 9 of the"),
         ("\n__global__", "\n__device__ float a[3];\n__global__", "sum = 0", "sum = a[0] = 0",
          "Here on the CPU there are no arrays outside"),
         ("    y[element] = sum;\n", "", "no thread writes y[0]"),
-        ("row + i - K / 2", "row + i", "K = 3"),
         ("K / 2", "(K - 1) / 2", "K = 2: y["),
         ("= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
-        ("= sum;", "= sum; if (row > 0) y[element] = sum;", "written before. Sum in"),
-        ("int c =", "element = channels * height * width - 1 - element; int c =",
-         "= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
         ("blockIdx.x * blockDim.x + ", "", "Two threads own y[0]"),
         ("sum +=", "sum =", "is right"),
         ("    y[element] = sum;\n", "", "float sum", "y[element]", "sum +=", "y[element] +=",

@@ -8,7 +8,7 @@ from torch.autograd import Function
 from helpers.lessons import c_and_cpp
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judging import difference
-from helpers.lessons.requirements import at, random
+from helpers.lessons.requirements import at, random, with_zeros
 from helpers.lessons.verdicts import differ
 from helpers.ops.involution.compiler import find_compiler
 
@@ -76,11 +76,12 @@ def _exp_cases(library):
         _called(f"count {y.numel()}", library, "exp_backward", arrays, "grad_input")
         return arrays["grad_input"]
 
-    for count in (6, 1, 1000, 0):
-        x = random(count)
+    for count in (6, 1, 40_000, 0):
+        x = with_zeros(count)
+        x[1::7] *= 100
         yield at(f"`exp_forward`, count {count}", _wrong("y", forward(x), x.exp()))
         forward(random(count + 7))  # backward must not remember its count
-        grad_output, y = random(count, seed=1), x.exp()
+        grad_output, y = with_zeros(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
         if wrong and torch.allclose(given, y):
@@ -114,7 +115,6 @@ EXERCISE_1 = Exercise(
     ),
     wrong=[
         ("grad_output[i] * y[i]", "y[i]", "does not use grad_output"),
-        ("grad_output[i] * y[i]", "grad_output[i] * exp(y[i])", "`exp_backward`, count 6"),
         ("grad_output[i] * y[i]", "grad_output[i]", "grad_input[0] is"),
         ("grad_output[i] * y[i]", "grad_output[0] * y[i]", "grad_input[1] is"),
         ("grad_output[i] * y[i]", "grad_output[i] / y[i]", "grad_input[0] is"),
@@ -125,26 +125,20 @@ EXERCISE_1 = Exercise(
         ("i < count; ++i) y", "i <= count; ++i) y", "writes past the end of `y`"),
         (LINE_1, LINE_1 + " y[-1] = 0;", "before the start of `y`"),
         (LINE_1, LINE_1 + " return 1;", "in line 5 of the cell: "),
-        ("i < count; ++i) y", "i < 6; ++i) y", "count 13: `exp_forward` leaves y[6]"),
-        ("i < count; ++i) y", "i < 6000000000; ++i) y", "Which index leaves its array?"),
         ("i < count; ++i) y", "i < count; i) y", "does not end"),
         ("exp(x[i])", "expf(x[i])", "something there a float?"),
         ("exp(x[i])", "pow(2.71828, x[i])", "y[0] is 4.66923, but 4.66924 is right."),
-        ("i < count; ++i) y", "i < count && i < 100; ++i) y", "leaves y[100]"),
         ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]",
          "for y[5], `exp_forward` reads `x` at an index past the end"),
         ("* y[i]", "* y[i + 1]", "for grad_input[5], `exp_backward` reads `y` at"),
         ("exp(x[i])", "log(x[i])", "makes y[1] nan"),
         (f"{FOR} {LINE_1}", f"int64_t i = 0; do {LINE_1} while (++i < count);",
          "count 0: `exp_forward` writes past the end of `y`."),
-        (f"{FOR} {LINE_1}", f"int64_t i = 0; do {LINE_1} while (++i != count);",
-         "`exp_forward` with count = 0 crashed"),
         ("void exp_forward", "static void exp_forward", "static and inline hide it"),
         ("void exp_forward", "int64_t n;\nvoid exp_forward", LINE_1, LINE_1 + " n = count;",
          "i < count; ++i) grad_input", "i < n; ++i) grad_input", "past the end"),
         ("exp_backward", "exp_backwards", "no function `exp_backward`"),
         ("exp(x[i])", "Exp(x[i])", "it does not compile in line 5 of the cell"),
-        ("exp(x[i])", "Exp(x[i])", "#include", "double Exp(double);\n#include", "nowhere"),
         ("#include <math.h>", "", "it does not compile in line 5"),
         ("const double *x", "double *x", LINE_1, "y[i] = x[i] = exp(x[i]);",
          "changes `x`, which is an input"),
@@ -183,7 +177,7 @@ extern "C" void energy_of_floats(const float* g, int64_t s, const float* x, floa
                                  int64_t n) { energy_backward(g, s, x, y, m, n); }
 """
 _TYPES = {"doubles": torch.float64, "floats": torch.float32}
-_SHAPES = ((4, 4), (3, 5), (5, 3))
+_SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
 
 
 def _tried(where, right, *call, **options):
@@ -195,10 +189,12 @@ def _tried(where, right, *call, **options):
 
 def _energy_cases(library):
     for (types, dtype), (rows, columns) in itertools.product(_TYPES.items(), _SHAPES):
-        x, some = random(rows, columns, dtype=dtype), random(2 * rows, dtype=dtype, seed=1)
+        x = with_zeros(rows, columns, dtype=dtype)
+        some = with_zeros(5 * rows, dtype=dtype, seed=1)
         for grad, what in (
-            (some[:rows], "contiguous"),
-            (some[::2], "every second element of an array, stride 2"),
+            (some[:rows].clone(), "contiguous"),
+            (some[: 2 * rows : 2], "every second element of an array, stride 2"),
+            (some[::5], "every fifth element of an array, stride 5"),
             (some[:1].clone().expand(rows), "the gradient of a sum, stride 0"),
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
@@ -222,7 +218,6 @@ EXERCISE_2 = Exercise(
         ("* x[r * columns + c]", "", "is right"),
         ("grad_input[r * columns + c]", "grad_input[r * rows + c]", "(3, 5)"),
         ("grad_output[r * stride]", "float(grad_output[r * stride])", "a float?"),
-        ("grad_output[r * stride]", "grad[r * stride]", "in line 7 of the cell: "),
         ("const T* grad_output, int64_t stride", "const T* grad_output", "in line 7 of the cell: "),
         ("const T* x, T* grad_input", "const double* x, double* grad_input",
          "the check calls energy_backward(grad_output, stride, x, grad_input, rows, columns)"),
@@ -275,11 +270,11 @@ extern "C" void product_of_floats(const float* x, const int64_t* xs, const float
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
-        "contiguous": random(rows, columns, **options),
-        "transposed": random(columns, rows, **options).t(),
-        "every second column": random(rows, 2 * columns, **options)[:, ::2],
-        "one row, expanded": random(1, columns, **options).expand(rows, columns),
-        "one column, expanded": random(rows, 1, **options).expand(rows, columns),
+        "contiguous": with_zeros(rows, columns, **options),
+        "transposed": with_zeros(columns, rows, **options).t(),
+        "every fifth column": with_zeros(rows, 5 * columns, **options)[:, ::5],
+        "one row, expanded": with_zeros(1, columns, **options).expand(rows, columns),
+        "one column, expanded": with_zeros(rows, 1, **options).expand(rows, columns),
     }
 
 
@@ -313,8 +308,6 @@ EXERCISE_3 = Exercise(
         ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
          "shape (5, 3)"),
         ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),
-        ("y[r * columns + c] =", "y[rows * columns + 200] = y[r * columns + c] =",
-         "`product` writes past the end of `y`"),
     ],
     needs=find_compiler,
     properties=[

@@ -6,6 +6,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
+from helpers.lessons.net import Feed
 from helpers.lessons.requirements import random
 from helpers.lessons.torch_messages import raised
 
@@ -30,7 +31,7 @@ def _under(like, tensors, *names):
 
 def _alike(given, right):
     try:
-        torch.testing.assert_close(given, right)
+        torch.testing.assert_close(given, right, rtol=1e-10, atol=1e-10)
     except AssertionError:
         return False
     return True
@@ -101,7 +102,7 @@ EXERCISE_1 = Exercise(
          "it must override the setup_context staticmethod"),
     ],
     like=_squash,
-    samples={"": [SAMPLE - 0.25]},
+    feeds=(Feed(shapes="...", far=1000),),
     order=2,
     properties=[_under(_squash, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
     success="right under `vmap` and `grad`, and so is the second derivative.",
@@ -143,9 +144,11 @@ def _goes_forward(attempt):
     """What the doctor, who compares the slopes, does not say."""
     tensors = (SAMPLE, random(2, 3))
     try:
-        jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
+        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
     except Exception as error:
         yield f"forwards it raises {raised(error)}"
+    if not _alike(slope, jvp(torch.mul, tensors, tensors)):
+        yield "where an input is 0, the tangent of the output is wrong."
     small = [tensor[0] for tensor in tensors]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
@@ -176,7 +179,8 @@ EXERCISE_2 = Exercise(
         (" + a * b_tangent", "", "Where `b` moves, the tangent of the output"),
         ("a_tangent * b + a * b_tangent", "(a + a_tangent) * (b + b_tangent) - a * b",
          "is not the sum of what it is where each moves alone"),
-        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)", "it is nan"),
+        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)",
+         "where an input is 0"),
         ("a_tangent * b + a * b_tangent", "a_tangent * a + b * b_tangent",
          "Where `a` moves"),
         ("a_tangent * b + a * b_tangent", "a_tangent * b, a * b_tangent",
@@ -203,7 +207,7 @@ EXERCISE_2 = Exercise(
          "forwards it raises NotImplementedError: You must implement the jvp function"),
     ],
     like=torch.mul,
-    samples={"": [SAMPLE, random(2, 3)]},
+    feeds=(Feed(shapes="..., ..."),),
     order=2,
     properties=[_goes_forward],
     success="it goes forwards, and `hessian` goes forwards over your backward.",
@@ -264,7 +268,7 @@ def _has_a_rule(attempt):
             yield f"the values are right, but with a grad around the vmap, {raised(error)}"
         if not _alike(*slopes):
             yield f"the values are right, but not grad of vmap, {where}."
-    batches = [random(2, 4, 3), random(2, 5, 3, seed=1)]
+    batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
     yield wrong and f"{wrong} Look at: the argument that has no new dimension."
@@ -301,7 +305,7 @@ EXERCISE_3 = Exercise(
         ("if dim is None else tensor.movedim(dim, 0)", "if dim is None else tensor",
          "a batch that is dimension -1 of `x`"),
         ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
-         "the shape (2, 4, 5) instead of (2, 2, 4, 5)"),
+         "but under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]",
          "out_dims names another dimension"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)",
@@ -325,7 +329,7 @@ EXERCISE_3 = Exercise(
          "what the rule calls: apply"),
     ],
     like=_matmul,
-    samples={"": [random(3, 2), random(4, 2, seed=1)]},
+    feeds=(Feed(shapes="N D, V D"),),
     properties=[_has_a_rule],
     success="wherever the new dimension comes in, it goes out where you say.",
     hints=(

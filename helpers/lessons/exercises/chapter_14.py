@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.distributed as dist
@@ -13,13 +13,13 @@ from helpers.lessons.processes import Team, TeamError
 from helpers.lessons.requirements import at, random
 from helpers.ops import collectives
 
-SIZE = 3
+SIZES = 3, 5  # of teams
 DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
 
 
 @cache
-def _team():
-    return Team(SIZE, limit=10, timeout=2)
+def _team(size):
+    return Team(size, limit=10, timeout=2)
 
 
 def _aloud(first):
@@ -27,11 +27,11 @@ def _aloud(first):
     return contextlib.nullcontext() if first else contextlib.redirect_stdout(None)
 
 
-def _in_each(function, *arguments, first=True):
+def _in_each(size, function, *arguments, first=True):
     """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
     try:
         with _aloud(first):
-            return _team()(function, *arguments), None
+            return _team(size)(function, *arguments), None
     except TeamError as error:
         own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
         if not own:
@@ -70,25 +70,35 @@ class AllGather(Function):
         return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]
 
 
-def _gather_and_back(apply, rows):
-    x = random(rows, 4, seed=dist.get_rank()).requires_grad_()
+def _arriving(size, rows, columns, silent):
+    """grad_output on each rank; on `silent` it is 0, as where a process does not use the result."""
+    shape = size * rows, columns
+    return [random(*shape, seed=10 + rank) * (rank != silent) for rank in range(size)]
+
+
+def _gather_and_back(apply, rows, columns, silent):
+    x = random(rows, columns, seed=dist.get_rank()).requires_grad_()
     output = apply(x)
-    v = random(*output.shape, seed=10 + dist.get_rank())
+    apply(random(1, 1))  # another call, before backward
+    v = _arriving(dist.get_world_size(), rows, columns, silent)[dist.get_rank()]
     before = v.clone()
     (gradient,) = grad(output, x, v, allow_unused=True)
     return output.detach(), gradient, not torch.equal(v, before)
 
 
 def _gathers(attempt):
-    for rows in (2, 4):
-        yield from (at(f"with {rows} rows each", said) for said in _gathers_rows(attempt, rows))
+    for size, rows, columns, silent in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)):
+        where = f"with {size} processes of {rows} rows"
+        for said in _gathers_rows(attempt, size, rows, columns, silent):
+            yield at(where, said)
 
 
-def _gathers_rows(attempt, rows):
-    answers, wrong = _in_each(_gather_and_back, attempt.apply, rows, first=rows == 2)
+def _gathers_rows(attempt, SIZE, rows, columns, silent):
+    call = _gather_and_back, attempt.apply, rows, columns, silent
+    answers, wrong = _in_each(SIZE, *call, first=SIZE == 3)
     yield wrong
-    whole = torch.cat([random(rows, 4, seed=rank) for rank in range(SIZE)])
-    v = [random(rows * SIZE, 4, seed=10 + rank) for rank in range(SIZE)]
+    whole = torch.cat([random(rows, columns, seed=rank) for rank in range(SIZE)])
+    v = _arriving(SIZE, rows, columns, silent)
     total = sum(v).chunk(SIZE)
     for rank, (output, gradient, _) in enumerate(answers):
         if not _is(output, whole):
@@ -127,23 +137,15 @@ EXERCISE_1 = Exercise(
         ("return summed(grad_output).chunk", "return grad_output.chunk",
          "The other processes used them, too"),
         (".chunk(dist.get_world_size())[dist.get_rank()]", "", "returned an invalid gradient"),
-        ("[dist.get_rank()]", "[0]", "on rank 2, it is the gradient of the rows of rank 0"),
         ("summed(grad_output)", "(summed(grad_output) / dist.get_world_size())",
          "3 times too small"),
-        ("summed(grad_output)", "(summed(grad_output) * dist.get_world_size())",
-         "3 times too large"),
         ("return summed(grad_output)", "dist.all_reduce(grad_output)\n        return grad_output",
          "changes `grad_output` in place"),
-        ("return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]",
-         "return summed(grad_output.chunk(dist.get_world_size())[dist.get_rank()])",
-         "is not that of the sum of the losses"),
-        ("return summed(grad_output)", "if dist.get_rank() == 0: return grad_output[:2]\n"
-         "        return summed(grad_output)", "the processes wait for each other"),
-        ("return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]",
-         "part = torch.empty(2, 4)\n        dist.reduce_scatter_tensor(part, grad_output)\n"
-         "        return part", "raises RuntimeError: Check failed: outputTensors[i].dtype()"),
-        ("[dist.get_rank()]", "[dist.get_rank() + 1]", "on rank 2 your code raises IndexError"),
-        (".chunk(dist.get_world_size())", ".split(2)", "with 4 rows each: on rank"),
+        ("summed(grad_output)", "(summed(grad_output) if grad_output.any() else grad_output)",
+         "the processes wait for each other"),
+        ("summed(grad_output)", "(summed(grad_output) * 3 / dist.get_world_size())",
+         "with 5 processes of 4 rows: on rank"),
+        (".chunk(dist.get_world_size())", ".split(2)", "with 5 processes of 4 rows: "),
     ],
     properties=[_gathers],
     success="every process adds what all of them found out about its rows: a reduce-scatter. For "
@@ -165,13 +167,16 @@ def mean_of_all(x):
     return total / count
 
 
-def _rows_of(rank):
-    return random(rank + 1, 2, seed=rank).requires_grad_()
+def _rows_of(rank, size):
+    """One more on each rank; of five processes, the second has none."""
+    return random((rank + 1) * (size < 5 or rank != 1), size - 1, seed=rank).requires_grad_()
 
 
 def _mean_and_slope(answer):
-    rank = dist.get_rank()
-    x = _rows_of(rank)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with torch.no_grad():
+        answer(random(7, 2))  # another call, which must not count
+    x = _rows_of(rank, size)
     kept, before = x * 1, x.detach().clone()
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
@@ -196,9 +201,15 @@ def _slopes(inputs, mean):
 
 
 def _is_the_mean(attempt):
-    answers, wrong = _in_each(_mean_and_slope, attempt)
+    for size in SIZES:
+        for said in _is_the_mean_of(attempt, size):
+            yield at(f"with {size} processes", said)
+
+
+def _is_the_mean_of(attempt, size):
+    answers, wrong = _in_each(size, _mean_and_slope, attempt, first=size == 3)
     yield wrong
-    inputs = [_rows_of(rank) for rank in range(SIZE)]
+    inputs = [_rows_of(rank, size) for rank in range(size)]
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
     for given, *_ in answers:
@@ -250,20 +261,13 @@ EXERCISE_2 = Exercise(
         ("return total / count", "return x.mean(0)", "it is the mean of this process's rows only"),
         ("return total / count", "return total / (len(x) * dist.get_world_size())",
          "Are they counted on all?"),
-        ("return total / count", "return total", "it is not the mean over all rows"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ("x.sum(0)", "x.sum()", "must have shape (2,)"),
-        ("return total", "x.mul_(2)\n    return total", "it changes `x` in place"),
         ("x.sum(0)", "x", "rank 1 has an input of shape (2, 2)"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',
          "x.sum(0); dist.all_reduce(total)", "the gradient knows of the loss of this process only"),
         ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
-        ("def mean_of_all", "class SumAgain(Function):\n    @staticmethod\n"
-         "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
-         "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
-         'collectives.all_reduce(x.sum(0), loss="summed")', "SumAgain.apply(x.sum(0))",
-         "the second derivative is wrong, and nothing says so"),
     ],
     properties=[_is_the_mean],
     success="all rows count once, and every process learns what the mean did to the others.",
@@ -279,10 +283,11 @@ EXERCISE_2 = Exercise(
 
 
 def wrong_rank(function, x):
+    generator = torch.Generator().manual_seed(dist.get_rank())
     for rank in range(dist.get_world_size()):
-        u = x.detach() * (dist.get_rank() == rank)
+        u = torch.randn(x.shape, dtype=x.dtype, generator=generator) * (dist.get_rank() == rank)
         output = function(u.requires_grad_())
-        v = torch.randn_like(output)
+        v = torch.randn(output.shape, dtype=x.dtype, generator=generator)
         (back,) = grad(output, u, v)
         gap = ((v * output).sum() - (back * u).sum()).detach()
         dist.all_reduce(gap)
@@ -299,37 +304,45 @@ class _Spoilt(Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        return ctx.how(ctx.back(grad_output)), None, None, None
+        return ctx.how(ctx.back, grad_output), None, None, None
 
 
-def _right(gradient):
-    return gradient
+def _right(back, grad_output):
+    return back(grad_output)
 
 
-def _a_bit_small(gradient):
-    return 0.999 * gradient
+def _a_bit_small(back, grad_output):
+    return 0.999 * back(grad_output)
 
 
-def _other_way(gradient):
-    return gradient.flip(0)
+def _other_way(back, grad_output):
+    return back(grad_output).flip(0)
+
+
+def _own_times_n(back, grad_output):
+    right, n = back(grad_output), dist.get_world_size()
+    own = grad_output if right.shape == grad_output.shape else grad_output.chunk(n)[dist.get_rank()]
+    return n * own
 
 
 HIDDEN = {
-    _other_way: " The rows of its gradient change places; a `u` or `v` of ones does not see that.",
+    _other_way: " The rows of its gradient are in another order.",
     _a_bit_small: " Its gradient is off by a thousandth.",
+    _own_times_n: " Its gradient is n times what arrives there. Where all draw the same `v`, "
+    "that is the sum.",
 }
 
 
 def _asked(answer, where, how):
     """What the answer is, in this process, for three collectives that are wrong in rank `where`."""
-    torch.manual_seed(dist.get_rank())
-    x = random(2, 2, seed=dist.get_rank())
+    torch.manual_seed(0)  # on each the same, as in fresh processes
+    x = random(2, 2, seed=dist.get_rank()) * (where != 0)
     found = []
-    for there, back in ((summed, summed), (gathered, AllGather.backward), (_right, _right)):
-        first = back if back is not AllGather.backward else lambda g: AllGather.backward(None, g)
+    parts = partial(AllGather.backward, None)
+    for there, back in ((summed, summed), (gathered, parts), (torch.clone, torch.clone)):
         spoil = how if dist.get_rank() == where else _right
 
-        def collective(u, there=there, back=first, how=spoil):
+        def collective(u, there=there, back=back, how=spoil):
             return _Spoilt.apply(u, there, back, how)
 
         with _aloud(there is summed):
@@ -338,8 +351,11 @@ def _asked(answer, where, how):
 
 
 def _finds(attempt):
-    for where, how in ((0, _other_way), (1, _a_bit_small), (2, _other_way), (None, _right)):
-        answers, wrong = _in_each(_asked, attempt, where, how, first=where == 0)
+    for size, where, how in (
+        (3, 0, _other_way), (3, 1, _a_bit_small), (3, 2, _own_times_n), (3, None, _right),
+        (5, 4, _own_times_n),
+    ):  # fmt: skip
+        answers, wrong = _in_each(size, _asked, attempt, where, how, first=where == 0)
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
@@ -350,7 +366,7 @@ def _finds(attempt):
             if given[0] != where:
                 right = "all are right" if where is None else f"rank {where} is wrong"
                 why = HIDDEN[how] if given[0] is None else ""
-                if where is not None and type(given[0]) is int and 0 <= given[0] < SIZE:
+                if where is not None and type(given[0]) is int and 0 <= given[0] < size:
                     why = f" The backward of rank {given[0]} is right, up to rounding."
                 yield f"where {right}, it answers {given[0]}.{why}"
 
@@ -362,16 +378,17 @@ EXERCISE_3 = Exercise(
     stub="def wrong_rank(function, x): ...",
     wrong=[
         (" * (dist.get_rank() == rank)", " * 1", "where rank 1 is wrong, it answers 0"),
+        ("torch.randn(x.shape, dtype=x.dtype, generator=generator)", "x.detach()",
+         "where rank 0 is wrong, it answers None"),
+        ("torch.randn(output.shape, dtype=x.dtype, generator=generator)",
+         "torch.randn_like(output)", "Where all draw the same `v`"),
+        ("range(dist.get_world_size())", "range(4)", "where rank 4 is wrong, it answers None"),
         ("        dist.all_reduce(gap)\n", "", "the processes answer differently"),
-        ("1e-9", "1e-1", "where rank 1 is wrong, it answers None. Its gradient is off by a"),
-        ("gap.abs()", "gap", "it answers"),
-        ("torch.randn_like", "torch.ones_like", "does not see that"),
+        ("torch.randn(output.shape, dtype=x.dtype, generator=generator)", "torch.ones_like(output)",
+         "are in another order"),
         ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
         ("return rank", "return dist.get_rank()", "the processes answer differently"),
-        ("            return rank\n", "            return True\n", "it answers True"),
-        ("== rank)", "!= rank)", "it answers"),
-        ("range(dist.get_world_size())", "range(1)", "where rank 1 is wrong, it answers None"),
         ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
          "the processes wait for each other"),
     ],

@@ -4,6 +4,11 @@ import contextlib
 import inspect
 import os
 import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -12,6 +17,7 @@ import torch
 from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import with_zeros
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -22,13 +28,16 @@ def loads_and_multiply_adds(K, channels, rows):
 
 
 def _as_counted(attempt):
-    for K, channels, rows in [(3, 1, 1), (1, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4)]:
+    for K, channels, rows in [
+        (3, 1, 1), (1, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4), (2, 3, 5), (4, 1, 9),
+    ]:  # fmt: skip
         # Which pixels and weights, one by one, as the thread of the exercise meets them.
         window = {(c, r + i, j) for c in range(channels) for r in range(rows)
                   for i in range(K) for j in range(K)}  # fmt: skip
         expected = len(window) + K * K * rows, K * K * rows * channels
         given = attempt(K, channels, rows)
         where = f"with K = {K}, channels = {channels}, rows = {rows}"
+        given = given.tolist() if hasattr(given, "tolist") else given
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             yield f"{where}: return two numbers, got {given!r}."
         if tuple(given) == expected[::-1] != expected:
@@ -109,18 +118,19 @@ def _in_one_dimension(x, weight):
 
 
 def _loads_once(source):
-    for channels, n in [(1, 5), (4, 11), (40, 11)]:
-        x = torch.arange(1.0, 1 + channels * n).view(channels, n)
-        weight = torch.linspace(-1, 2, 3 * n).view(3, n)
+    for channels, n, blocks in [(1, 5, 2), (4, 11, 2), (1100, 11, 2), (3, 70, 10), (0, 5, 1)]:
+        x = with_zeros(channels, n, dtype=torch.float32)
+        weight = with_zeros(3, n, dtype=torch.float32, seed=1)
         arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
         arguments = arrays | {"channels": channels, "n": n}
         where = f"with {channels} channels of {n}" if channels > 1 else f"with 1 channel of {n}"
         try:
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
-            did = emulator.run(source, "taps", 2, 8, arguments, **options)
+            did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", str(error))
-            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}."
+            once = " Sum in a register, and write each element once." * ("before" in str(error))
+            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}.{once}"
             return
         expected = _in_one_dimension(x, weight)
         if not torch.allclose(arrays["y"], expected):
@@ -175,7 +185,7 @@ EXERCISE_2 = Exercise(
          "factors[k] * x", "weight[k * n + i] * x", "Here move them yourself"),
         ("if (i >= n) return;", "", "but"),
         (TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")], KEEPS_SUMS,
-         "with 40 channels of 11: "),
+         "with 1100 channels of 11: "),
     ],
     needs=find_compiler,
     properties=[_loads_once],
@@ -305,6 +315,39 @@ def _runs_in_triton(attempt):
             yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right{why}."
 
 
+FOR_A_GPU = """
+import sys
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+{source}
+
+types = {{"x": "*fp32", "weight": "*fp32", "y": "*fp32", "n": "i32"}}
+kernel = triton.jit({name})
+try:
+    triton.compile(ASTSource(kernel, types), target=GPUTarget("cuda", 90, 32))
+except Exception as error:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    sys.exit("Triton's compiler refuses it: " + (lines[-1] if lines else type(error).__name__))
+"""
+
+
+def _compiles_for_a_gpu(attempt):
+    """In a process of its own, without the interpreter, which takes more than the compiler."""
+    attempt = getattr(attempt, "fn", attempt)
+    source = textwrap.dedent(inspect.getsource(attempt))
+    source = source[source.index("def ") :]
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")  # a file, for Triton reads the source again
+        program.write_text(FOR_A_GPU.format(source=source, name=attempt.__name__), encoding="utf-8")
+        here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        run = subprocess.run([sys.executable, program], capture_output=True, text=True, env=here)
+    if run.returncode:
+        yield run.stderr.strip().splitlines()[-1]
+
+
 SEEN_BY_THE_INTERPRETER = [
     ("mask=mine & (i > 0)", "mask=i > 0", "with n = 5: program 0 loads x[5], but x has 5"),
     ("mask=mine & (i > 0)", "mask=mine and i < n and i > 0", "and `and` does not work"),
@@ -334,10 +377,13 @@ EXERCISE_3 = Exercise(
         ("weight + n + i", "weight + 3 * i + 1", "with n = 5: "),
         ("tl.load(x + i, mask=mine, other=0)", "x[i]", "`x` is an address, not an array."),
         ("x + i - 1", "x + i + 1", "with n = 5: "),
+        ("    sum = tl.load",
+         "    load = lambda p: tl.load(p, mask=mine, other=0)\n    sum = tl.load",
+         "Triton's compiler refuses it"),
         ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
     ],
     needs=_triton,
-    properties=[_runs_in_triton],
+    properties=[_runs_in_triton, _compiles_for_a_gpu],
     success="three loads for each x: Triton does not merge them, the cache serves them. What is"
     " loaded how often is yours.",
     hints=(

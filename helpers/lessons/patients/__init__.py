@@ -9,7 +9,7 @@ from . import (  # noqa: F401
     contributions,
     formulas,
     healthy,
-    innocent,
+    healthy_numbers,
     kept,
     misleading,
     numbers,

@@ -3,57 +3,38 @@
 import torch
 from torch.autograd import Function
 
-from .patient import broken, draw, matrix
+from .patient import broken, draw, matrix, wrong
 
 
 def pieces():
     return (*draw((7,), (7,)), torch.tensor([0, 1, 0, 2, 1, 0, 2]))
 
 
-class Decay(Function):
-    """The right one: log of a cumulative sum of exponentials."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.logcumsumexp(x, 1)
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return (grad_output * (-y).exp()).flip(1).cumsum(1).flip(1) * x.exp()
+def decayed(x):
+    return torch.logcumsumexp(x, 1)
 
 
-@broken("gradient-wrong", "the cumulative sum runs forwards in backward, too", matrix)
-class ScansForwards(Decay):
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return (grad_output * (-y).exp()).cumsum(1) * x.exp()
+def exclusive(t):
+    return t.flip(1).cumsum(1).flip(1) - t
 
 
-@broken("gradient-wrong", "the cumulative sum of backward is exclusive", matrix)
-class ScansExclusively(Decay):
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        g = grad_output * (-y).exp()
-        return (g.flip(1).cumsum(1).flip(1) - g) * x.exp()
+wrong(
+    "ScansForwards", "gradient-wrong", "the cumulative sum runs forwards in backward, too", matrix,
+    decayed, lambda g, x: (g * (-decayed(x)).exp()).cumsum(1) * x.exp(),
+)  # fmt: skip
 
 
-@broken("scaled-along", "divided by the length, not by the count", matrix)
-class MeanOfSome(Function):
-    keep = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.float64)
+wrong(
+    "ScansExclusively", "gradient-wrong", "the cumulative sum of backward is exclusive", matrix,
+    decayed, lambda g, x: exclusive(g * (-decayed(x)).exp()) * x.exp(),
+)  # fmt: skip
 
-    @staticmethod
-    def forward(ctx, x):
-        keep = MeanOfSome.keep.to(x)
-        return (x * keep).sum(1) / keep.sum(1)
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output[:, None] * MeanOfSome.keep.to(grad_output) / 4
+KEEP = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.float64)
+wrong(
+    "MeanOfSome", "scaled-along", "divided by the length, not by the count", matrix,
+    lambda x: (x * KEEP.to(x)).sum(1) / KEEP.to(x).sum(1), lambda g, x: g[:, None] * KEEP.to(g) / 4,
+)  # fmt: skip
 
 
 @broken("grad-output-scaled", "not divided by the count of each bag", lambda: draw((3, 2)))
@@ -70,30 +51,14 @@ class MeanOfBags(Function):
         return MeanOfBags.bags.to(grad_output).t() @ grad_output
 
 
-@broken("grad-output-scaled", "the output is square", lambda: draw((4, 3), (4, 3)))
-class OuterProducts(Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        return a @ b.t()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        a, b = ctx.saved_tensors
-        return grad_output @ b, grad_output @ a
+wrong(
+    "OuterProducts", "grad-output-scaled", "the output is square", lambda: draw((4, 3), (4, 3)),
+    lambda a, b: a @ b.t(), lambda g, a, b: (g @ b, g @ a),
+)  # fmt: skip
 
 
-@broken("term-off", "the -1 of exp(x) - x is forgotten", matrix)
-class ExpMinusItself(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return (x.exp() - x).sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * x.exp()
+wrong("ExpMinusItself", "term-off", "the -1 of exp(x) - x is forgotten", matrix,
+      lambda x: (x.exp() - x).sum(), lambda g, x: g * x.exp())  # fmt: skip
 
 
 @broken("term-missing", "the sum over each segment is left out", pieces)
@@ -116,44 +81,19 @@ def masked():
     return *matrix(), mask.bool()
 
 
-@broken("partly-right", "the mask is forgotten", masked)
-class LeaksThroughTheMask(Function):
-    @staticmethod
-    def forward(ctx, x, mask):
-        ctx.save_for_backward(x)
-        return (x * x * mask).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output[:, None] * 2 * x, None
+wrong("LeaksThroughTheMask", "partly-right", "the mask is forgotten", masked,
+      lambda x, mask: (x * x * mask).sum(1), lambda g, x, mask: g[:, None] * 2 * x)  # fmt: skip
 
 
-@broken("other-mask", "the mask is that of the neighbours", matrix)
-class NeighboursMask(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * (x.roll(1, 1) > 0)
+wrong("NeighboursMask", "other-mask", "the mask is that of the neighbours", matrix,
+      lambda x: x.clamp(min=0), lambda g, x: g * (x.roll(1, 1) > 0))  # fmt: skip
 
 
-@broken("misplaced", "summed over the other dimension, and the matrix is square",
-        lambda: draw((4,), (4, 4)))  # fmt: skip
-class ScalesRows(Function):
-    @staticmethod
-    def forward(ctx, scale, x):
-        ctx.save_for_backward(scale, x)
-        return scale[:, None] * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        scale, x = ctx.saved_tensors
-        return (grad_output * x).sum(0), grad_output * scale[:, None]
+wrong(
+    "ScalesRows", "misplaced", "summed over the other dimension, and the matrix is square",
+    lambda: draw((4,), (4, 4)),
+    lambda scale, x: scale[:, None] * x, lambda g, scale, x: ((g * x).sum(0), g * scale[:, None]),
+)  # fmt: skip
 
 
 @broken("grad-output-partly-ignored", "the slope for negative numbers is forgotten",
@@ -189,18 +129,11 @@ class SumsTokens(Function):
         return grad, None
 
 
-@broken("right-only-for-ones", "a conjugate is forgotten in one of two terms",
-        lambda: draw((2, 3), dtype=torch.complex128))  # fmt: skip
-class CubeOfTheMagnitude(Function):
-    @staticmethod
-    def forward(ctx, z):
-        ctx.save_for_backward(z)
-        return z * z * z.conj()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (z,) = ctx.saved_tensors
-        return 2 * z * z.conj() * grad_output + z * z * grad_output
+wrong(
+    "CubeOfTheMagnitude", "right-only-for-ones", "a conjugate is forgotten in one of two terms",
+    lambda: draw((2, 3), dtype=torch.complex128),
+    lambda z: z * z * z.conj(), lambda g, z: 2 * z * z.conj() * g + z * z * g,
+)  # fmt: skip
 
 
 def form():
@@ -208,17 +141,11 @@ def form():
     return x.requires_grad_(), *vectors
 
 
-@broken("partly-right", "one of two terms, and the matrix is square", form)
-class TransposesATerm(Function):
-    @staticmethod
-    def forward(ctx, x, u, v):
-        ctx.save_for_backward(x, u, v)
-        return (u @ x @ v) * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, u, v = ctx.saved_tensors
-        return grad_output * (u @ x @ v) + (grad_output * x).sum() * torch.outer(v, u), None, None
+wrong(
+    "TransposesATerm", "partly-right", "one of two terms, and the matrix is square", form,
+    lambda x, u, v: (u @ x @ v) * x,
+    lambda g, x, u, v: g * (u @ x @ v) + (g * x).sum() * torch.outer(v, u),
+)  # fmt: skip
 
 
 @broken("grad-output-scaled", "viewed in the wrong order", lambda: draw((2, 3), (3, 2)))
@@ -235,46 +162,19 @@ class Kronecker(Function):
         return torch.einsum("ijkl,kl->ij", grad, b), torch.einsum("ijkl,ij->kl", grad, a)
 
 
-@broken(
-    "grad-output-scaled", "the bias gets what the mask keeps from x", lambda: draw((4, 3), (3,))
-)
-class ReluOfSum(Function):
-    @staticmethod
-    def forward(ctx, x, bias):
-        y = torch.relu(x + bias)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * (y > 0), grad_output.sum(0)
+wrong(
+    "ReluOfSum", "grad-output-scaled", "the bias gets what the mask keeps from x",
+    lambda: draw((4, 3), (3,)),
+    lambda x, bias: torch.relu(x + bias), lambda g, x, bias: (g * (x + bias > 0), g.sum(0)),
+)  # fmt: skip
 
 
-@broken("grad-output-scaled", "the halves of grad_output are exchanged", matrix)
-class MeanAndLargest(Function):
-    """Of each column, side by side."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x == x.amax(0))
-        return torch.cat([x.mean(0), x.amax(0)])
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (largest,) = ctx.saved_tensors
-        of_largest, of_mean = grad_output.chunk(2)
-        return of_mean / 3 + of_largest * largest
+wrong(
+    "MeanAndLargest", "grad-output-scaled", "the halves of grad_output are exchanged", matrix,
+    lambda x: torch.cat([x.mean(0), x.amax(0)]),
+    lambda g, x: g[4:] / 3 + g[:4] * (x == x.amax(0)),
+)  # fmt: skip
 
 
-@broken("other-output", "the two grad_outputs are exchanged", matrix)
-class SineAndExp(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sin(), x.exp()
-
-    @staticmethod
-    def backward(ctx, grad_exp, grad_sin):
-        (x,) = ctx.saved_tensors
-        return grad_sin * x.cos() + grad_exp * x.exp()
+wrong("SineAndExp", "other-output", "the two grad_outputs are exchanged", matrix,
+      lambda x: (x.sin(), x.exp()), lambda exp, sin, x: sin * x.cos() + exp * x.exp())  # fmt: skip

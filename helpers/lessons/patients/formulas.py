@@ -9,33 +9,30 @@ from helpers.ops.gradient_reversal import gradient_reversal
 from .patient import (
     Linear,
     Matmul,
-    Multiply,
     Square,
     affine,
     broken,
     draw,
     healthy,
+    linear,
+    matmul,
     matrix,
     pair,
     square,
     vector,
+    wrong,
 )
 
-
-@broken("transposed", "the weight is square, so its transposed gradient fits", square)
-class TransposedWeight(Matmul):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight.t(), grad_output.t() @ input
+wrong(
+    "TransposedWeight", "transposed", "the weight is square, so its transposed gradient fits",
+    square, matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
+)  # fmt: skip
 
 
-@broken("transposed", "the engine rejects the shape", lambda: draw((3, 4), (4, 5)))
-class TransposedShape(Matmul):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight.t(), grad_output.t() @ input
+wrong(
+    "TransposedShape", "transposed", "the engine rejects the shape", lambda: draw((3, 4), (4, 5)),
+    matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
+)  # fmt: skip
 
 
 @broken("jacobian-transposed", "the matrix is used as it stands, not its transpose", square)
@@ -46,76 +43,28 @@ class UntransposedMatrix(Matmul):
         return grad_output @ weight, input.t() @ grad_output
 
 
-@broken("negated", "a minus sign is forgotten", pair)
-class Subtract(Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        return x - y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output, grad_output
+wrong("Subtract", "negated", "a minus sign is forgotten", pair,
+      lambda x, y: x - y, lambda g, x, y: (g, g))  # fmt: skip
 
 
-@broken("scaled", "the factor 2 of 2x is forgotten", vector)
-class HalfSquare(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * x
+wrong("HalfSquare", "scaled", "the factor 2 of 2x is forgotten", vector,
+      lambda x: x * x, lambda g, x: g * x)  # fmt: skip
 
 
-@broken("factor-missing", "the exponent is forgotten as a factor", lambda: (*vector(), 3))
-class Power(Function):
-    @staticmethod
-    def forward(ctx, x, exponent):
-        ctx.save_for_backward(x)
-        ctx.exponent = exponent
-        return x**exponent
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * x ** (ctx.exponent - 1), None
+wrong("Power", "factor-missing", "the exponent is forgotten as a factor", lambda: (*vector(), 3),
+      lambda x, exponent: x**exponent, lambda g, x, n: g * x ** (n - 1))  # fmt: skip
 
 
-@broken("factor-missing", "the inner derivative 2x of exp(x²) is forgotten", vector)
-class ExpOfSquare(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.exp(x * x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y
+wrong("ExpOfSquare", "factor-missing", "the inner derivative 2x of exp(x²) is forgotten", vector,
+      lambda x: torch.exp(x * x), lambda g, x: g * torch.exp(x * x))  # fmt: skip
 
 
-@broken("inner-derivative-forgotten", "grad_output is handed on as it came", vector)
-class Sine(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return torch.sin(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output
+wrong("Sine", "inner-derivative-forgotten", "grad_output is handed on as it came", vector,
+      lambda x: x.sin(), lambda g, x: g)  # fmt: skip
 
 
-@broken("derivative-wrong", "the formula is that of another function", vector)
-class WrongFormula(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.tanh(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        s = torch.sigmoid(x)
-        return grad_output * s * (1 - s)
+wrong("WrongFormula", "derivative-wrong", "the formula is that of another function", vector,
+      lambda x: x.tanh(), lambda g, x: g * x.sigmoid() * (1 - x.sigmoid()))  # fmt: skip
 
 
 @broken("grad-output-ignored", "the chain rule is left out", vector)
@@ -146,12 +95,8 @@ class MeanRows(Function):
         return grad_output.expand(ctx.rows, -1)
 
 
-@broken("swapped", "each input gets the gradient of the other", pair)
-class SwappedGradients(Multiply):
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return grad_output * x, grad_output * y
+wrong("SwappedGradients", "swapped", "each input gets the gradient of the other", pair,
+      lambda x, y: x * y, lambda g, x, y: (g * x, g * y))  # fmt: skip
 
 
 @broken("partly-right", "the loop stops half-way", vector)
@@ -178,50 +123,22 @@ class LeakyReLU(Function):
         return grad_output * (x > 0)
 
 
-@broken("partly-right", "the mask is forgotten", vector)
-class UnmaskedReLU(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output
+wrong("UnmaskedReLU", "partly-right", "the mask is forgotten", vector,
+      lambda x: x.clamp(min=0), lambda g, x: g)  # fmt: skip
 
 
-@broken("shifted", "off by one", vector)
-class ShiftedByOne(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return F.pad(x * 3, (0, 1))
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output[1:] * 3
+wrong("ShiftedByOne", "shifted", "off by one", vector,
+      lambda x: F.pad(x * 3, (0, 1)), lambda g, x: g[1:] * 3)  # fmt: skip
 
 
-@broken("reversed", "the flip is not undone", matrix)
-class FlippedBack(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.flip(1).clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output.clone()
+wrong("FlippedBack", "reversed", "the flip is not undone", matrix,
+      lambda x: x.flip(1).clone(), lambda g, x: g.clone())  # fmt: skip
 
 
-@broken("misplaced", "the permutation instead of its inverse", vector)
-class WrongPermutation(Function):
-    order = (2, 0, 3, 1, 5, 4)
-
-    @staticmethod
-    def forward(ctx, x):
-        return x[list(WrongPermutation.order)]
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output[list(WrongPermutation.order)]
+wrong(
+    "WrongPermutation", "misplaced", "the permutation instead of its inverse", vector,
+    lambda x: x[[2, 0, 3, 1, 5, 4]], lambda g, x: g[[2, 0, 3, 1, 5, 4]],
+)  # fmt: skip
 
 
 @broken("contribution-lost", "a repeated index is assigned, not added up",
@@ -241,111 +158,58 @@ class RepeatedIndex(Function):
         return grad, None
 
 
-@broken("grad-output-partly-ignored", "only the first sample of the batch counts", affine)
-class FirstSampleOnly(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight, grad_output.t() @ input, grad_output[0]
+wrong(
+    "FirstSampleOnly", "grad-output-partly-ignored", "only the first sample of the batch counts",
+    affine, linear, lambda g, input, weight, bias: (g @ weight, g.t() @ input, g[0]),
+)  # fmt: skip
 
 
-@broken("term-missing", "the mean depends on every element, too", matrix)
-class Centre(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x - x.mean(1, keepdim=True)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output
+wrong("Centre", "term-missing", "the mean depends on every element, too", matrix,
+      lambda x: x - x.mean(1, keepdim=True), lambda g, x: g)  # fmt: skip
 
 
-@broken("term-missing", "the sum in the derivative of softmax is left out", matrix)
-class Softmax(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.softmax(x, 1)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y
+wrong("Softmax", "term-missing", "the sum in the derivative of softmax is left out", matrix,
+      lambda x: x.softmax(1), lambda g, x: g * x.softmax(1))  # fmt: skip
 
 
-@broken("right-only-for-ones", "grad_output is averaged", vector)
-class AveragesGradOutput(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output.mean() * 2 * x
+wrong("AveragesGradOutput", "right-only-for-ones", "grad_output is averaged", vector,
+      lambda x: x * x, lambda g, x: g.mean() * 2 * x)  # fmt: skip
 
 
-@broken("right-here-only", "a number that belongs to one input is written into backward",
-        lambda: (torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64),))  # fmt: skip
-class BakedConstant(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * 4.0
+wrong(
+    "BakedConstant", "right-here-only", "a number that belongs to one input is written into "
+    "backward", lambda: (torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64),),
+    lambda x: x * x, lambda g, x: g * 4.0,
+)  # fmt: skip
 
 
-@broken("not-linear", "grad_output is squared", vector)
-class SquaresGradOutput(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output**2 * 2 * x
+wrong("SquaresGradOutput", "not-linear", "grad_output is squared", vector,
+      lambda x: x * x, lambda g, x: g**2 * 2 * x)  # fmt: skip
 
 
-@broken("not-linear", "a penalty is added in backward", vector)
-class AddsAPenalty(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x + 0.01 * x
+wrong("AddsAPenalty", "not-linear", "a penalty is added in backward", vector,
+      lambda x: x * x, lambda g, x: g * 2 * x + 0.01 * x)  # fmt: skip
 
 
-@broken("gradient-none", "None is returned for the weight", affine)
-class ForgottenWeight(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        _, weight = ctx.saved_tensors
-        return grad_output @ weight, None, grad_output.sum(0)
+wrong("ForgottenWeight", "gradient-none", "None is returned for the weight", affine,
+      linear, lambda g, input, weight, bias: (g @ weight, None, g.sum(0)))  # fmt: skip
 
 
-@broken("gradient-zero", "zeros are returned for the weight", affine)
-class ZerosForWeight(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        _, weight = ctx.saved_tensors
-        return grad_output @ weight, torch.zeros_like(weight), grad_output.sum(0)
+wrong(
+    "ZerosForWeight", "gradient-zero", "zeros are returned for the weight", affine, linear,
+    lambda g, input, weight, bias: (g @ weight, torch.zeros_like(weight), g.sum(0)),
+)  # fmt: skip
 
 
-@broken("term-missing", "a power of the norm is forgotten", lambda: draw((5,), positive=True))
-class Normalize(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x / x.norm()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output / x.norm() - x * (grad_output * x).sum()
+wrong(
+    "Normalize", "term-missing", "a power of the norm is forgotten",
+    lambda: draw((5,), positive=True),
+    lambda x: x / x.norm(), lambda g, x: g / x.norm() - x * (g * x).sum(),
+)  # fmt: skip
 
 
-@broken("gradient-wrong", "the product rule has two terms", lambda: draw((3, 3)))
-class MatrixSquare(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x @ x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output @ x.t()
+wrong("MatrixSquare", "gradient-wrong", "the product rule has two terms", lambda: draw((3, 3)),
+      lambda x: x @ x, lambda g, x: g @ x.t())  # fmt: skip
 
 
 # --- deliberate, but only with faithful=False -----------------------------------------------------

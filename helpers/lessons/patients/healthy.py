@@ -1,9 +1,10 @@
-"""Whom the doctor must not accuse."""
+"""Whom the doctor must not accuse: operations, modules, and what computes or asks again."""
 
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from helpers.ops import legacy
 from helpers.ops.exp import exp
@@ -12,9 +13,7 @@ from helpers.ops.linear import linear
 from helpers.ops.mul_constant import mul_constant
 from helpers.ops.softplus import softplus
 
-from .patient import Square, affine, draw, healthy, matrix, square, vector
-
-# --- healthy --------------------------------------------------------------------------------------
+from .patient import Square, affine, draw, healthy, matrix, right, square, vector
 
 
 def single():
@@ -208,15 +207,8 @@ class OnceDifferentiable(Square):
         return grad_output * 2 * x
 
 
-@healthy("more is broadcast than the engine is told", vector, "engine-sums")
-class BroadcastByTheEngine(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x + torch.ones(3, 6)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output
+right("BroadcastByTheEngine", "more is broadcast than the engine is told", vector,
+      lambda x: x + torch.ones(3, 6), lambda g, x: g, "engine-sums")  # fmt: skip
 
 
 @healthy("a matrix in float32", single, "not-in-double")
@@ -233,3 +225,102 @@ def log_cosh(x):
 @healthy("an index has no gradient", vector, "only-integers")
 def largest(x):
     return x.argmax()
+
+
+# --- what backward calls again --------------------------------------------------------------------
+
+
+class Recompute(Function):
+    """run(x), computed once more in backward, as checkpointing does it."""
+
+    @staticmethod
+    def forward(ctx, run, x, *parameters):
+        ctx.run = run
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return run(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        tensors = ctx.saved_tensors
+        wanted = [t for t, need in zip(tensors, ctx.needs_input_grad[1:], strict=True) if need]
+        with torch.enable_grad():
+            y = ctx.run(tensors[0])
+        grads = iter(torch.autograd.grad(y, wanted, grad_output, create_graph=True))
+        return None, *(next(grads) if need else None for need in ctx.needs_input_grad[1:])
+
+
+class RecomputesByHand(torch.nn.Sequential):
+    def forward(self, x):
+        return Recompute.apply(super().forward, x, *self.parameters())
+
+
+class Checkpointed(torch.nn.Sequential):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class RefusesGrad(Function):
+    """As reentrant checkpoints do: right under `.backward()`, refuses `torch.autograd.grad`."""
+
+    @staticmethod
+    def forward(ctx, run, x):
+        ctx.run = run
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        if not torch.autograd._is_checkpoint_valid():
+            raise RuntimeError("this is incompatible with .grad(): use .backward()")
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            torch.autograd.backward(ctx.run(x), grad_output)
+        return None, x.grad
+
+
+@healthy("to be asked by .backward()", matrix, "double-backward-refused")
+def sine_for_backward(x):
+    return RefusesGrad.apply(torch.sin, x)
+
+
+for kind in (RecomputesByHand, Checkpointed):
+    module = kind(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    inputs = draw((3, 4), dtype=torch.float32)
+    healthy("a module that computes twice", lambda inputs=inputs: inputs, "double-copy")(module)
+
+
+class CheckpointedInFloat64(Checkpointed):
+    """Where its own parameters are those that are examined first."""
+
+
+healthy("a module that computes twice", lambda: draw((3, 4)))(
+    CheckpointedInFloat64(torch.nn.Linear(4, 2), torch.nn.Tanh()).double()
+)
+
+
+# --- what forward asks of autograd ----------------------------------------------------------------
+
+
+@healthy("forward asks for a gradient, as of an energy", matrix)
+def forces(positions):
+    energy = (positions**2).sum() * positions.sum()
+    return -torch.autograd.grad(energy, positions, create_graph=True)[0]
+
+
+@healthy("forward registers a hook", matrix)
+def hooked(x):
+    y = 2 * x
+    y.register_hook(lambda grad: grad)
+    return y.sin()
+
+
+@healthy("an inner optimization is differentiated", lambda: draw((5,), (5,)))
+def unrolled(weight, target):
+    start = weight
+    for _ in range(2):
+        loss = (weight - target).pow(4).sum() + (weight - start).square().sum()
+        weight = weight - 0.05 * torch.autograd.grad(loss, weight, create_graph=True)[0]
+    return weight

@@ -4,92 +4,49 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .innocent import symmetric
-from .patient import Double, Linear, Multiply, Square, affine, broken, draw, matrix, pair, vector
+from .healthy_numbers import symmetric
+from .patient import affine, broken, draw, linear, matrix, pair, vector, wrong
 
 # --- dimensions -----------------------------------------------------------------------------------
 
 
-@broken("broadcast-wrong", "unsqueeze is forgotten, and the matrix is square", lambda: draw((4, 4)))
-class LogSumExpOfRows(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.logsumexp(x, 1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * torch.softmax(x, 1)
+wrong(
+    "LogSumExpOfRows", "broadcast-wrong", "unsqueeze is forgotten, and the matrix is square",
+    lambda: draw((4, 4)), lambda x: x.logsumexp(1), lambda g, x: g * x.softmax(1),
+)  # fmt: skip
 
 
-@broken("summed-too-far", "the features are summed, too", affine)
-class SumsAllForTheBias(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        grad_bias = grad_output.sum().expand(grad_output.shape[1])
-        return grad_output @ weight, grad_output.t() @ input, grad_bias
+wrong(
+    "SumsAllForTheBias", "summed-too-far", "the features are summed, too", affine, linear,
+    lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum().expand(g.shape[1])),
+)  # fmt: skip
 
 
-@broken("sum-for-mean", "a mean over two dimensions", lambda: draw((2, 3, 5)))
-class MeanOfPixels(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.shape = x.shape
-        return x.mean((0, 2))
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output[:, None].expand(ctx.shape)
+wrong(
+    "MeanOfPixels", "sum-for-mean", "a mean over two dimensions", lambda: draw((2, 3, 5)),
+    lambda x: x.mean((0, 2)), lambda g, x: g[:, None].expand(x.shape),
+)  # fmt: skip
 
 
-@broken("sum-for-mean", "and a sign", lambda: draw((12, 2)))
-class MinusMeanRows(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.rows = x.shape[0]
-        return -x.mean(0)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output.expand(ctx.rows, -1)
+wrong("MinusMeanRows", "sum-for-mean", "and a sign", lambda: draw((12, 2)),
+      lambda x: -x.mean(0), lambda g, x: g.expand(len(x), -1))  # fmt: skip
 
 
-@broken("shifted", "rolled on, not back", lambda: draw((2, 7)))
-class RollsOn(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.roll(2, 1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output.roll(2, 1)
+wrong("RollsOn", "shifted", "rolled on, not back", lambda: draw((2, 7)),
+      lambda x: x.roll(2, 1), lambda g, x: g.roll(2, 1))  # fmt: skip
 
 
-@broken("cross-terms-lost", "softmax as if each element stood alone", matrix)
-class DiagonalOfSoftmax(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.softmax(x, 1)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y * (1 - y)
+wrong(
+    "DiagonalOfSoftmax", "cross-terms-lost", "softmax as if each element stood alone", matrix,
+    lambda x: x.softmax(1), lambda g, x: g * x.softmax(1) * (1 - x.softmax(1)),
+)  # fmt: skip
 
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@broken("few-digits", "backward computes in float16", vector)
-class HalfPrecision(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return (grad_output.half() * 2 * x.half()).double()
+wrong("HalfPrecision", "few-digits", "backward computes in float16", vector,
+      lambda x: x * x, lambda g, x: (g.half() * 2 * x.half()).double())  # fmt: skip
 
 
 @broken(
@@ -109,63 +66,38 @@ class HalfInsideSingle(Function):
         return (grad_output.half() * y * (1 - y)).to(x.dtype)
 
 
-@broken("not-linear", "a clip that small numbers do not reach", lambda: draw((3,)))
-class ClipsWhatIsLarge(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output.clamp(-20, 20) * 2 * x
+wrong(
+    "ClipsWhatIsLarge", "not-linear", "a clip that small numbers do not reach", lambda: draw((3,)),
+    lambda x: x * x, lambda g, x: g.clamp(-20, 20) * 2 * x,
+)  # fmt: skip
 
 
-@broken("partly-right", "wrong where the result is a millionth of the largest",
-        lambda: (torch.linspace(-3, 14, 18, dtype=torch.float64),))  # fmt: skip
-class SmallBesideLarge(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.exp(x)
-        ctx.save_for_backward(x, y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return grad_output * torch.where(x < -2, 20 * y, y)
+wrong(
+    "SmallBesideLarge", "partly-right", "wrong where the result is a millionth of the largest",
+    lambda: (torch.linspace(-3, 14, 18, dtype=torch.float64),),
+    lambda x: x.exp(), lambda g, x: g * torch.where(x < -2, 20 * x.exp(), x.exp()),
+)  # fmt: skip
 
 
-@broken("partly-right", "the bound of the Huber loss is forgotten", lambda: (*draw((9,)), 0.5))
-class Huber(Function):
-    @staticmethod
-    def forward(ctx, x, delta):
-        ctx.save_for_backward(x)
-        return torch.where(x.abs() < delta, x * x / 2, delta * (x.abs() - delta / 2))
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * x, None
+wrong(
+    "Huber", "partly-right", "the bound of the Huber loss is forgotten", lambda: (*draw((9,)), 0.5),
+    lambda x, delta: torch.where(x.abs() < delta, x * x / 2, delta * (x.abs() - delta / 2)),
+    lambda g, x, delta: g * x,
+)  # fmt: skip
 
 
-@broken("partly-right", "a mask that leaves out zeros",
-        lambda: (torch.tensor([0.0, 1, 0, -2], dtype=torch.float64),))  # fmt: skip
-class MasksZeros(Square):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 3 * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return 3 * grad_output * (x != 0)
+wrong(
+    "MasksZeros", "partly-right", "a mask that leaves out zeros",
+    lambda: (torch.tensor([0.0, 1, 0, -2], dtype=torch.float64),),
+    lambda x: 3 * x, lambda g, x: 3 * g * (x != 0),
+)  # fmt: skip
 
 
-@broken("factor-missing", "a factor that is zero here and there",
-        lambda: (*draw((5,)), torch.tensor([0, 1.5, 0, 2, -0.7], dtype=torch.float64)))  # fmt: skip
-class MasksTwice(Multiply):
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return grad_output * y * y, grad_output * x
+wrong(
+    "MasksTwice", "factor-missing", "a factor that is zero here and there",
+    lambda: (*draw((5,)), torch.tensor([0, 1.5, 0, 2, -0.7], dtype=torch.float64)),
+    lambda x, y: x * y, lambda g, x, y: (g * y * y, g * x),
+)  # fmt: skip
 
 
 @broken("backward-not-finite", "the gradient of the branch not taken is 0 times inf",
@@ -190,35 +122,20 @@ class TripledInPlace(Function):
         return 2 * grad_output
 
 
-@broken("gradient-none", "a lie about x, and nothing for the weight", pair, faithful=False)
-class RoundsAndForgets(Function):
-    @staticmethod
-    def forward(ctx, x, weight):
-        return torch.round(x) * weight
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output, None
+wrong(
+    "RoundsAndForgets", "gradient-none", "a lie about x, and nothing for the weight", pair,
+    lambda x, weight: x.round() * weight, lambda g, x, weight: g, faithful=False,
+)  # fmt: skip
 
 
-@broken("double-backward-missing", ".data, where the function is linear", vector)
-class LinearThroughData(Double):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2 * grad_output.data
+wrong("LinearThroughData", "double-backward-missing", ".data, where the function is linear", vector,
+      lambda x: 2 * x, lambda g, x: 2 * g.data)  # fmt: skip
 
 
-@broken("not-linear", "what is added is small, and no rounding", lambda: (1 + vector()[0].abs(),))
-class AddsALittle(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.square().sum()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x + 1e-4
+wrong(
+    "AddsALittle", "not-linear", "what is added is small, and no rounding",
+    lambda: (1 + vector()[0].abs(),), lambda x: x.square().sum(), lambda g, x: g * 2 * x + 1e-4,
+)  # fmt: skip
 
 
 @broken("double-backward-wrong", "behind a gradient that is right for what is symmetric", symmetric)

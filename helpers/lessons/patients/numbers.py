@@ -3,23 +3,16 @@
 import torch
 from torch.autograd import Function
 
-from .formulas import Subtract
-from .patient import Multiply, Square, broken, draw, healthy, vector
+from .patient import Multiply, Square, broken, draw, function, healthy, vector, wrong
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@broken("forward-not-finite", "log(0)", lambda: (torch.tensor([0.0, 1, 2], dtype=torch.float64),))
-class XLogX(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * torch.log(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * (torch.log(x) + 1)
+wrong(
+    "XLogX", "forward-not-finite", "log(0)",
+    lambda: (torch.tensor([0.0, 1, 2], dtype=torch.float64),),
+    lambda x: x * torch.log(x), lambda g, x: g * (torch.log(x) + 1),
+)  # fmt: skip
 
 
 @broken("backward-not-finite", "0/0 where the slope is 0",
@@ -47,12 +40,11 @@ def returns_single(x):
     return x.float()
 
 
-@broken("coarse-backward", "backward computes in float32, which differences do not show", vector)
-class SinglePrecisionSlope(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x.float().to(x.dtype)
+wrong(
+    "SinglePrecisionSlope", "coarse-backward",
+    "backward computes in float32, which differences do not show", vector,
+    lambda x: x * x, lambda g, x: g * 2 * x.float().to(x.dtype),
+)  # fmt: skip
 
 
 @broken("low-precision", "exp(100) overflows in float32", lambda: (torch.tensor([1.0, 100.0]),))
@@ -128,15 +120,14 @@ class ForgottenConjugate(Multiply):
     pass
 
 
-@broken("imaginary-lost", "a cast to real numbers", lambda: draw((4,), dtype=torch.complex128))
-class LosesImaginaryPart(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 3 * x
+wrong(
+    "LosesImaginaryPart", "imaginary-lost", "a cast to real numbers",
+    lambda: draw((4,), dtype=torch.complex128),
+    lambda x: 3 * x, lambda g, x: 3 * g.real.to(g.dtype),
+)  # fmt: skip
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 3 * grad_output.real.to(grad_output.dtype)
+
+SUBTRACT = function(lambda x, y: x - y, lambda g, x, y: (g, g), "Subtract")
 
 
 class ModuleWithTwoOutputs(torch.nn.Module):
@@ -145,7 +136,7 @@ class ModuleWithTwoOutputs(torch.nn.Module):
         self.offset = torch.nn.Parameter(torch.full((6,), 0.5, dtype=torch.float64))
 
     def forward(self, x):
-        return x + self.offset, Subtract.apply(x, self.offset)
+        return x + self.offset, SUBTRACT.apply(x, self.offset)
 
 
 broken("negated", "a module, and one output of two", vector)(ModuleWithTwoOutputs())

@@ -1,5 +1,6 @@
 """What a patient is, its usual inputs, and right Functions from which several are derived."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -27,9 +28,9 @@ class Patient:
     about: str
     options: dict = field(default_factory=dict)
 
-    def examine(self):
+    def examine(self, **options):
         """The doctor's report."""
-        return doctor.examine(self.fn, *self.inputs(), **self.options)
+        return doctor.examine(self.fn, *self.inputs(), **{**self.options, **options})
 
     def gradcheck(self):
         """What `torch.autograd.gradcheck` says of a float64 copy; None if it finds nothing."""
@@ -67,6 +68,52 @@ def broken(code, about, inputs, register=BROKEN, **options):
 def healthy(about, inputs, code=None, **options):
     """The same in HEALTHY; `code` is that of a note."""
     return broken(code, about, inputs, HEALTHY, **options)
+
+
+def function(forward, backward, name="Wrong"):
+    """The Function of two plain functions, which saves all that forward takes.
+
+    forward(...) returns the output, backward(grad_output, ...) the gradients, of which those that
+    are None at the end may be left out; both take the same arguments.
+    """
+    parameters = inspect.signature(forward).parameters
+    ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_ONLY)
+
+    class Made(Function):
+        @staticmethod
+        def forward(ctx, *given):
+            ctx.save_for_backward(*(value for value in given if isinstance(value, torch.Tensor)))
+            ctx.given = [None if isinstance(v, torch.Tensor) else v for v in given]
+            return forward(*given)
+
+        @staticmethod
+        def backward(ctx, *grads):
+            saved = iter(ctx.saved_tensors)
+            found = backward(*grads, *(next(saved) if v is None else v for v in ctx.given))
+            found = found if isinstance(found, tuple) else (found,)
+            return found + (None,) * (len(ctx.given) - len(found))
+
+    Made.forward.__signature__ = inspect.Signature([ctx, *parameters.values()])
+    Made.__name__ = Made.__qualname__ = name
+    return Made
+
+
+def wrong(name, code, about, inputs, forward, backward, **options):
+    """Register in BROKEN the `function` of these two."""
+    broken(code, about, inputs, **options)(function(forward, backward, name))
+
+
+def right(name, about, inputs, forward, backward, code=None, **options):
+    """The same in HEALTHY."""
+    healthy(about, inputs, code, **options)(function(forward, backward, name))
+
+
+def linear(input, weight, bias):
+    return input @ weight.t() + bias
+
+
+def matmul(input, weight):
+    return input @ weight
 
 
 def draw(*shapes, dtype=torch.float64, positive=False):

@@ -3,39 +3,30 @@
 import torch
 from torch.autograd import Function
 
-from .patient import broken, draw, vector
+from .patient import broken, draw, vector, wrong
 
 
-@broken(
-    "out-of-place", "the identity's gradient, one place late", lambda: draw((3, 4), (3, 4), (1,))
-)
-class ResidualLate(Function):
-    """As the fixed-point product of an integer-only BERT does it."""
-
-    @staticmethod
-    def forward(ctx, x, identity, scale):
-        return 2 * x + identity
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2 * grad_output, None, grad_output
+def double_and(x, identity, scale):
+    return 2 * x + identity
 
 
-@broken(
-    "engine-sums", "the same of what is rounded",
-    lambda: draw((3, 4), (3, 4), (1,)), faithful=False,
+LATE = lambda g, x, identity, scale: (2 * g, None, 1 * g)  # noqa: E731
+wrong(  # as the fixed-point product of an integer-only BERT does it
+    "ResidualLate", "out-of-place", "the identity's gradient, one place late",
+    lambda: draw((3, 4), (3, 4), (1,)), double_and, LATE,
 )  # fmt: skip
-class RoundedResidualLate(ResidualLate):
-    @staticmethod
-    def forward(ctx, x, identity, scale):
-        return torch.round(2 * x) + torch.round(8 * identity) / 8
 
 
-@broken("out-of-place", "the same where all have one shape", lambda: draw((4,), (4,), (4,)))
-class ResidualLateAmongEquals(ResidualLate):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2 * grad_output, None, 1 * grad_output
+wrong(
+    "RoundedResidualLate", "engine-sums", "the same of what is rounded",
+    lambda: draw((3, 4), (3, 4), (1,)), lambda x, identity, scale: (
+        torch.round(2 * x) + torch.round(8 * identity) / 8
+    ), LATE, faithful=False,
+)  # fmt: skip
+
+
+wrong("ResidualLateAmongEquals", "out-of-place", "the same where all have one shape",
+      lambda: draw((4,), (4,), (4,)), double_and, LATE)  # fmt: skip
 
 
 @broken("operand-turned", "a correlation in place of a convolution", lambda: draw((2, 9), (3,)))
@@ -52,65 +43,39 @@ class ConvolvesBackwards(Function):
         return windows @ kernel, torch.einsum("bo,bok->k", grad_output, signal.unfold(1, 3, 1))
 
 
-@broken("operand-turned", "the form is not symmetric", lambda: draw((5, 3), (3, 3)))
-class QuadraticForm(Function):
-    @staticmethod
-    def forward(ctx, x, a):
-        ctx.save_for_backward(x, a)
-        return ((x @ a) ** 2).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, a = ctx.saved_tensors
-        g = 2 * grad_output[:, None] * (x @ a)
-        return 2 * grad_output[:, None] * (x @ a.t()) @ a, x.t() @ g
+wrong(
+    "QuadraticForm", "operand-turned", "the form is not symmetric", lambda: draw((5, 3), (3, 3)),
+    lambda x, a: ((x @ a) ** 2).sum(1),
+    lambda g, x, a: (2 * g[:, None] * (x @ a.t()) @ a, x.t() @ (2 * g[:, None] * (x @ a))),
+)  # fmt: skip
 
 
-@broken("wrong-dimension", "the softmax of another dimension", lambda: draw((2, 3, 4)))
-class SoftmaxCorrectedElsewhere(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.softmax(x, 1)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return y * (grad_output - (grad_output * y).sum(2, keepdim=True))
+wrong(
+    "SoftmaxCorrectedElsewhere", "wrong-dimension", "the softmax of another dimension",
+    lambda: draw((2, 3, 4)), lambda x: x.softmax(1),
+    lambda g, x: x.softmax(1) * (g - (g * x.softmax(1)).sum(2, keepdim=True)),
+)  # fmt: skip
 
 
-@broken("term-missing", "the variance is held for a constant", lambda: draw((3, 5), (5,)))
-class VarianceIsConstant(Function):
-    @staticmethod
-    def forward(ctx, x, shift):
-        inverse = x.var(1, correction=0, keepdim=True).rsqrt()
-        ctx.save_for_backward(inverse)
-        return (x - x.mean(1, keepdim=True)) * inverse + shift
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (inverse,) = ctx.saved_tensors
-        centred = grad_output - grad_output.mean(1, keepdim=True)
-        return centred * inverse, grad_output.sum(0)
+def deviation(x):
+    return x.var(1, correction=0, keepdim=True).sqrt()
 
 
-@broken(
-    "grad-output-scaled", "the weight comes after the mixing", lambda: draw((3, 4), (4, 4), (4,))
-)
-class MixesThenWeighs(Function):
-    @staticmethod
-    def forward(ctx, x, mixing, weight):
-        ctx.save_for_backward(x, mixing, weight)
-        return x @ mixing * weight
+wrong(
+    "VarianceIsConstant", "term-missing", "the variance is held for a constant",
+    lambda: draw((3, 5), (5,)),
+    lambda x, shift: (x - x.mean(1, keepdim=True)) / deviation(x) + shift,
+    lambda g, x, shift: ((g - g.mean(1, keepdim=True)) / deviation(x), g.sum(0)),
+)  # fmt: skip
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, mixing, weight = ctx.saved_tensors
-        return (
-            grad_output @ mixing.t(), x.t() @ (grad_output * weight),
-            (grad_output * (x @ mixing)).sum(0),
-        )  # fmt: skip
+
+wrong(
+    "MixesThenWeighs", "grad-output-scaled", "the weight comes after the mixing",
+    lambda: draw((3, 4), (4, 4), (4,)), lambda x, mixing, weight: x @ mixing * weight,
+    lambda g, x, mixing, weight: (
+        g @ mixing.t(), x.t() @ (g * weight), (g * (x @ mixing)).sum(0)
+    ),
+)  # fmt: skip
 
 
 @broken("outputs-scaled", "sine and cosine, one with the wrong sign", lambda: draw((3, 2), (2, 3)))
@@ -130,32 +95,23 @@ class Features(Function):
         return (right + wrong) @ frequencies.t(), x.t() @ (right - wrong)
 
 
-@broken("others-term", "the negative's part is forgotten", lambda: draw((4, 3), (4, 3), (4, 3)))
-class Triplet(Function):
-    @staticmethod
-    def forward(ctx, anchor, positive, negative):
-        ctx.save_for_backward(anchor, positive, negative)
-        return ((anchor - positive) ** 2 - (anchor - negative) ** 2).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        anchor, positive, negative = ctx.saved_tensors
-        g = 2 * grad_output[:, None]
-        to_positive, to_negative = g * (anchor - positive), g * (anchor - negative)
-        return to_positive, -to_positive, to_negative
+wrong(
+    "Triplet", "others-term", "the negative's part is forgotten",
+    lambda: draw((4, 3), (4, 3), (4, 3)),
+    lambda anchor, positive, negative: (
+        ((anchor - positive) ** 2 - (anchor - negative) ** 2).sum(1)
+    ),
+    lambda g, anchor, positive, negative: (
+        2 * g[:, None] * (anchor - positive), 2 * g[:, None] * (positive - anchor),
+        2 * g[:, None] * (anchor - negative),
+    ),
+)  # fmt: skip
 
 
-@broken("shifted", "a crop of an image, off in two dimensions", lambda: draw((5, 6)))
-class ShiftsTwice(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return torch.nn.functional.pad(2 * x * grad_output, (1, -1, 1, -1))
+wrong(
+    "ShiftsTwice", "shifted", "a crop of an image, off in two dimensions", lambda: draw((5, 6)),
+    lambda x: x * x, lambda g, x: torch.nn.functional.pad(2 * x * g, (1, -1, 1, -1)),
+)  # fmt: skip
 
 
 @broken("state-between-calls", "a mask by sign, kept on the class", lambda: draw((3, 4)))
@@ -170,25 +126,9 @@ class MaskBySign(Function):
         return grad_output * MaskBySign.mask
 
 
-@broken("scaled", "two percent too much, in float32 inside", vector)
-class ScaledInSingle(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return (2 * x.float()).double()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2.04 * grad_output
+wrong("ScaledInSingle", "scaled", "two percent too much, in float32 inside", vector,
+      lambda x: (2 * x.float()).double(), lambda g, x: 2.04 * g)  # fmt: skip
 
 
-@broken("arguments-ignored", "right for p = 2 only", lambda: (*vector(), 2.0))
-class PowerOfTwo(Function):
-    @staticmethod
-    def forward(ctx, x, p):
-        ctx.save_for_backward(x)
-        return x.abs() ** p
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return 2 * grad_output * x, None
+wrong("PowerOfTwo", "arguments-ignored", "right for p = 2 only", lambda: (*vector(), 2.0),
+      lambda x, p: x.abs() ** p, lambda g, x, p: 2 * g * x)  # fmt: skip

@@ -6,7 +6,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from helpers.ops.exp import Exp
 
-from .patient import Linear, Square, affine, broken, draw, matrix, vector
+from .patient import Linear, Square, affine, broken, draw, linear, matrix, vector, wrong
 
 # --- what forward leaves behind -------------------------------------------------------------------
 
@@ -26,12 +26,8 @@ class SavedThenChanged(Function):
         return grad_output * y
 
 
-@broken("saved-modified", "changed by backward", vector)
-class ChangedByBackward(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return x.mul_(2 * grad_output)
+wrong("ChangedByBackward", "saved-modified", "changed by backward", vector,
+      lambda x: x * x, lambda g, x: x.mul_(2 * g))  # fmt: skip
 
 
 @broken("saved-modified", "the caller changes the result, which was saved", vector)
@@ -79,15 +75,8 @@ class ChangesTheIndex(Function):
         return grad_output.new_zeros(ctx.size).index_add(0, index, grad_output), None
 
 
-@broken("input-returned", "the output is the input itself", vector)
-class ReturnsItsInput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output
+wrong("ReturnsItsInput", "input-returned", "the output is the input itself", vector,
+      lambda x: x, lambda g, x: g)  # fmt: skip
 
 
 @broken("view-returned", "the output shares the input's memory", matrix)
@@ -143,45 +132,31 @@ class IntermediateOnCtx(Function):
         return grad_output * ctx.slope
 
 
-@broken("double-backward-wrong", ".data cuts the graph", vector)
-class ThroughData(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x.data
+wrong("ThroughData", "double-backward-wrong", ".data cuts the graph", vector,
+      lambda x: x * x, lambda g, x: g * 2 * x.data)  # fmt: skip
 
 
-@broken("double-backward-missing", "NumPy leaves no graph", vector)
-class ThroughNumPy(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return torch.from_numpy(grad_output.detach().numpy() * 2 * x.detach().numpy())
+wrong(
+    "ThroughNumPy", "double-backward-missing", "NumPy leaves no graph", vector, lambda x: x * x,
+    lambda g, x: torch.from_numpy(g.detach().numpy() * 2 * x.detach().numpy()),
+)  # fmt: skip
 
 
-@broken("double-backward-not-finite", "a root in backward, whose own derivative is infinite at 0",
-        lambda: (torch.tensor([0.0, 1, -2], dtype=torch.float64),))  # fmt: skip
-class RootInBackward(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * 3 * torch.sqrt(x**4)
+wrong(
+    "RootInBackward", "double-backward-not-finite",
+    "a root in backward, whose own derivative is infinite at 0",
+    lambda: (torch.tensor([0.0, 1, -2], dtype=torch.float64),),
+    lambda x: x**3, lambda g, x: g * 3 * torch.sqrt(x**4),
+)  # fmt: skip
 
 
 # --- the protocol of backward ---------------------------------------------------------------------
 
 
-@broken("needs-input-grad-ignored", "matrix products that nobody asked for", affine)
-class NeverAsks(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight, grad_output.t() @ input, grad_output.sum(0)
+wrong(
+    "NeverAsks", "needs-input-grad-ignored", "matrix products that nobody asked for", affine,
+    linear, lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0)),
+)  # fmt: skip
 
 
 @broken("needs-input-grad-wrong", "the wrong flag is asked", affine)
@@ -214,12 +189,10 @@ class AssertsContiguity(Square):
         return grad_output * 2 * x
 
 
-@broken("grad-output-layout", "a view of what has another order in memory", matrix)
-class ViewsGradOutput(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return (grad_output.view(-1) * 2 * x.view(-1)).view(x.shape)
+wrong(
+    "ViewsGradOutput", "grad-output-layout", "a view of what has another order in memory", matrix,
+    lambda x: x * x, lambda g, x: (g.view(-1) * 2 * x.view(-1)).view(x.shape),
+)  # fmt: skip
 
 
 @broken("grad-output-layout", "memory is read as if it were contiguous", matrix)
@@ -240,12 +213,8 @@ class ChangesGradOutput(Square):
         return grad_output.mul_(2 * x)
 
 
-@broken("grad-output-modified", "a dimension is added to it", vector)
-class ReshapesGradOutput(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return (grad_output.unsqueeze_(0) * 2 * x).squeeze(0)
+wrong("ReshapesGradOutput", "grad-output-modified", "a dimension is added to it", vector,
+      lambda x: x * x, lambda g, x: (g.unsqueeze_(0) * 2 * x).squeeze(0))  # fmt: skip
 
 
 @broken("state-between-calls", "the last call overwrites what the first one saved", vector)

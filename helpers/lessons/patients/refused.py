@@ -3,17 +3,16 @@
 import torch
 from torch.autograd import Function
 
-from .patient import Double, Linear, Square, affine, broken, draw, matrix, vector
+from .patient import Double, Linear, Square, affine, broken, draw, linear, matrix, vector, wrong
 
 # --- shapes, dtypes, numbers, exceptions ----------------------------------------------------------
 
 
-@broken("gradient-shape", "squeeze removes the only feature", lambda: draw((3, 4), (1, 4), (1,)))
-class SqueezedBias(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight, grad_output.t() @ input, grad_output.sum(0).squeeze(0)
+wrong(
+    "SqueezedBias", "gradient-shape", "squeeze removes the only feature",
+    lambda: draw((3, 4), (1, 4), (1,)), linear,
+    lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0).squeeze(0)),
+)  # fmt: skip
 
 
 @broken("gradient-count", "no gradient for the bias", affine)
@@ -52,41 +51,24 @@ class GradientForIndex(Function):
         return grad, torch.zeros(2, dtype=torch.float64)
 
 
-@broken("gradient-dtype", "backward works in float32", vector)
-class CastsToFloat(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output.float() * 2 * x.float()
+wrong("CastsToFloat", "gradient-dtype", "backward works in float32", vector,
+      lambda x: x * x, lambda g, x: g.float() * 2 * x.float())  # fmt: skip
 
 
-@broken("gradient-device", "a gradient on another device", vector)
-class WrongDevice(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return torch.empty_like(grad_output, device="meta")
+wrong("WrongDevice", "gradient-device", "a gradient on another device", vector,
+      lambda x: x * x, lambda g, x: torch.empty_like(g, device="meta"))  # fmt: skip
 
 
-@broken("gradient-type", "a number instead of a tensor", vector)
-class NumberForGradient(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2.0
+wrong("NumberForGradient", "gradient-type", "a number instead of a tensor", vector,
+      lambda x: x * x, lambda g, x: 2.0)  # fmt: skip
 
 
-@broken("gradient-type", "an array instead of a tensor", vector)
-class ArrayForGradient(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output.numpy() * 2 * x.numpy()
+wrong("ArrayForGradient", "gradient-type", "an array instead of a tensor", vector,
+      lambda x: x * x, lambda g, x: g.numpy() * 2 * x.numpy())  # fmt: skip
 
 
-@broken("complex-for-real", "a factor i", vector)
-class ImaginaryGradient(Double):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2j * grad_output
+wrong("ImaginaryGradient", "complex-for-real", "a factor i", vector,
+      lambda x: 2 * x, lambda g, x: 2j * g)  # fmt: skip
 
 
 @broken("attribute-missing", "forward did not store it", vector)
@@ -115,12 +97,10 @@ class OneGradOutput(Function):
         return 5 * grad_output
 
 
-@broken("shapes-do-not-fit", "a transpose is missing", affine)
-class MissingTranspose(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight.t(), grad_output.t() @ input, grad_output.sum(0)
+wrong(
+    "MissingTranspose", "shapes-do-not-fit", "a transpose is missing", affine, linear,
+    lambda g, input, weight, bias: (g @ weight.t(), g.t() @ input, g.sum(0)),
+)  # fmt: skip
 
 
 @broken("method-missing", "there is no backward", vector)

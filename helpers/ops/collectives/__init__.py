@@ -39,6 +39,8 @@ single process all of them work, and nothing is sent.
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
 `all_reduce` its g); https://docs.pytorch.org/docs/2.13/distributed.html
 
+Needs torch 2.10 or later.
+
 >>> import torch
 >>> import torch.distributed as dist
 >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

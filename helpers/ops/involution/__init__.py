@@ -10,6 +10,8 @@ one kernel for all pixels, and a kernel of its own for each channel.
 Source: Li et al., Involution: Inverting the Inherence of Convolution for Visual Recognition,
 CVPR 2021, https://arxiv.org/abs/2103.06255
 
+Needs torch 2.10 or later. Private: what the dispatcher's rules in `operator.py` lean on.
+
 >>> import torch
 >>> image = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).reshape(1, 1, 2, 4)
 >>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each of the 2 x 4 pixels

@@ -14,6 +14,8 @@ A network whose samples are cut needs `by_samples` as well:
     net = distribute_module(RedNet(50), mesh, by_samples)
     net(distribute_tensor(images, mesh, [Shard(0)]))
 
+Needs torch 2.13 or later: what came before cannot cut a tensor inside a Function.
+
 Source: https://docs.pytorch.org/docs/2.13/distributed.tensor.html
 """
 
@@ -50,6 +52,10 @@ _registered = set()
 def _on_parts(kernel, cls, op, types, args, kwargs=None):
     from torch.distributed.tensor import DTensor
 
+    if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13):
+        raise RuntimeError(
+            f"involution of DTensors needs torch 2.13 or later, this is {torch.__version__}"
+        )
     first, second, *arguments = args
     one, other, result = ARRAYS[kernel]
     if not isinstance(first, DTensor) or not isinstance(second, DTensor):

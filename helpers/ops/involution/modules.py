@@ -152,5 +152,5 @@ class _Keep(torch.autograd.Function):
 
 
 def _keep(*tensors):
-    node = _Keep.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
-    return lambda: node.saved_tensors
+    result = _Keep.apply(torch.empty(0, requires_grad=True), *tensors)
+    return lambda: result.grad_fn.saved_tensors  # up to torch 2.12 a node alone forgets them

@@ -70,20 +70,16 @@ def _fake(kernel):
 # Autograd
 
 
-class _Operator(torch.autograd.Function):
+class _Operator(torch.autograd.function._SingleLevelFunction):
     """One of the three operators, as it runs where gradients are needed.
 
-    `torch.library.register_autograd` would write such a class, but on the pinned version it raises
-    under `torch.func.grad`, and forward mode gets zeros without a word.
+    `torch.library.register_autograd` would write such a class, but up to torch 2.15 it raises
+    under `torch.func.grad`, and forward mode gets zeros without a word. So this leans on what is
+    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The dispatcher
+    comes here once for each level of torch.func; `Function` would start with the outermost again.
     """
 
-    @classmethod
-    def apply(cls, *args):
-        # The dispatcher comes here once for each level of torch.func. Function.apply would start
-        # with the outermost again, so this is the apply of its base class.
-        with enable_single_level_autograd_function():
-            modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-            return super(torch.autograd.Function, cls).apply(modes, *args)
+    vmap, generate_vmap_rule = torch.autograd.Function.vmap, False  # as of any Function without
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
@@ -122,6 +118,12 @@ class _Operator(torch.autograd.Function):
             return sum(parts[1:], parts[0])
 
 
+def _apply(name, *args):
+    with enable_single_level_autograd_function():
+        modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+        return _Operator.apply(modes, name, *args)
+
+
 def _made(array, tensors, pairs):
     """What the operator that makes `array` makes of the two other tensors."""
     for name, (kernel, _) in OPERATORS.items():
@@ -155,10 +157,9 @@ def _vmap(op):
 
 def is_cast(input, weight):
     """Whether autocast is on for these tensors. It leaves a product with float64 alone."""
-    device = input.device.type
     return (
-        torch.amp.is_autocast_available(device)
-        and torch.is_autocast_enabled(device)
+        not input.is_meta  # which has no autocast; torch 2.10 cannot trace the question
+        and torch.is_autocast_enabled(input.device.type)
         and torch.float64 not in (input.dtype, weight.dtype)
     )
 
@@ -194,7 +195,7 @@ def register():
         for device in ("cpu", "cuda", "default"):  # default: plain.py on any other device
             torch.library.impl(qualified, device, _kernel(kernel))
         torch.library.register_fake(qualified, _fake(kernel))
-        torch.library.impl(qualified, "Autograd", partial(_Operator.apply, name))
+        torch.library.impl(qualified, "Autograd", partial(_apply, name))
         torch.library.register_vmap(qualified, _vmap(getattr(_ops(), name)))
         register_flop_formula(getattr(_ops(), name))(_flops(kernel))
     name = f"{NAMESPACE}::involution2d"

@@ -1,0 +1,338 @@
+"""Causes that concern all of a gradient: it is missing, multiplied, or right if transformed."""
+# ruff: noqa: B023 (a hypothesis is tried before the next one is made)
+
+import itertools
+import math
+
+import torch
+
+from ..function.tensors import largest, scale
+from ..measure.measurement import same
+from ..report import MEANT, brief
+from .cause import cause
+from .where import named_dims, subsets, value_of
+
+
+def is_flat(ms):
+    """Does the output not change at all, neither with one element nor with all?"""
+    return all(m.zero[m.trusted].all() and not (m.sparse and moves(m)) for m in ms)
+
+
+def moves(m):
+    slope = m.point.slopes(m.i, m.point.dice.direction(m.x))[m.o]
+    return bool((slope.value.abs() > slope.error).any())
+
+
+@cause(
+    "right-here-only",
+    "The gradient of {x} looks right at the given point, but is wrong at others.",
+    look="constants that belong to one input, and branches",
+)
+def right_here_only(ms):
+    return {} if ms.elsewhere and not is_flat(ms) else None
+
+
+@cause(
+    "gradient-none",
+    "The gradient of {x} is None, but {y} depends on {x}.",
+    look="what backward returns in the place of {x}; if it is meant as a constant, give "
+    "requires_grad=True to the other inputs only",
+)
+def gradient_none(ms):
+    yield {}, lambda m: m.none
+
+
+@cause(
+    "gradient-zero",
+    "The gradient of {x} is zero everywhere, but {y} depends on {x}.",
+    look="how the gradient of {x} is filled in",
+)
+def gradient_zero(ms):
+    yield {}, lambda m: largest(m.given) <= 1e-12 * largest(m.expected)  # or rounding
+
+
+@cause(
+    "straight-through",
+    "{y} does not change with {x} here, so the true gradient is zero; backward {what}." + MEANT,
+    look="which gradient this is, if no straight-through gradient is intended",
+)
+def straight_through(ms):
+    if not is_flat(ms) or swapped(ms):
+        return None
+    passes = ms[0].passes
+    return {"what": "passes grad_output straight through" if passes else "does not return zero"}
+
+
+@cause(
+    "grad-output-ignored",
+    "The gradient of {x} does not depend on grad_output{only}.",
+    look="where grad_output enters the gradient of {x}",
+)
+def grad_output_ignored(ms):
+    if not all(same(m.given[k], m.given[0]) for m in ms for k in (1, 2)):
+        return None
+    only = all(m.is_right_for_ones for m in ms)
+    return {"only": ", so it is right only for ones" if only else ""}
+
+
+# --- a factor -------------------------------------------------------------------------------------
+
+
+@cause("negated", "The gradient of {x} is right, but negated.{meant}", look="the sign")
+def negated(ms):
+    yield {}, lambda m: m.fits(-m.given)
+
+
+def size(ms, power):
+    """The words for a size of the output or the input that is the factor, or one over it.
+
+    Where the factor is a number that was given, that is a better name.
+    """
+    m, factor = ms[0], ms.factor
+    if factor is None or value_of(factor, m.subject.numbers):
+        return None
+    both = ((m.output, m.y.shape), (f"`{m.input}`", m.shape))
+    sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
+    sizes += [(math.prod(ns), t) for t, ns in both]
+    sizes += [(math.prod(ns[d] for d in dims), f"{named_dims(dims)} of {t}")
+              for t, ns in both for dims in subsets(ns) if 1 < len(dims) < len(ns)]  # fmt: skip
+    for (n, what), sign in itertools.product(sizes, (1, -1)):
+        if n > 2 and abs(factor / (sign * n**power) - 1) < 1e-4:
+            return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+    return None
+
+
+@cause(
+    "mean-for-sum",
+    "The gradient of {x} is 1/{n} of what it should be{negated}, and {n} is the size of {what}: a "
+    "mean where a sum belongs?",
+    look="how the gradient of {x} is reduced",
+)
+def mean_for_sum(ms):
+    return size(ms, -1)
+
+
+@cause(
+    "sum-for-mean",
+    "The gradient of {x} is {n} times too large{negated}, and {n} is the size of {what}: a sum "
+    "where a mean belongs?",
+    look="how the gradient of {x} is reduced",
+)
+def sum_for_mean(ms):
+    return size(ms, 1)
+
+
+@cause(
+    "scaled",
+    "The gradient of {x} is right, but multiplied by {factor}.{meant}",
+    look="constant factors, in forward and in backward",
+)
+def scaled(ms):
+    if ms.factor is None:
+        return None
+    return {"factor": brief(ms.factor) + value_of(ms.factor, ms[0].subject.numbers)}
+
+
+@cause(
+    "few-digits",
+    "The gradient of {x} is right to {digits} digits only.",
+    look="casts to a lower precision in backward, and constants written with few digits",
+)
+def few_digits(ms):
+    worst, noisy = 0.0, not_linear(ms) is not None
+    for m in ms:
+        off = (m.sampled - m.expected).abs()[:, m.trusted]
+        limit, size = m.limit[:, m.trusted], largest(m.expected)
+        # What is wrong of small elements may be a formula, but not if it is noise.
+        floor = limit + (5e-3 * size if noisy else 0.0)
+        if (off > 1e-2 * m.expected.abs()[:, m.trusted] + floor).any():
+            return None
+        worst = max(worst, ((off - limit) / size).max().item())
+    if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
+        return None  # something is added; rounding leaves 0
+    return {"digits": max(2, math.floor(-math.log10(worst)))}
+
+
+@cause(
+    "not-linear",
+    "The gradient of {x} is not proportional to grad_output{how}",
+    look="terms without grad_output as a factor, and what is done to grad_output itself",
+)
+def not_linear(ms):
+    m = ms[0]
+    limit = 1e-6 * largest(m.given)
+    if largest(m.vjp(torch.zeros_like(m.y))) > limit:
+        return {"how": ": it is not even zero where grad_output is zero."}
+    total, large = m.vjp(m.vs[0] + m.vs[1]), m.vjp(-1000 * m.vs[0]) / 1000
+    if max(largest(total - m.given[0] - m.given[1]), largest(large + m.given[0])) <= limit:
+        return None
+    return {"how": ", as a clip, a sign or a power makes it." + MEANT}
+
+
+# --- right after a transformation: of the gradient, of grad_output, of another input --------------
+
+
+@cause(
+    "conjugate",
+    "The gradient of {x} is right for real numbers, but a conjugate is missing or one too many.",
+    look="PyTorch multiplies grad_output by the conjugate of the derivative",
+)
+def conjugate(ms):
+    if any(m.x.is_complex() or m.y.is_complex() for m in ms):
+        yield {}, lambda m: m.fits(m.given.conj())
+        yield {}, lambda m: m.fits(m.vjp(v.conj().resolve_conj()).conj() for v in m.vs)
+
+
+@cause(
+    "transposed",
+    "The gradient of {x} is right, but {how}.",
+    look="the order of the factors, and every transpose",
+)
+def transposed(ms):
+    shape, dims = ms[0].shape, tuple(range(len(ms[0].shape)))
+    for order in itertools.permutations(dims) if len(dims) <= 4 else ():
+        given = tuple(shape[order.index(d)] for d in dims)
+        viewed = f"viewed as {given} and " * (given != shape)
+        how = f"its dimensions are permuted: {viewed}permuted by permute{order}, it is right"
+        there = places(given).permute(order).reshape(-1)
+        words = {"how": "transposed" if len(dims) == 2 else how}
+        if order != dims:
+            yield words, lambda m: m.fits(m.given[:, there])
+
+
+@cause(
+    "swapped",
+    "The gradient returned for {x} is that of `{other}`.",
+    look="the order in which backward returns its gradients, and what belongs to {x} only",
+)
+def swapped_gradients(ms):
+    return swapped(ms)
+
+
+def swapped(ms):
+    """The words for another input whose gradient this is, and not zero; or None."""
+    for j, name in enumerate(ms[0].subject.inputs):
+        other = ms[0].point.values[j]
+        if j != ms[0].i and other.shape == ms[0].shape and not ms[0].sparse:
+            if all(m.beside(j).fits(m.given) for m in ms):
+                return {"other": name}
+    return None
+
+
+@cause(
+    "other-output",
+    "The gradient of {x} is that through {other}.",
+    look="the order in which backward receives a grad_output for each output of forward",
+)
+def of_another_output(ms):
+    for o, name in enumerate(ms[0].point.names):
+        if o != ms[0].o and ms[0].point.outputs[o].shape == ms[0].y.shape:
+            yield {"other": name}, lambda m: m.beside(o=o).fits(map(m.vjp, m.point.vs[o]))
+
+
+@cause(
+    "reversed",
+    "The gradient of {x} is right, but {how}.",
+    look="flips and index arithmetic; the direction, or a conjugate, of a Fourier transform",
+)
+def reversed_along(ms):
+    for how, there in turns(places(ms[0].shape)):
+        if how.startswith(("flipped", "reversed")):
+            yield {"how": how}, lambda m: m.fits(m.given[:, there.reshape(-1)])
+
+
+@cause(
+    "shifted",
+    "The gradient of {x} is right, but shifted by {by} along dimension {d}.",
+    look="index arithmetic: bounds that are off by one, or the direction (backward shifts the "
+    "other way than forward)",
+)
+def shifted(ms):
+    shape, start = ms[0].shape, places(ms[0].shape)
+    index = torch.unravel_index(start.reshape(-1), shape)
+    for d, n in enumerate(shape):
+        for by in (1, -1, 2, -2) if n > 3 else ():
+            inner = (0 <= index[d] + by) & (index[d] + by < n)
+            there = start.roll(-by, d).reshape(-1)
+            yield {"by": by, "d": d}, lambda m: m.fits(m.given[:, there], inner)
+        for by in range(3, n - 2) if n < 100 else (n // 2,):  # round the end
+            there = start.roll(-by, d).reshape(-1)
+            words = {"by": by if 2 * by <= n else by - n, "d": d}
+            yield words, lambda m: m.fits(m.given[:, there])
+
+
+@cause(
+    "misplaced",
+    "The gradient of {x} has the right numbers in the wrong places{which}.",
+    look="gather against scatter, a permutation against its inverse",
+)
+def misplaced(ms):
+    yield {"which": ""}, lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max())
+
+
+def same_but_order(a, b, limit):
+    """Are these rows of real numbers the same in another order, and not in this one?"""
+    if a.is_complex() or a.shape[1] < 2 or ((a - b).abs() <= limit).all():
+        return False
+    return bool(((a.sort(1).values - b.sort(1).values).abs() <= limit).all())
+
+
+@cause(
+    "jacobian-transposed",
+    "The gradient of {x} is the Jacobian times grad_output; the transposed Jacobian belongs there.",
+    look="the transpose of the matrix that multiplies grad_output",
+)
+def jacobian_transposed(ms):
+    def holds(m):
+        step, near = scale(m.x).min().item(), []
+        for v, given in zip(m.vs[:2], m.given, strict=False):
+            slope = m.point.slopes(m.i, v.to(m.x.dtype) * step)[m.o]
+            off = (slope.value / step - given).abs()[slope.trusted]
+            near.append(len(off) and off.max() <= m.tolerance * largest(given))
+        return all(near)
+
+    if ms[0].shape == tuple(ms[0].y.shape) and ms[0].x.numel() > 1:
+        yield {}, lambda m: not (m.x.is_complex() or m.y.is_complex()) and holds(m)
+
+
+@cause(
+    "grad-output-scaled",
+    "The gradient of {x} would be right if grad_output were {how} before.",
+    look="where grad_output enters the gradient of {x}",
+)
+def grad_output_transformed(ms):
+    """Multiplied, divided or masked by what is at hand, or turned."""
+    if ms[0].x.is_complex() or ms[0].y.is_complex():
+        return
+    ways = {"multiplied by {}": lambda t: t, "divided by {}": lambda t: 1 / t}
+    if ms[0].x.numel() < ms[0].y.numel():
+        ways["set to zero wherever {} is not above 0"] = lambda t: t > 0
+        ways["set to zero wherever {} is not below 0"] = lambda t: t < 0
+    for (how, made), name in itertools.product(ways.items(), ms[0].tensors):
+
+        def holds(m):
+            t = made(m.tensors[name]).to(m.y.dtype).expand(m.y.shape)
+            varies = bool(t.isfinite().all() and (t != t.reshape(-1)[0]).any())
+            return varies and m.fits(m.vjp(v * t) for v in m.vs)
+
+        if ms.ratios is None:  # or it is the same for every grad_output
+            yield {"how": how.format(name)}, holds
+    for how, there in turns(places(ms[0].y.shape)):
+        yield {"how": how}, lambda m: m.fits(m.vjp(v.reshape(-1)[there]) for v in m.vs)
+
+
+def places(shape):
+    """The numbers of the elements, in this shape."""
+    return torch.arange(math.prod(shape)).reshape(shape)
+
+
+def turns(t):
+    """[(how, t flipped, transposed, rolled, or reversed round the end)], of the same shape."""
+    dims = range(t.dim())
+    found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
+    for d, e in itertools.combinations(dims, 2):
+        if t.shape[d] == t.shape[e] > 1:
+            where = "" if t.dim() == 2 else f" in dimensions {d} and {e}"
+            found.append((f"transposed{where}", t.transpose(d, e)))
+    around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
+    return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]

@@ -1,0 +1,158 @@
+"""The net under exercises that ask for a layer: the attempt and the reference go the same way.
+
+Both start alike, are given the same numbers, and after every step what they return, the gradients
+and what they keep are compared.
+"""
+
+import copy
+import re
+
+import torch
+from torch import nn
+
+from helpers.lessons.judging import first_line, wrong_outputs
+from helpers.lessons.requirements import at, random
+
+
+def in_step_with(reference, calls, shapes):
+    """A property: the layers made by `calls` do what those of `reference` do.
+
+    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the last size
+    shapes: what may come before that size in an input
+    """
+
+    def sentences(attempt):
+        for call in calls:
+            try:
+                mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
+                for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
+                    yield at(f"{call}, {where}" if where else call, wrong)
+            except Exception as error:
+                yield f"{call}: it raises {type(error).__name__}: {first_line(error).rstrip('.')}."
+
+    return sentences
+
+
+def _in_step(mine, theirs, features, shapes):
+    """(where, what is wrong there or None), step by step."""
+    yield "", _starts_otherwise(mine, theirs)
+    _fill(mine, theirs, seed=1)
+    first = (*shapes[0], features)
+    yield "in float32", _differs(mine, theirs, random(*first).float() / 3)
+    for layer in (mine, theirs):
+        layer.double()
+    _fill(mine, theirs, seed=2)  # what float32 rounded differently is no fault
+    for seed, leading in enumerate(shapes):
+        x = random(*leading, features, seed=seed) / 3
+        yield f"for an input of shape {tuple(x.shape)}", _differs(mine, theirs, x)
+    x = random(features, *first[:-1], seed=7).movedim(0, -1)
+    yield "for an input that is transposed in memory", _differs(mine, theirs, x)
+    yield "for data that require no gradient", _differs(mine, theirs, x - 1, data=True)
+    yield "under torch.no_grad()", _differs_as_data(mine, theirs, x + 1)
+    for where, training in (("in evaluation", False), ("in training again", True)):
+        for layer in (mine, theirs):
+            nn.Sequential(layer).train(training)  # it is its parent that is told
+        yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
+        x = random(*first, seed=9)
+        yield f"{where}, under torch.no_grad()", _differs_as_data(mine, theirs, x)
+    pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+    if any(not torch.is_tensor(p.grad) for p, _ in pairs if p.requires_grad):
+        yield "", "after backward, a parameter has no .grad."
+    for layer in (mine, theirs):
+        if [*layer.parameters()]:
+            torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    yield "after a step of SGD", _differs(mine, theirs, x)
+    apart = copy.deepcopy(mine)
+    yield "in a deep copy", _differs(apart, copy.deepcopy(theirs), x - 3)
+    yield "after a deep copy was called", _differs(mine, theirs, x)
+    _fill(mine, theirs, seed=3)
+    mine.eval(), theirs.eval()
+    yield "in evaluation, after a checkpoint was loaded", _differs(mine, theirs, x)
+    yield "in evaluation, for nothing", _differs(mine, theirs, x[:0])
+    yield "", _takes_what_lacks_a_key(mine)
+
+
+def _starts_otherwise(mine, theirs):
+    given, right = (
+        {name: list(p.shape) for name, p in layer.named_parameters() if p.requires_grad}
+        for layer in (mine, theirs)
+    )
+    if given.keys() != right.keys():
+        return f"it trains the parameters {[*given]}, but {[*right]} are asked for."
+    given, right = mine.state_dict(), theirs.state_dict()
+    if given.keys() != right.keys():
+        return f"its state_dict has {[*given]}, but {[*right]} are to be saved."
+    for name, value in right.items():
+        if given[name].shape != value.shape or not torch.equal(given[name], value):
+            return f"`{name}` should be {value.tolist()} at first, got {given[name].tolist()}."
+    for name in vars(theirs)["_parameters"]:
+        if not hasattr(mine, name):
+            return f"it has no attribute `{name}`; None is asked for."
+    return None
+
+
+def _fill(mine, theirs, seed):
+    """Load numbers of their own for every tensor into both, as a checkpoint does."""
+    state = {
+        name: random(*value.shape, seed=seed + k).to(value.dtype) / 3
+        for k, (name, value) in enumerate(theirs.state_dict().items())
+    }
+    for layer in (mine, theirs):
+        layer.load_state_dict(state)
+
+
+def _differs(mine, theirs, x, data=False):
+    """What differs after a call with `x`, and what the call leaves behind; or None."""
+    given, right = (x.clone().requires_grad_(not data) for _ in range(2))
+    output, expected = mine(given), theirs(right)
+    of_mine = dict(mine.named_buffers())
+    for name, other in theirs.named_buffers():
+        kept = of_mine[name]
+        if kept.dtype != other.dtype or kept.shape != other.shape:
+            what = f"{kept.dtype} of shape {tuple(kept.shape)}"
+            return f"`{name}` becomes {what}, but it was {other.dtype} of {tuple(other.shape)}."
+        if not torch.allclose(kept, other, rtol=1e-5, atol=1e-6):
+            numbers = " but ".join(str([round(n, 4) for n in t.tolist()]) for t in (kept, other))
+            return f"`{name}` is {numbers} is right."
+        if kept.requires_grad:
+            return f"`{name}` has a history, which grows with every call."
+        if kept.is_inference():
+            return f"`{name}` has become an inference tensor, so no checkpoint can be loaded."
+    wrong = wrong_outputs(output, expected)
+    if wrong:
+        return wrong
+    if not torch.equal(given, x):
+        return "it changes its input in place."
+    if not expected.requires_grad:
+        return None
+    if not output.requires_grad:
+        return "the output is cut off: no gradient passes through it."
+    weights = random(*expected.shape, seed=11).to(expected.dtype)
+    for layer, y in ((mine, output), (theirs, expected)):
+        layer.zero_grad()
+        (y * weights).sum().backward()
+    others = dict(theirs.named_parameters())
+    pairs = {"x": (given, right)} | {n: (p, others[n]) for n, p in mine.named_parameters()}
+    for name, (one, other) in pairs.items():
+        if one.grad is None and other.grad is not None:
+            return f"no gradient reaches `{name}`: it is cut off, as by .data or detach."
+        wrong = other.grad is not None and wrong_outputs(one.grad, other.grad)
+        if wrong:
+            return wrong.replace("`forward`: the output", f"the gradient of `{name}`")
+    return None
+
+
+@torch.no_grad()
+def _differs_as_data(mine, theirs, x):
+    return _differs(mine, theirs, x, data=True)
+
+
+def _takes_what_lacks_a_key(layer):
+    for name in layer.state_dict():
+        state = {key: value for key, value in layer.state_dict().items() if key != name}
+        try:
+            copy.deepcopy(layer).load_state_dict(state)
+        except RuntimeError:
+            continue
+        return f"its own checkpoint loads even if it lacks `{name}`; that should be refused."
+    return None

@@ -1,0 +1,45 @@
+"""What the tests of rounds run: two Functions in everyday use, one wrong, one sometimes wrong."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.doctor import rounds
+from helpers.lessons.patients.patient import Square
+
+
+class Half(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * x
+
+
+class LookUp(Function):
+    """Wrong where an index is repeated."""
+
+    @staticmethod
+    def forward(ctx, table, index):
+        ctx.save_for_backward(index)
+        ctx.size = table.shape
+        return table[index]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        grad = grad_output.new_zeros(ctx.size)
+        grad[index] = grad_output
+        return grad, None
+
+
+half = Half.apply  # bound before the rounds, as many libraries do
+
+
+def leaf(*shape):
+    return torch.linspace(0.5, 1.5, torch.Size(shape).numel()).reshape(shape).requires_grad_()
+
+
+def visits(do, **options):
+    """{name: the visit} of rounds over do()."""
+    with rounds(**options) as found:
+        do()
+    return {visit.name: visit for visit in found.visits}

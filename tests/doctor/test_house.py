@@ -1,0 +1,118 @@
+"""How the doctor's folder is built: sizes, one-way imports, and that it can be copied or cut."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import doctor
+
+HOUSE = Path(doctor.__file__).parent
+FILES = sorted(HOUSE.rglob("*.py"))
+ORDER = ["function", "measure", "name", "line", "circumstances", "program"]
+# What a file of a folder may import: its own, those before it, and these of the top.
+BELOW = {"function/tensors.py"}  # what report.py rests on
+PROGRAM = """
+import sys
+from physician import examine
+from physician.report import TEXTS
+assert "helpers" not in sys.modules and len(TEXTS) > 90
+
+import torch
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, c):
+        ctx.c = c
+        return x * c
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, None
+"""
+
+
+def imported(file):
+    """The files of the house that this one imports, anywhere in it; None for other modules."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.split(".")[0], None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.split(".")[0], None
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1]
+            base = base.joinpath(*node.module.split(".")) if node.module else base
+            for alias in node.names:
+                for found in (base / alias.name, base):
+                    if found.with_suffix(".py").is_file() or (found / "__init__.py").is_file():
+                        yield alias.name, found.relative_to(HOUSE)
+                        break
+
+
+def folder(path):
+    return path.parts[0] if path.parts and path.parts[0] in ORDER else "the top"
+
+
+def test_the_sizes_hold():
+    lines = {file: file.read_text(encoding="utf-8").splitlines() for file in FILES}
+    assert len(lines) <= 35
+    assert sum(map(len, lines.values())) <= 5000
+    assert {f.name: len(text) for f, text in lines.items() if len(text) > 400} == {}
+    characters = sum(len(line) for text in lines.values() for line in text)
+    assert characters <= 45 * sum(map(len, lines.values()))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOUSE)))
+def test_imports_go_one_way_and_need_nothing_but_torch(file):
+    own = file.relative_to(HOUSE)
+    names = {name for name, path in imported(file) if path is None}
+    also = {"pytest"} if file.name == "plugin.py" else set()
+    assert names - {"torch"} - also <= set(sys.stdlib_module_names)
+    paths = {path for _, path in imported(file) if path is not None}
+    if own.as_posix() in ("report.py", *BELOW):
+        allowed = {"report", *(name.removesuffix(".py") for name in BELOW)}
+        assert {path.with_suffix("").as_posix() for path in paths} <= allowed
+    elif folder(own) != "the top":
+        before = ORDER[: ORDER.index(folder(own)) + 1] + ["the top"]
+        assert {folder(path) for path in paths} <= set(before), paths
+        top = {"report", "."} if folder(own) == "program" else {"report"}
+        assert {path.as_posix() for path in paths if folder(path) == "the top"} <= top
+
+
+def test_the_operations_import_nothing_of_the_doctor():
+    for file in (HOUSE.parent / "ops").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(from|import) .*\bdoctor\b", text, re.MULTILINE), file
+
+
+def told(folder, *arguments):
+    arguments = arguments or ("mine.py:Scale", "--input", "3x4", "--value", "2.5")
+    return subprocess.run(
+        [sys.executable, "-m", "physician", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("without", [(), ("line",)], ids=["whole", "without lines"])
+def test_a_copy_works_under_another_name(without, tmp_path):
+    copy = tmp_path / "physician"
+    shutil.copytree(HOUSE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in without:
+        shutil.rmtree(copy / name)
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    done = told(tmp_path)
+    assert done.returncode == 1 and "lacks the factor `c` = 2.5" in done.stdout, done.stderr
+    assert ("right if: " in done.stdout) == (not without)
+    assert ("look at: " in done.stdout) == bool(without)
+
+
+def test_the_copied_text_does_not_speak_of_helpers():
+    for file in HOUSE.rglob("*"):
+        if file.suffix in (".py", ".md", ".txt"):
+            text = file.read_text(encoding="utf-8")
+            assert "helpers" not in text, file

@@ -1,0 +1,251 @@
+"""What the doctor promises whoever calls it: no trace, little time, no exception swallowed."""
+
+import dataclasses
+import functools
+import io
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
+
+from helpers.doctor import examine
+from helpers.doctor.function import budget
+from helpers.lessons.patients import PATIENTS
+from helpers.lessons.patients.patient import affine, draw, pair, vector
+from tests.doctor.cases import errors, ones
+
+HALF, SUBTRACT = PATIENTS["HalfSquare"].fn, PATIENTS["Subtract"].fn
+
+
+class Disturbing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        torch.manual_seed(1)
+        random.random(), np.random.rand()
+        torch.set_default_dtype(torch.float16)
+        torch.set_grad_enabled(False)
+        warnings.warn("heard", stacklevel=1)
+        print("heard")
+        x.add_(1)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output.mul_(2), grad_output
+
+
+def settings():
+    return (
+        torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(),
+        torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_anomaly_enabled(),
+        list(warnings.filters), sys.stdout, FunctionCtx.save_for_backward,
+        BackwardCFunction.apply, dict(vars(FunctionMeta)),
+    )  # fmt: skip
+
+
+def test_nothing_is_changed(capsys):
+    x, y = pair()
+    x.requires_grad_().grad = torch.full_like(x, 3)
+    before = x.detach().clone(), x._version, y.clone(), y._version
+    with torch.no_grad(), torch.autograd.set_detect_anomaly(True, check_nan=False):
+        expected = settings()
+        examine(Disturbing, x, y)
+        examine(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm1d(4)), y.float())
+        assert settings() == expected
+    assert torch.equal(x, before[0]) and x._version == before[1] and x.requires_grad
+    assert torch.equal(y, before[2]) and y._version == before[3] and not y.requires_grad
+    assert torch.equal(x.grad, torch.full_like(x, 3))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_module_is_not_changed():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    assert examine(module, torch.rand(5, 4)).ok
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+
+
+class Remembers(torch.autograd.Function):
+    """Forward leaves something of each call on the class."""
+
+    seen = []
+
+    @staticmethod
+    def forward(ctx, x):
+        Remembers.seen.append(x.mean())
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x.exp()
+
+
+def test_what_a_function_keeps_elsewhere_has_no_graph_afterwards():
+    examine(Remembers, *draw((3, 24)))
+    assert not any(t.requires_grad for t in Remembers.seen)
+
+
+def test_works_under_inference_mode():
+    with torch.inference_mode():
+        assert examine(torch.sin, ones(3)).ok
+        assert torch.is_inference_mode_enabled()
+
+
+def test_the_text_is_the_same_whatever_the_seed_and_the_threads():
+    texts = set()
+    for threads, seed in ((1, 0), (2, 1)):
+        torch.set_num_threads(threads)
+        torch.manual_seed(seed)
+        texts |= {str(examine(PATIENTS["MeanOverBatch"].fn, *affine())) for _ in range(2)}
+    torch.set_num_threads(1)
+    assert len(texts) == 1 and "0x" not in texts.pop()
+
+
+def test_a_million_elements_take_less_than_ten_seconds_and_a_hundred_less_than_one():
+    (x,) = draw((1000, 1000))
+    start = time.process_time()
+    assert examine(torch.tanh, x).ok
+    assert time.process_time() - start < 10
+    start = time.process_time()
+    assert not examine(PATIENTS["MeanRows"].fn, x[:10, :10]).ok
+    assert time.process_time() - start < 1
+
+
+def calls_of(**methods):
+    """How often an examination calls a right Function with these methods."""
+    calls = []
+
+    def forward(ctx, x):
+        calls.append(x)
+        return 2 * x
+
+    bodies = {"forward": forward, "backward": lambda ctx, g: 2 * g, **methods}
+    bodies = {name: staticmethod(body) for name, body in bodies.items()}
+    assert examine(type("Counted", (torch.autograd.Function,), bodies), ones(3)).ok
+    return len(calls)
+
+
+def test_what_is_not_declared_costs_no_call():
+    plain = calls_of()
+    assert plain < 160 and plain < calls_of(jvp=lambda ctx, t: 2 * t)
+
+
+class TimeLimitError(Exception):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+@pytest.mark.parametrize("sleeps", ["forward", "backward"])
+def test_a_time_limit_of_the_caller_is_no_finding(sleeps):
+    def stop(*_):
+        raise TimeLimitError
+
+    class Sleeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            time.sleep(0.2 * (sleeps == "forward"))
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            time.sleep(0.2 * (sleeps == "backward"))
+            return 2 * grad_output
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(TimeLimitError):
+            examine(Sleeps, ones(3))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_a_partial_a_method_and_a_dataclass_hold_is_examined():
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        left: torch.Tensor
+        right: torch.Tensor
+
+    bad, (x, y) = SUBTRACT.apply, pair()
+    module = PATIENTS["ModuleWithTwoOutputs"].fn
+    for examined in (
+        examine(functools.partial(bad, x), y, lines=False),
+        examine(lambda p: bad(p.left, p.right), Pair(x, y), lines=False),
+        examine(module.forward, *vector(), lines=False),
+    ):
+        assert examined.findings[0].code == "negated"
+
+
+class Deep(torch.nn.Sequential):
+    """Of many parameters; with `wrong`, that many of them, from the first on, are halved."""
+
+    def __init__(self, wrong=0, layers=12):
+        super().__init__(*[torch.nn.Linear(8, 8) for _ in range(layers)])
+        self.wrong = wrong
+
+    def forward(self, x):
+        for k, layer in enumerate(self):
+            weight = HALF.apply(layer.weight) if k < self.wrong else layer.weight
+            x = torch.tanh(torch.nn.functional.linear(x, weight, layer.bias))
+        return x
+
+
+@pytest.mark.parametrize(("wrong", "at_most"), [(0, 150), (1, 1000), (12, 1500)])
+def test_many_inputs_are_judged_together(wrong, at_most):
+    calls, hooks = [], torch.nn.modules.module
+    handle = hooks.register_module_forward_pre_hook(
+        lambda module, _: calls.append(1) if isinstance(module, Deep) else None
+    )
+    try:
+        report = examine(Deep(wrong).double(), *draw((3, 8)), lines=False)
+    finally:
+        handle.remove()
+    assert len(calls) < at_most
+    found = errors(report)
+    assert {f.code for f in found} == ({"scaled"} if wrong else set())
+    assert wrong != 1 or [f.input for f in found] == ["0.weight"]
+    assert wrong != 12 or "24 more gradients are not examined" in str(report)
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [Screen, io.StringIO])
+def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
+    monkeypatch.setattr(budget, "SECONDS", -1.0)
+    monkeypatch.setattr(sys, "stderr", stream())
+    examine(HALF, *vector(), lines=False)
+    written = sys.stderr.getvalue()
+    if stream is Screen:
+        assert "doctor: HalfSquare under examination" in written and written.endswith("\r")
+    else:
+        assert written == ""
+
+
+COMPILED = """
+import sys, torch
+from helpers.doctor import examine
+from helpers.ops.exp import Exp
+
+assert examine(Exp, torch.rand(3)).ok and "torch._dynamo" not in sys.modules
+compiled = torch.compile(lambda x: x.sin() * x, backend="eager", fullgraph=True)
+assert examine(compiled, torch.rand(3)).ok and "torch._dynamo" in sys.modules
+assert examine(Exp, torch.rand(3)).ok and compiled(torch.rand(3)).numel() == 3
+"""
+
+
+def test_the_compiler_is_not_imported_only_to_examine():
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)

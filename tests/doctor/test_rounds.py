@@ -1,0 +1,343 @@
+"""The doctor on rounds: what it sees of a running program, and that it leaves no trace."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import FunctionMeta
+from torch.utils.checkpoint import checkpoint
+
+from helpers.doctor import WrongGradientError, examine, rounds
+from tests.doctor.programs import Half, LookUp, Square, half, leaf, visits
+
+
+def test_real_inputs_reach_what_others_do_not_and_the_line_is_named():
+    class Reader(torch.nn.Module):
+        def forward(self, table, index):
+            return LookUp.apply(table, index)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ModuleList([Reader()])
+
+        def forward(self, table, index):
+            return self.parts[0](table, index)
+
+    assert examine(LookUp, leaf(4), torch.tensor([2, 0])).ok
+    with rounds() as found:
+        assert "under way" in str(found)
+        Net()(leaf(4), torch.tensor([2, 2, 0])).sum().backward()
+        Square.apply(leaf(3))
+    assert not found.ok and [v.name for v in found.visits] == ["LookUp", "Square"]
+    text = " ".join(str(found).split())
+    number = Reader.forward.__code__.co_firstlineno + 1
+    for words in (
+        "Rounds: 2 Functions, 1 wrong", "error (contribution-lost)", "Square: nothing found",
+        f"{Path(__file__).name}:{number} in forward, `return LookUp.apply(table, index)`",
+        "in module `parts.0` (Reader) given (4) float32, (3) int64",
+    ):  # fmt: skip
+        assert words in text, text
+    with pytest.raises(WrongGradientError, match="contribution-lost"):
+        found.raise_if_wrong()
+
+
+def test_a_call_is_judged_by_what_it_was_handed_not_by_what_became_of_it():
+    def program():
+        index = torch.tensor([2, 2])
+        LookUp.apply(leaf(4), index)
+        index[0] = 1
+
+    assert not visits(program)["LookUp"].ok
+
+
+class Recomputes(Function):
+    """Keeps its module, and adds to the gradients of its parameters."""
+
+    @staticmethod
+    def forward(ctx, module, x):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.module(x).backward(grad_output)
+        return None, x.grad
+
+
+def test_the_program_is_not_changed():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    x, start = torch.randn(3, 2), {k: v.clone() for k, v in net.state_dict().items()}
+    untouched = dict(vars(FunctionMeta))
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return half(net(x) + torch.rand(3, 2))
+
+    def numbers():
+        return [
+            n.clone() for n in (*net.state_dict().values(), *(p.grad for p in net.parameters()))
+        ]
+
+    def program():
+        torch.manual_seed(1)
+        net.load_state_dict(start)
+        net.zero_grad()
+        checkpoint(Net(), x.clone().requires_grad_(), use_reentrant=True).sum().backward()
+        checkpoint(lambda v: Recomputes.apply(net, v), x, use_reentrant=False).sum()
+        Recomputes.apply(net, leaf(3, 2)).sum().backward()
+        return numbers()
+
+    plain, state = program(), torch.get_rng_state()
+    with rounds() as found:
+        inside = program()
+    torch.testing.assert_close(inside, plain, rtol=0, atol=0)
+    torch.testing.assert_close(numbers(), plain, rtol=0, atol=0)
+    assert torch.equal(state, torch.get_rng_state()) and dict(vars(FunctionMeta)) == untouched
+    assert {v.name: v.patterns for v in found.visits} == {"Half": 1, "Recomputes": 1}
+
+
+def test_what_an_examined_function_leaves_on_its_class_is_taken_back():
+    class Remembers(Square):
+        dtypes = ()
+
+        @staticmethod
+        def forward(ctx, x):
+            Remembers.dtypes = (*Remembers.dtypes, x.dtype)
+            if x.dtype is torch.float64:
+                Remembers.doubled = True
+            return Square.forward(ctx, x)
+
+    visits(lambda: Remembers.apply(leaf(2)))
+    assert Remembers.dtypes == (torch.float32,) and not hasattr(Remembers, "doubled")
+
+
+def test_nothing_is_kept_afterwards():
+    def tensors():
+        gc.collect()
+        return {id(t): weakref.ref(t) for t in gc.get_objects() if isinstance(t, torch.Tensor)}
+
+    x, manager = leaf(2), rounds()  # which outlives the block, as at the top of a notebook
+    before = tensors()
+    with manager as found:
+        Square.apply(x)
+        copies = [ref for key, ref in tensors().items() if key not in before]
+        assert copies
+    gc.collect()
+    assert all(ref() is None for ref in copies) and found.ok
+
+
+def test_a_program_that_raises_is_left_to_raise():
+    before = dict(vars(FunctionMeta))
+    with pytest.raises(KeyError), rounds() as found:
+        half(leaf(2))
+        raise KeyError
+    assert found.ok and "the program raised before the end" in str(found)
+    assert dict(vars(FunctionMeta)) == before
+
+
+class Power(Function):
+    @staticmethod
+    def forward(ctx, x, c, n):
+        ctx.save_for_backward(x)
+        ctx.c, ctx.n = c, n
+        return c * x**n
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * ctx.c * ctx.n * x ** (ctx.n - 1), None, None
+
+
+def test_once_for_each_pattern():
+    x, small = leaf(3), leaf(2)
+
+    def program():
+        for c in (1.0, 2.0, 3.0):  # a float is no new pattern
+            Power.apply(x, c, 2)
+        Power.apply(x, 1.0, 3)
+        Power.apply(x.double(), 1.0, 2)
+        Power.apply(small, 1.0, 2)
+        Power.apply(small.detach(), 1.0, 2)
+
+    visit = visits(program)["Power"]
+    assert (visit.calls, visit.patterns) == (7, 4)
+    assert visit.left == {"no input required a gradient": 1}
+    visit = visits(program, max_patterns=2)["Power"]
+    assert visit.patterns == 2 and visit.left["more patterns than max_patterns"] == 2
+
+
+def test_a_class_made_anew_at_each_call_is_one_and_its_closure_tells_it_apart():
+    def scaled(factor):
+        class Scaled(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * factor
+
+            @staticmethod
+            def backward(ctx, grad_output):
+                return grad_output * factor
+
+        return Scaled.apply
+
+    with rounds() as found:
+        for factor in (2, 2, 3):
+            scaled(factor)(leaf(2))
+    assert [(v.name, v.calls) for v in found.visits] == [("Scaled", 2), ("Scaled", 1)]
+
+
+def test_the_largest_give_way_to_the_budget():
+    def program():
+        for n in (30, 10, 20, 1000):  # the third takes the place of the first
+            Square.apply(leaf(n))
+
+    visit = visits(program, max_bytes=4 * 40)["Square"]
+    assert visit.patterns == 2 and visit.left == {"too large for max_bytes": 2}
+    assert "2 calls left out (too large for max_bytes)" in " ".join(str(visit).split())
+    assert "Square: not examined" in str(visits(program, max_bytes=0)["Square"])
+    assert visits(program)["Square"].patterns == 4
+
+
+def test_which_are_examined():
+    def program():
+        Square.apply(half(leaf(2)))
+
+    assert set(visits(program)) == {"Square", "Half"}
+    assert set(visits(program, only=[Square])) == {"Square"}
+    assert set(visits(program, only=f"{Half.__module__}.H*")) == {"Half"}
+    assert set(visits(program, skip=["Half"])) == {"Square"}
+    assert not visits(program, faithful=["Square"])["Half"].ok
+    (finding,) = [f for f in visits(program, faithful=[Half])["Half"].findings if f.input]
+    assert finding.code == "unfaithful"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_bytes": "1 GB"}, "max_bytes must be a number"),
+        ({"max_patterns": -1}, "max_patterns must be a number"),
+        ({"skip": [3]}, "skip must hold Functions or their names, got 3"),
+        ({"only": 3}, "only must hold Functions or their names, got 3"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        rounds(**options)
+
+
+def test_a_decorated_function_raises():
+    @rounds()
+    def program(fn):
+        return fn(leaf(2)).sum().item()
+
+    assert program(Square.apply) == pytest.approx(2.5)
+    with pytest.raises(WrongGradientError, match="Half: 1 error"):
+        program(half)
+
+
+class Recompute(Function):
+    """Right; the weights are handed over, and are those of the module beside them."""
+
+    @staticmethod
+    def forward(ctx, net, x, *weights):
+        ctx.net, ctx.weights = net, weights
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return net(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = ctx.net(x)
+        return None, *torch.autograd.grad(y, (x, *ctx.weights), grad_output)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_module_holds_too_is_not_told_apart_from_it(wrapped):
+    net = torch.nn.Linear(4, 4)
+    with rounds() as found:
+        given = (lambda x: net(x)) if wrapped else net
+        Recompute.apply(given, leaf(3, 4), *net.parameters()).sum().backward()
+    (visit,) = found.visits
+    assert found.ok and visit.patterns == 1, visit
+    assert sum(f.code == "not-examined" for f in visit.findings) == 2
+
+
+class Checks(Square):
+    @staticmethod
+    def forward(ctx, x, allowed):
+        if not allowed:
+            raise ValueError("not allowed")
+        return Square.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return Square.backward(ctx, grad_output), None
+
+
+def test_a_call_that_raises_in_the_program_is_left_out():
+    with rounds() as found:
+        Checks.apply(leaf(3), True)
+        with pytest.raises(ValueError, match="not allowed"):
+            Checks.apply(leaf(3), False)
+    (visit,) = found.visits
+    assert found.ok and (visit.calls, visit.patterns) == (2, 1)
+    assert visit.left == {"it raised in the program, too": 1}
+
+
+class Edges(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*[a.inner if isinstance(a, Edges) else a for a in args], **(kwargs or {}))
+
+
+class Along(Function):
+    @staticmethod
+    def forward(ctx, edges, x):
+        return 2 * x if edges.inner is not None else x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None, 2 * grad_output
+
+
+def test_what_loses_its_class_in_a_copy_is_left_out():
+    visit = visits(lambda: Along.apply(Edges(torch.arange(3)), leaf(3)).sum().backward())["Along"]
+    assert visit.ok and visit.left == {"the inputs could not be copied": 1}
+
+
+class Both(Function):
+    """Asks for both gradients, as one does whose only caller leaves out what needs none."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if not all(ctx.needs_input_grad):
+            raise RuntimeError("one of the tensors does not require grad")
+        x, y = ctx.saved_tensors
+        return grad_output * y, grad_output * x
+
+
+def test_a_call_that_no_program_has_made_is_no_error():
+    (visit,) = visits(lambda: Both.apply(leaf(3), leaf(3)).sum().backward()).values()
+    assert visit.ok and [f.code for f in visit.findings][:1] == ["needs-input-grad-wrong"]
+    assert not examine(Both, leaf(3), leaf(3)).ok

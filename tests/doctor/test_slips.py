@@ -1,0 +1,104 @@
+"""A slip in right code: its name, and the line that undoes it."""
+
+import ast
+import re
+
+import pytest
+import torch
+
+from helpers.doctor import examine
+from tests.doctor.cases import errors, written
+from tests.doctor.layers import HEAD, layers
+
+LAYERS = layers()
+SLIPS = [
+    pytest.param(name, *slip, id=f"{name}: {slip[0]} -> {slip[1]}"[:60].replace("\n", " "))
+    for name, (_, _, slips) in LAYERS.items()
+    for slip in slips
+]
+LINE, SAID = re.compile(r"line (\d+)"), re.compile(r"right if: `(.+)` stood in place of `(.+)`")
+NOT_FOR_GRADCHECK = {  # right for the given arguments, after the engine, for unit vectors
+    "arguments-ignored", "double-backward-wrong", "engine-sums", "few-digits", "not-linear",
+    "needs-input-grad-wrong",
+}  # fmt: skip
+
+
+def gradcheck(layer, inputs):
+    return torch.autograd.gradcheck(layer.apply, inputs, fast_mode=True)
+
+
+def slip(name, old, new):
+    """The source with the slip, the inputs, and the numbers of the lines that differ."""
+    text, inputs, _ = LAYERS[name]
+    assert text.count(old) == 1
+    wrong = HEAD + text.replace(old, new)
+    before, after = (HEAD + text).splitlines(), wrong.splitlines()
+    same = next(k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
+    last = next(
+        k for k, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a != b
+    )
+    return wrong, inputs(), range(same + 1, max(len(after) - last, same + 1) + 1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layers_are_right(name, tmp_path):
+    text, inputs, _ = LAYERS[name]
+    layer = written(HEAD + text, tmp_path)
+    report = examine(layer, *inputs())
+    assert all(f.code == "double-backward-refused" for f in report.findings), str(report)
+    assert gradcheck(layer, inputs())
+
+
+@pytest.mark.parametrize(("name", "old", "new", "codes", "said"), SLIPS)
+def test_a_slip_is_named(name, old, new, codes, said, tmp_path):
+    text, inputs, _ = slip(name, old, new)
+    layer = written(text, tmp_path)
+    codes = {codes} if isinstance(codes, str) else codes
+    if not codes & NOT_FOR_GRADCHECK:
+        with pytest.raises(Exception):  # noqa: B017 (whatever it is)
+            gradcheck(layer, inputs)
+    report = examine(layer, *inputs, lines=False)
+    assert report.findings[0].code in codes, str(report)
+
+
+class Change(ast.NodeTransformer):
+    """What the doctor says, done in the source."""
+
+    def __init__(self, finding):
+        self.new, old = (ast.parse(t).body[0] for t in SAID.fullmatch(finding.change).groups())
+        self.line, self.old, self.done = int(LINE.match(finding.place)[1]), ast.unparse(old), 0
+
+    def generic_visit(self, node):
+        if getattr(node, "lineno", None) == self.line and ast.unparse(node) == self.old:
+            self.done += 1
+            return self.new.value if isinstance(node, ast.expr) else self.new
+        return super().generic_visit(node)
+
+
+def undone(text, findings):
+    """The source with all changes of these findings, or None if one is of another kind."""
+    tree, known = ast.parse(text), set()
+    for finding in findings:
+        if not SAID.fullmatch(finding.change):
+            return None
+        if (finding.change, finding.place) not in known:
+            known.add((finding.change, finding.place))
+            change = Change(finding)
+            tree = change.visit(tree)
+            assert change.done == 1, finding
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "codes", "said"), [row for row in SLIPS if row.values[-1]]
+)
+def test_its_line_is_found_and_undoing_it_makes_the_gradient_right(
+    name, old, new, codes, said, tmp_path
+):
+    text, inputs, lines = slip(name, old, new)
+    found = errors(examine(written(text, tmp_path), *inputs))
+    assert said in found[0].change, found[0]
+    assert int(LINE.match(found[0].place)[1]) in lines, found[0].place
+    right = undone(text, found)
+    if right and found[0].code not in NOT_FOR_GRADCHECK:
+        assert gradcheck(written(right, tmp_path), inputs)

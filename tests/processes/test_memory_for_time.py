@@ -1,0 +1,82 @@
+"""`recompute` and `ReversibleSequential` under DDP and FSDP2, against one process."""
+
+import copy
+import sys
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from helpers.ops.recompute import ReversibleSequential, recompute
+from tests import common
+from tests.common import random
+
+for module in (sys.modules[__name__], common):
+    cloudpickle.register_pickle_by_value(module)
+
+pytestmark = pytest.mark.parametrize("team", [2], indirect=True, scope="module")
+
+
+def part():
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4))
+
+
+class Recomputed(nn.Module):
+    def __init__(self, how=recompute):
+        super().__init__()
+        self.blocks, self.how = nn.ModuleList(part() for _ in range(3)), how
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + self.how(block, x)
+        return x
+
+
+def model(kind):
+    torch.manual_seed(0)
+    if kind == "recompute":
+        return Recomputed().double()
+    if kind == "checkpoint":
+        return Recomputed(lambda f, x: checkpoint(f, x, use_reentrant=False)).double()
+    return ReversibleSequential([(part(), part()) for _ in range(3)], dim=1).double()
+
+
+def data(kind):
+    return random(8, 8 if kind == "reversible" else 4).detach()
+
+
+def gradients(net, x, steps=2):
+    for _ in range(steps):  # FSDP2 sets itself up in the first
+        net.zero_grad()
+        net(x).exp().mean().backward()
+    grads = [parameter.grad for parameter in net.parameters()]
+    return [g.full_tensor() if isinstance(g, DTensor) else g for g in grads]
+
+
+def cut_here(kind):
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    mine, found = data(kind).chunk(size)[rank], {}
+    found["DDP"] = gradients(DistributedDataParallel(model(kind)), mine)
+    for name in ("parts", "whole", "both"):
+        net = model(kind)
+        if name != "whole":
+            for module in net.blocks:
+                for one in module if kind == "reversible" else [module]:
+                    fully_shard(one)
+        if name != "parts":
+            fully_shard(net)
+        found[name] = gradients(net, mine)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["recompute", "reversible", "checkpoint"])
+def test_the_gradients_of_one_process(team, kind):
+    expected = gradients(copy.deepcopy(model(kind)), data(kind))
+    for found in team(cut_here, kind):
+        for grads in found.values():
+            torch.testing.assert_close(grads, expected)

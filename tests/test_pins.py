@@ -1,0 +1,72 @@
+"""The pins: those that torch chooses are torch's own."""
+
+import re
+from importlib.metadata import requires
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from helpers.lessons.setup_check import VERIFIED_WITH
+from tests.ops.table import TORCH
+from tools import other_torch
+
+ROOT = Path(__file__).parents[1]
+PIN = re.compile(r"([\w-]+)(?:\[[^]]*\])?==([\w.]+)")
+
+
+def pins(lines):
+    """{"torch": "2.15.0", ...}"""
+    return dict(found.groups() for found in map(PIN.match, lines) if found)
+
+
+def ours():
+    return pins((ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.parametrize("name", ["cuda-toolkit", "triton"])
+def test_what_the_cuda_build_of_torch_asks_for(name):
+    theirs = pins(requires("torch"))
+    if name not in theirs:
+        pytest.skip(f"this build of torch does not ask for {name}")
+    assert ours()[name] == theirs[name]
+
+
+def test_the_version_that_is_written_in_several_places():
+    pin = ours()["torch"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert pin == VERIFIED_WITH
+    assert set(re.findall(r"torch(?:==| )(\d+\.\d+\.\d+)", readme)) == {pin}
+    workflow = (ROOT / ".github/workflows/other-torch.yml").read_text(encoding="utf-8")
+    oldest = min(TORCH.values(), key=lambda version: tuple(map(int, version.split("."))))
+    assert f'torch: "{oldest}.0"' in workflow
+
+
+def test_another_torch_has_the_other_pins():
+    needed = other_torch.requirements("2.10.0")
+    assert needed[0] == "torch==2.10.0" and other_torch.requirements("newest")[0] == "torch"
+    names = {re.match(r"[\w-]+", pin)[0] for pin in needed}
+    assert names == {*ours(), "ipykernel"} - {
+        "triton",
+        "cupy-cuda13x",
+        "cuda-toolkit",
+        "jupyterlab",
+    }
+    for paths in other_torch.SUITES.values():
+        assert all((ROOT / path).exists() for path in paths)
+
+
+def test_its_table(tmp_path):
+    suite = ET.Element("testsuite", time="12.6")
+    for name, tag in (("good", None), ("bad", "failure"), ("broken", "error"), ("no", "skipped")):
+        case = ET.SubElement(suite, "testcase", classname="tests.ops.test_x", name=name)
+        if tag:
+            ET.SubElement(case, tag)
+    report, root = tmp_path / "report.xml", ET.Element("testsuites")
+    root.append(suite)
+    ET.ElementTree(root).write(report)
+    results = {"operations": other_torch.result(report)}
+    lines = other_torch.table("2.10.0", results).splitlines()
+    assert lines[0].split() == ["torch", "2.10.0", "passed", "failed", "skipped", "seconds"]
+    assert lines[1].split() == ["operations", "1", "2", "1", "13"]
+    assert lines[2:] == ["failed: tests.ops.test_x.bad", "failed: tests.ops.test_x.broken"]
