@@ -31,6 +31,8 @@ SLOW = 1.0  # nobody looks for the line to change where the verdict alone took s
 OVER = "it used up its share of the seconds"
 NO_ELEMENTS = "no input that requires a gradient has elements"
 ENDED = "something ended the process of its examination, perhaps for want of memory"
+AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
+FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 CRASHED = error(
     "crashed",
@@ -83,7 +85,8 @@ def examined(call, faithful, lines=False):
             exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
-            return exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            report = exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
         return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
     except Exception as raised:
@@ -92,6 +95,16 @@ def examined(call, faithful, lines=False):
         return f"the doctor raised {type(raised).__name__}: {raised}"
     finally:
         EXAMINING.remove(call)
+
+
+def is_the_copys(report):
+    """Does it speak of the copies only? The program's own call had a forward that did not raise.
+
+    And what a closure holds may belong to a graph that the program's backward has freed.
+    """
+    findings = getattr(report, "findings", ())
+    freed = any(FREED in str(finding.evidence.get("message")) for finding in findings)
+    return freed or not getattr(report, "examined", True)
 
 
 @contextlib.contextmanager
