@@ -155,7 +155,6 @@ OPS = {
         F.linear,
         of_linear,
         small=("three dimensions", "without bias"),
-        remarks=("not-reached",),  # without bias
         bad=[
             NOT_A_TENSOR,
             ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
@@ -235,7 +234,6 @@ OPS = {
             ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
             ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
         ],
-        remarks=("not-reached",),  # without bias
         wraps=linear_cross_entropy,
     ),
     "mul_constant": Op(
