@@ -1,7 +1,8 @@
 """The bounds of an examination: its seconds, and a process of its own.
 
 Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
-alarm, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a Function is
+alarm, one that crashes takes nothing with it. What waits there for threads that only the parent
+has, as torch.jit.fork does, ends in the same way. Elsewhere it runs here, until a Function is
 applied after its time.
 """
 
