@@ -155,57 +155,9 @@ class WrongAtMost(Square):
         return torch.where(keep.view(3, 3), 2 * g * x, 2.6 * g * x**3)
 
 
-class Chain(Function):
-    """The gradient of b is made from, so it is needed for that of a alone."""
-
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        return torch.linalg.solve(a, b)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        a, b = ctx.saved_tensors
-        of_b = torch.linalg.solve(a.mT, grad_output)
-        return -of_b @ torch.linalg.solve(a, b).mT, of_b
-
-
-case("needs-input-grad-ignored", "only `b` requires", "not only `a` requires",
-     inputs=lambda: (drawn((4, 4))[0] + 4 * torch.eye(4).double(), *drawn((4, 2))))(
-    Chain)  # fmt: skip
 for name, forward in (  # another number shows whether this one is the factor
     ("its square is", lambda x, c: c * c * x / 3), ("it is added", lambda x, c: 3 * x + c),
 ):  # fmt: skip
     case("scaled", "not 1 / `c`", inputs=lambda: (*drawn((6,)), 3.0), name=name)(
         function(forward, lambda g, x, c: g)
     )
-case("scaled", inputs=draw((2, 3, 4)), name="no size, where nothing is summed")(
-    function(lambda x: x.sin(), lambda g, x: g * x.cos() / 8)
-)
-case("partly-right", "not all ones", name="a small output beside large ones",
-     inputs=lambda: (torch.tensor([-3.0, 0.5, 7, 14]).double(), torch.ones(4).double()))(
-    function(lambda x, w: x.exp() * w, lambda g, x, w: (
-        g * x.exp() * torch.where(x < -2, 1.1, 1.0) * w, g * x.exp())))  # fmt: skip
-
-
-@case("few-digits", "`bias`", inputs=lambda: drawn((270, 3), (3,)))
-class RoundingThatAddsUpIsNoClip(Function):
-    @staticmethod
-    def forward(ctx, x, bias):
-        return x + bias
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        total = torch.zeros(grad_output.shape[1], dtype=torch.bfloat16)
-        for row in grad_output:
-            total += row.to(torch.bfloat16)
-        return grad_output, total.to(grad_output.dtype)
-
-
-def halved(grad):
-    return grad / 2
-
-
-HOOKED = torch.nn.Linear(3, 2).double()
-HOOKED.weight.register_hook(halved)
-case("scaled", "`weight`", inputs=lambda: drawn((4, 3)), name="a hook of a parameter")(HOOKED)

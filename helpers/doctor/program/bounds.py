@@ -1,7 +1,8 @@
 """The bounds of an examination: its seconds, and a process of its own.
 
 Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
-alarm, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a Function is
+alarm, one that crashes takes nothing with it. What waits there for threads that only the parent
+has, as torch.jit.fork does, ends in the same way. Elsewhere it runs here, until a Function is
 applied after its time.
 """
 
@@ -26,11 +27,13 @@ from ..report import Report, error
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
-SHOWN = 4.0  # after so many, it is said what is examined
+SHOWN = 1.0  # after so many, it is said what is examined
 QUICK = 400  # calls a second, counted: where there are fewer, nobody looks for the line to change
 OVER = "it used up its share of the seconds"
 NO_ELEMENTS = "no input that requires a gradient has elements"
 ENDED = "something ended the process of its examination, perhaps for want of memory"
+AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
+FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 CRASHED = error(
     "crashed",
@@ -44,8 +47,12 @@ def warm_up():
 
     Raises BlindError if nothing is found.
     """
-    with undisturbed():
-        report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
+    EXAMINING.append(BOUND)
+    try:
+        with undisturbed():
+            report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
+    finally:
+        EXAMINING.remove(BOUND)
     if report.ok:
         raise BlindError(f"the doctor finds no wrong gradient on torch {torch.__version__}")
 
@@ -83,7 +90,8 @@ def examined(call, faithful, lines=False):
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
             if lines and exam.subject.calls_a_second < QUICK:
                 return None
-            return exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            report = exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
         return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
     except Exception as raised:
@@ -92,6 +100,16 @@ def examined(call, faithful, lines=False):
         return f"the doctor raised {type(raised).__name__}: {raised}"
     finally:
         EXAMINING.remove(call)
+
+
+def is_the_copys(report):
+    """Does it speak of the copies only? The program's own call had a forward that did not raise.
+
+    And what a closure holds may belong to a graph that the program's backward has freed.
+    """
+    findings = getattr(report, "findings", ())
+    freed = any(FREED in str(finding.evidence.get("message")) for finding in findings)
+    return freed or not getattr(report, "examined", True)
 
 
 @contextlib.contextmanager
