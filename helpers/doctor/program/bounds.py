@@ -42,17 +42,23 @@ CRASHED = error(
 )
 
 
+@contextlib.contextmanager
+def unheard():
+    """No rounds note the calls that are made inside."""
+    EXAMINING.append(True)
+    try:
+        yield
+    finally:
+        EXAMINING.pop()
+
+
 def warm_up():
     """Examine a wrong Function: what that imports, each child would import for itself.
 
     Raises BlindError if nothing is found.
     """
-    EXAMINING.append(BOUND)
-    try:
-        with undisturbed():
-            report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
-    finally:
-        EXAMINING.remove(BOUND)
+    with unheard(), undisturbed():
+        report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
     if report.ok:
         raise BlindError(f"the doctor finds no wrong gradient on torch {torch.__version__}")
 
@@ -76,9 +82,8 @@ def reports(calls, faithful):
 
 def examined(call, faithful, lines=False):
     """The report on a call as the program made it, or a sentence that says why there is none."""
-    EXAMINING.append(call)
     try:
-        with undisturbed(), unchanged(call):
+        with unheard(), undisturbed(), unchanged(call):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
@@ -98,8 +103,6 @@ def examined(call, faithful, lines=False):
         if of_a_signal(raised):
             raise
         return f"the doctor raised {type(raised).__name__}: {raised}"
-    finally:
-        EXAMINING.remove(call)
 
 
 def is_the_copys(report):

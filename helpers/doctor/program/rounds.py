@@ -16,6 +16,7 @@ nor a branch that the first call of a pattern does not take. In a program of sev
 the Functions that communicate: their examination would wait for the other processes.
 """
 
+import builtins
 import contextlib
 import fnmatch
 import functools
@@ -232,7 +233,7 @@ class Rounds:
     def __init__(self, **options):
         self.options, self.during = options, str  # called for what runs at the moment
         self.say = functools.partial(print, file=sys.stderr, flush=True)
-        if "ipykernel" in sys.modules:  # where a cell shows by itself that it is at work
+        if hasattr(builtins, "__IPYTHON__"):  # where a cell shows by itself that it is at work
             self.say = str
         self.advice = "rounds(faithful=['{}'])"  # how a Function of this name is accepted
 
