@@ -155,9 +155,3 @@ class WrongAtMost(Square):
         return torch.where(keep.view(3, 3), 2 * g * x, 2.6 * g * x**3)
 
 
-for name, forward in (  # another number shows whether this one is the factor
-    ("its square is", lambda x, c: c * c * x / 3), ("it is added", lambda x, c: 3 * x + c),
-):  # fmt: skip
-    case("scaled", "not 1 / `c`", inputs=lambda: (*drawn((6,)), 3.0), name=name)(
-        function(forward, lambda g, x, c: g)
-    )

@@ -130,9 +130,7 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    subject = ms[0].subject  # of arguments, other values would have told
-    known = {a: n for a, n in subject.numbers.items() if a[1:-1] not in subject.arguments}
-    return {"factor": brief(ms.factor) + value_of(ms.factor, known)}
+    return {"factor": brief(ms.factor) + value_of(ms.factor, ms[0].subject.numbers)}
 
 
 @cause(

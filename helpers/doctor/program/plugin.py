@@ -1,6 +1,5 @@
 """The doctor makes rounds over a whole test suite of pytest.
 
-    pytest -p helpers.doctor.plugin --doctor           # of a copied folder:
     python -m pytest -p doctor.plugin --doctor         # python -m finds it in the working folder
 
 Or, so that `pytest` alone does it, in pyproject.toml:

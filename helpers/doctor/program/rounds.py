@@ -1,6 +1,6 @@
 """Rounds: every Function that a running program applies is examined, with the inputs it was given.
 
-    from helpers.doctor import rounds
+    from doctor import rounds
 
     with rounds() as found:          # a context manager, also a decorator
         train_step(model, batch)     # your program, unchanged
