@@ -55,14 +55,6 @@ class Table(list):
 
         return register
 
-    @property
-    def named(self):
-        """For pytest.mark.parametrize."""
-        return {
-            "argvalues": self,
-            "ids": [f"{case.codes or 'right'}: {case.name}" for case in self],
-        }
-
 
 def errors(report):
     return [finding for finding in report.findings if finding.severity == "error"]

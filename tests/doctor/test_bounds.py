@@ -127,12 +127,53 @@ def test_patterns_after_one_that_crashes_are_examined():
     assert {f.code for f in visit.findings if f.severity == "error"} == {"crashed", "scaled"}
 
 
-def test_an_examination_leaves_nothing_in_the_process():
-    seen = []
+class Kept:
+    """Told apart by what it is, so that no copy of it will do."""
+
+
+KEPT = Kept()
+
+
+class Through(Function):
+    """Right, by autograd through a function that it is given, with a mark that must be KEPT."""
+
+    @staticmethod
+    def forward(ctx, x, fn, mark):
+        if mark is not KEPT:
+            raise TypeError("another mark")
+        ctx.fn = fn
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return fn(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            ctx.fn(x).backward(grad_output, retain_graph=True)
+        return x.grad, None, None
+
+
+@pytest.mark.parametrize("mark", [KEPT, None])
+def test_what_fails_with_copies_only_is_not_accused(mark, monkeypatch):
+    if mark is None:  # not copied, so that it is the graph of the closure that matters
+        monkeypatch.setattr(Kept, "__deepcopy__", lambda self, _: self, raising=False)
+    with rounds() as found:
+        scale = (2 * leaf(1)).exp()  # the program's own graph, which its backward frees
+        Through.apply(leaf(3), lambda x: (x * scale) ** 2, KEPT).sum().backward()
+        scale.sum().backward()
+    (visit,) = found.visits
+    assert visit.ok and not visit.examined and "called again with copies" in visit.missed
+
+
+def test_an_examination_leaves_nothing_in_the_process(monkeypatch):
+    seen, pids, fork = [], [], os.fork
+    monkeypatch.setattr(os, "fork", lambda: pids.append(fork()) or pids[-1])
     visits(that(lambda: seen.append(torch.is_grad_enabled())))
     assert seen == []
-    with pytest.raises(ChildProcessError):  # no child is left, either
-        os.waitpid(-1, os.WNOHANG)
+    (pid,) = pids
+    with pytest.raises(ChildProcessError):  # it is gone
+        os.waitpid(pid, os.WNOHANG)
 
 
 def test_ctrl_c_keeps_what_was_found():

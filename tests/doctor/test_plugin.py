@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -215,7 +214,9 @@ def test_a_function_that_hangs_ends_with_its_share(suite):
     assert outcomes(junit)["test_it.Hangs"] == "skipped"
 
 
-@pytest.mark.parametrize("tests, how", [(KILLS, "SIGSEGV"), (EXITS, "its code raised SystemExit(3)")])
+@pytest.mark.parametrize(
+    "tests, how", [(KILLS, "SIGSEGV"), (EXITS, "its code raised SystemExit(3)")]
+)
 def test_a_function_that_ends_its_process_leaves_the_summary(suite, tests, how):
     name = tests.split()[0]
     status, out, junit = suite(tests + USES.format(name) + WRONG)

@@ -1,8 +1,5 @@
 """What the doctor promises whoever calls it: no trace, little time, no exception swallowed."""
 
-import dataclasses
-import functools
-import io
 import random
 import signal
 import subprocess
@@ -16,9 +13,8 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from helpers.doctor.function import budget
 from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import affine, draw, pair, vector
+from helpers.lessons.patients.patient import affine, draw, pair
 from tests.doctor.cases import errors, ones
 
 HALF, SUBTRACT = PATIENTS["HalfSquare"].fn, PATIENTS["Subtract"].fn
@@ -71,28 +67,6 @@ def test_a_module_is_not_changed():
     assert examine(module, torch.rand(5, 4)).ok
     assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in module.parameters())
-
-
-class Remembers(torch.autograd.Function):
-    """Forward leaves something of each call on the class."""
-
-    seen = []
-
-    @staticmethod
-    def forward(ctx, x):
-        Remembers.seen.append(x.mean())
-        ctx.save_for_backward(x)
-        return x.exp()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return 2 * g * x.exp()
-
-
-def test_what_a_function_keeps_elsewhere_has_no_graph_afterwards():
-    examine(Remembers, *draw((3, 24)))
-    assert not any(t.requires_grad for t in Remembers.seen)
 
 
 def test_works_under_inference_mode():
@@ -171,22 +145,6 @@ def test_a_time_limit_of_the_caller_is_no_finding(sleeps):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_what_a_partial_a_method_and_a_dataclass_hold_is_examined():
-    @dataclasses.dataclass(frozen=True)
-    class Pair:
-        left: torch.Tensor
-        right: torch.Tensor
-
-    bad, (x, y) = SUBTRACT.apply, pair()
-    module = PATIENTS["ModuleWithTwoOutputs"].fn
-    for examined in (
-        examine(functools.partial(bad, x), y, lines=False),
-        examine(lambda p: bad(p.left, p.right), Pair(x, y), lines=False),
-        examine(module.forward, *vector(), lines=False),
-    ):
-        assert examined.findings[0].code == "negated"
-
-
 class Deep(torch.nn.Sequential):
     """Of many parameters; with `wrong`, that many of them, from the first on, are halved."""
 
@@ -216,23 +174,6 @@ def test_many_inputs_are_judged_together(wrong, at_most):
     assert {f.code for f in found} == ({"scaled"} if wrong else set())
     assert wrong != 1 or [f.input for f in found] == ["0.weight"]
     assert wrong != 12 or "24 more gradients are not examined" in str(report)
-
-
-class Screen(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("stream", [Screen, io.StringIO])
-def test_a_terminal_shows_what_takes_long(stream, monkeypatch):
-    monkeypatch.setattr(budget, "SECONDS", -1.0)
-    monkeypatch.setattr(sys, "stderr", stream())
-    examine(HALF, *vector(), lines=False)
-    written = sys.stderr.getvalue()
-    if stream is Screen:
-        assert "doctor: HalfSquare under examination" in written and written.endswith("\r")
-    else:
-        assert written == ""
 
 
 COMPILED = """

@@ -83,30 +83,14 @@ def test_words_are_data():
     assert any("exponent" in str(word) for word in found.words.values())
 
 
-def contrast(one, other):
-    """As WCAG 2 defines it."""
-
-    def luminance(colour):
-        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-        parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("colour", SEVERITIES.values())
-def test_colours_can_be_read_on_a_light_and_on_a_dark_page(colour):
-    assert contrast(colour, "#ffffff") >= 4.5  # the word in its box, and the box on a light page
-    assert contrast(colour, "#111111") >= 3  # the box on JupyterLab's dark page
-
-
 def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():
     bad = examine(HALF, *vector(), lines=False)
     assert repr(bad) == str(bad)
     assert str(bad).startswith("HalfSquare: 1 error\n  error (scaled): ")
     page = bad._repr_html_()
-    assert "<code>x</code>" in page and page.count("<div") == page.count("</div>") == 1
+    assert (
+        re.search("<code[^>]*>x</code>", page) and page.count("<div") == page.count("</div>") == 1
+    )
     assert SEVERITIES["error"] in page and SEVERITIES["note"] not in page
     shown = re.sub(r"<div[^>]*>|<br>", " ", page)
     text = html.unescape(re.sub(r"<[^>]+>", "", shown))
@@ -116,7 +100,7 @@ def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():
 
 def test_names_are_set_as_code():
     page = PATIENTS["SavesANumber"].examine(lines=False)._repr_html_()
-    assert re.search(r"<code>(ctx\.)?save_for_backward</code> was handed", page)
+    assert re.search(r"<code[^>]*>(ctx\.)?save_for_backward</code> was handed", page)
 
 
 def test_numbers_that_differ_look_different():

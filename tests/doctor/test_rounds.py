@@ -104,21 +104,6 @@ def test_the_program_is_not_changed():
     assert {v.name: v.patterns for v in found.visits} == {"Half": 1, "Recomputes": 1}
 
 
-def test_what_an_examined_function_leaves_on_its_class_is_taken_back():
-    class Remembers(Square):
-        dtypes = ()
-
-        @staticmethod
-        def forward(ctx, x):
-            Remembers.dtypes = (*Remembers.dtypes, x.dtype)
-            if x.dtype is torch.float64:
-                Remembers.doubled = True
-            return Square.forward(ctx, x)
-
-    visits(lambda: Remembers.apply(leaf(2)))
-    assert Remembers.dtypes == (torch.float32,) and not hasattr(Remembers, "doubled")
-
-
 def test_nothing_is_kept_afterwards():
     def tensors():
         gc.collect()
@@ -172,25 +157,6 @@ def test_once_for_each_pattern():
     assert visit.left == {"no input required a gradient": 1}
     visit = visits(program, max_patterns=2)["Power"]
     assert visit.patterns == 2 and visit.left["more patterns than max_patterns"] == 2
-
-
-def test_a_class_made_anew_at_each_call_is_one_and_its_closure_tells_it_apart():
-    def scaled(factor):
-        class Scaled(Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x * factor
-
-            @staticmethod
-            def backward(ctx, grad_output):
-                return grad_output * factor
-
-        return Scaled.apply
-
-    with rounds() as found:
-        for factor in (2, 2, 3):
-            scaled(factor)(leaf(2))
-    assert [(v.name, v.calls) for v in found.visits] == [("Scaled", 2), ("Scaled", 1)]
 
 
 def test_the_largest_give_way_to_the_budget():
@@ -292,52 +258,3 @@ def test_a_call_that_raises_in_the_program_is_left_out():
     (visit,) = found.visits
     assert found.ok and (visit.calls, visit.patterns) == (2, 1)
     assert visit.left == {"it raised in the program, too": 1}
-
-
-class Edges(torch.Tensor):
-    @staticmethod
-    def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype)
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return func(*[a.inner if isinstance(a, Edges) else a for a in args], **(kwargs or {}))
-
-
-class Along(Function):
-    @staticmethod
-    def forward(ctx, edges, x):
-        return 2 * x if edges.inner is not None else x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return None, 2 * grad_output
-
-
-def test_what_loses_its_class_in_a_copy_is_left_out():
-    visit = visits(lambda: Along.apply(Edges(torch.arange(3)), leaf(3)).sum().backward())["Along"]
-    assert visit.ok and visit.left == {"the inputs could not be copied": 1}
-
-
-class Both(Function):
-    """Asks for both gradients, as one does whose only caller leaves out what needs none."""
-
-    @staticmethod
-    def forward(ctx, x, y):
-        ctx.save_for_backward(x, y)
-        return x * y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        if not all(ctx.needs_input_grad):
-            raise RuntimeError("one of the tensors does not require grad")
-        x, y = ctx.saved_tensors
-        return grad_output * y, grad_output * x
-
-
-def test_a_call_that_no_program_has_made_is_no_error():
-    (visit,) = visits(lambda: Both.apply(leaf(3), leaf(3)).sum().backward()).values()
-    assert visit.ok and [f.code for f in visit.findings][:1] == ["needs-input-grad-wrong"]
-    assert not examine(Both, leaf(3), leaf(3)).ok

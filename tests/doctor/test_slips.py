@@ -17,6 +17,7 @@ SLIPS = [
     for slip in slips
 ]
 LINE, SAID = re.compile(r"line (\d+)"), re.compile(r"right if: `(.+)` stood in place of `(.+)`")
+HARMLESS = {"double-backward-refused", "needs-input-grad-ignored"}
 NOT_FOR_GRADCHECK = {  # right for the given arguments, after the engine, for unit vectors
     "arguments-ignored", "double-backward-wrong", "engine-sums", "few-digits", "not-linear",
     "needs-input-grad-wrong",
@@ -45,7 +46,7 @@ def test_the_layers_are_right(name, tmp_path):
     text, inputs, _ = LAYERS[name]
     layer = written(HEAD + text, tmp_path)
     report = examine(layer, *inputs())
-    assert all(f.code == "double-backward-refused" for f in report.findings), str(report)
+    assert all(f.code in HARMLESS for f in report.findings), str(report)
     assert gradcheck(layer, inputs())
 
 
@@ -90,15 +91,15 @@ def undone(text, findings):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "codes", "said"), [row for row in SLIPS if row.values[-1]]
+    ("name", "old", "new", "codes", "said"), [row for row in SLIPS if row.values[-1] is not None]
 )
 def test_its_line_is_found_and_undoing_it_makes_the_gradient_right(
     name, old, new, codes, said, tmp_path
 ):
     text, inputs, lines = slip(name, old, new)
     found = errors(examine(written(text, tmp_path), *inputs))
-    assert said in found[0].change, found[0]
-    assert int(LINE.match(found[0].place)[1]) in lines, found[0].place
+    assert found[0].change and said in found[0].change, found[0]
+    assert not said or int(LINE.match(found[0].place)[1]) in lines, found[0].place
     right = undone(text, found)
     if right and found[0].code not in NOT_FOR_GRADCHECK:
         assert gradcheck(written(right, tmp_path), inputs)

@@ -38,11 +38,15 @@ PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, enum.Enum
 
 def pattern(value, depth=4):
     """What calls that are examined only once have in common; it holds nothing of the program."""
-    if isinstance(value, torch.Tensor):
-        return (*value.shape, value.dtype, value.layout, value.device.type, value.requires_grad)
+    kind = type(value)
+    if kind is float:
+        return kind
+    if kind is torch.Tensor or isinstance(value, torch.Tensor):  # which takes longer
+        place = value.is_cpu or value.device.type
+        return value.shape, value.dtype, value.layout, place, value.requires_grad
     if isinstance(value, PLAIN):
-        return (type(value), value)
-    code = getattr(value, "__code__", type(value))
+        return kind, value
+    code = getattr(value, "__code__", kind)
     return (code, *(pattern(part, depth - 1) for part in parts(value))) if depth else code
 
 
@@ -87,11 +91,15 @@ def globals_of(fn):
 
 def autocasts():
     """(device, dtype) of every autocast that is on."""
-    devices = {"cpu"}
-    if torch.accelerator.is_available():
-        devices.add(torch.accelerator.current_accelerator().type)
-    on = sorted(device for device in devices if torch.is_autocast_enabled(device))
-    return tuple((device, torch.get_autocast_dtype(device)) for device in on)
+    on = [device for device in devices() if torch.is_autocast_enabled(device)]
+    return tuple([(device, torch.get_autocast_dtype(device)) for device in on])
+
+
+@functools.cache
+def devices():
+    """The types of device that there are."""
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return ("cpu", there.type) if there else ("cpu",)
 
 
 def heard_by(hear):

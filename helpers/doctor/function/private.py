@@ -1,8 +1,8 @@
 """All that the doctor uses of PyTorch which PyTorch does not document, and a test that it works.
 
 Known to work on torch 2.10 to 2.15. Python looks `forward` up on the class of a Function each time
-one is applied, and `backward` each time the engine runs one. Classes ask their own class for it,
-which hands out another method for as long as somebody watches.
+one is applied, and `backward` each time the engine runs one. What their own class, FunctionMeta,
+has under such a name comes first: there stands, while somebody watches, what hands out another.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ CUSTOM_OPS = "torch._library.autograd"  # makes the Functions of torch.library.r
 FUNCTORCH = inspect.getfile(torch._functorch.autograd_function)
 without_modes = _disable_current_modes  # what runs inside, no mode sees
 LOCK = threading.RLock()
-WAYS = []  # (name of a method, thread or None, way)
+WAYS = {}  # by the name of a method: pairs (thread or None, way)
 
 
 @contextlib.contextmanager
@@ -32,37 +32,63 @@ def methods(name, way, everywhere=False):
     name: "forward", "setup_context", "backward" (a `vjp`, too) or another static method
     way: it may call method(*args); only in this thread, or everywhere, in all threads
     """
-    ours = name, None if everywhere else threading.get_ident(), way
+    names = (name, "vjp") if name == "backward" else (name,)
+    ours = None if everywhere else threading.get_ident(), way
     with LOCK:
-        WAYS.append(ours)
-        FunctionMeta.__getattribute__ = looked_up
+        for each in names:
+            WAYS[each] = [*WAYS.get(each, ()), ours]
+            setattr(FunctionMeta, each, Watched(each))
     try:
         yield
     finally:
         with LOCK:
-            WAYS.remove(ours)
-            if not WAYS:
-                del FunctionMeta.__getattribute__
+            for each in names:
+                WAYS[each] = [pair for pair in WAYS[each] if pair is not ours]
+                if not WAYS[each]:
+                    delattr(FunctionMeta, each)
 
 
-def looked_up(cls, name):
-    """What type.__getattribute__ finds; of a method that is watched, what runs in its place."""
-    found = type.__getattribute__(cls, name)
-    kind = "backward" if name == "vjp" else name
-    ways = [w for n, thread, w in WAYS if n == kind and thread in (None, threading.get_ident())]
-    if not ways or found is type.__getattribute__(Function, name):  # its own, which only raises
-        return found
-    made = found
-    for way in ways:
-        made = functools.partial(way, made, cls)
+class Watched:
+    """On the class of Function classes: what they are asked for this method comes from here."""
 
-    @functools.wraps(found)
-    def method(*args, **kwargs):
-        node = args[0] if args else None
-        is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
-        return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
+    def __init__(self, name):
+        self.name, self.of_function = name, getattr(Function, name)
 
-    return method
+    def __get__(self, cls, _):
+        held = next(vars(c)[self.name] for c in cls.__mro__ if self.name in vars(c))
+        found = held.__get__(None, cls) if hasattr(held, "__get__") else held
+        if found is self.of_function:  # it only raises, or is compared with
+            return found
+        made = found
+        for thread, way in WAYS[self.name]:
+            if thread is None or thread == threading.get_ident():
+                made = functools.partial(way, made, cls)
+        if made is found:
+            return found
+
+        def watched(*args, **kwargs):
+            node = args[0] if args else None
+            is_lent = isinstance(node, BackwardCFunction) and type(node)._forward_cls is not cls
+            return (found if is_lent else made)(*args, **kwargs)  # lent to another Function
+
+        watched.__wrapped__, watched.__name__ = found, self.name
+        return watched
+
+    def __set__(self, cls, value):
+        with LOCK, self.away():
+            setattr(cls, self.name, value)
+
+    def __delete__(self, cls):
+        with LOCK, self.away():
+            delattr(cls, self.name)
+
+    @contextlib.contextmanager
+    def away(self):
+        delattr(FunctionMeta, self.name)
+        try:
+            yield
+        finally:
+            setattr(FunctionMeta, self.name, self)
 
 
 @contextlib.contextmanager
@@ -78,7 +104,8 @@ def on_ctx(name, way):
 
 def takes_ctx(cls):
     """Is ctx the first argument of its forward?"""
-    return inspect.unwrap(cls.setup_context) is Function.setup_context
+    setup = cls.setup_context
+    return setup is Function.setup_context or inspect.unwrap(setup) is Function.setup_context
 
 
 def is_a_users(cls):

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import Function
 
 from .budget import calls_a_second
-from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx
+from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
 from .source import only_compute
 from .surroundings import CallError, phase, reseed
 from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
@@ -249,7 +249,8 @@ class Subject:
         passed, saved, marked = [t.clone() for t in given.values()], [], []
 
         def saves(method, ctx, *tensors):
-            saved.extend((t, t._version) for t in tensors if isinstance(t, torch.Tensor))
+            if not transforming():
+                saved.extend((t, t._version) for t in tensors if isinstance(t, torch.Tensor))
             return method(ctx, *tensors)
 
         def marks(method, ctx, *tensors):

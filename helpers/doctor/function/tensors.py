@@ -65,7 +65,7 @@ def as_vector(tensor):
 def shaped(vector, tensor):
     """The inverse of `as_vector`, in the shape and dtype of `tensor`."""
     if tensor.is_complex():
-        return torch.view_as_complex(vector.reshape(*tensor.shape, 2)).to(tensor.dtype)
+        return torch.view_as_complex(vector.reshape(*tensor.shape, 2).clone()).to(tensor.dtype)
     return vector.reshape(tensor.shape).to(tensor.dtype)
 
 

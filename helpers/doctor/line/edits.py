@@ -101,7 +101,9 @@ class Code(Source):
             return False
         is_called = isinstance(up, ast.Call) and up.func is node
         is_annotation = isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
-        return not (is_called or is_annotation or self.of(node) in ("ctx", "self"))
+        names = "ctx", "self", "ctx.saved_tensors"
+        bare = isinstance(up, ast.Expr) or self.of(node) in names
+        return not (is_called or is_annotation or bare)
 
     def statement(self, node):
         while not isinstance(node, ast.stmt):

@@ -49,7 +49,7 @@ class Foresight:
         self.sites = [Watched(c, n) for c in codes for n in c.values if is_watched(c, n)]
         dice, m = torch.Generator().manual_seed(5), measurement
         off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
-        self.weights = torch.randn(3, len(off), generator=dice, dtype=torch.float64).to(off)
+        self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(off.device)
         self.target, self.hands, self.known = (self.weights.conj() * off).sum(1).real, {}, {}
         if not self.is_recorded():  # or what is assigned and returned only
             self.sites = [site for site in self.sites if site.node is site.root]
@@ -195,6 +195,7 @@ def recorded(method, cls, ctx, *grads):
 def hand_of(code, scope):
     """{text: value} of the tensors and numbers among the variables, and on ctx."""
     own = {n.id for n in code.nodes if isinstance(n, ast.Name)}
+    own |= {arg.arg for arg in code.tree.args.args}
     found = {name: v for name, v in scope.items() if name in own}
     found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
     return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}

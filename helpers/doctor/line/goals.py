@@ -123,7 +123,7 @@ def candidates(codes, measurements, few):
     if not few:
         yield from itertools.islice((edit for c in codes for edit in lines_of(c)), ODD)
         yield from (edit for *_, edit in sorted(unsure)[:UNSURE])
-        yield from odd[:ODD]
+    yield from odd[: ODD // 3 if few else ODD]
 
 
 def is_right(measurements):

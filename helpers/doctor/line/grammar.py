@@ -170,8 +170,9 @@ def other_slices(site):
     a, b, c = ("" if n is None else site.code.of(n)
                for n in (site.node.lower, site.node.upper, site.node.step))  # fmt: skip
     step, near = c and f":{c}", lambda n: n and (f"{n} + 1", f"{n} - 1")
-    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a)) if x != a)
-    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b)) if x != b)
+    names = [name for name, v in site.hand.items() if type(v) is int]
+    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a), *names) if x != a)
+    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b), *names) if x != b)
     yield from ("1:", ":-1")
 
 
@@ -253,7 +254,8 @@ def fit(new, site):
 
 def operands(code, hand):
     """Texts by which something may be multiplied, or which may be added: names first."""
-    kinds, known = ("number", "int", "float", "index"), {*hand, "torch", "math"}
+    kinds, scope = ("number", "int", "float", "index"), code.fn.__globals__
+    known = {*hand, "torch", "math", *(n for n, v in scope.items() if callable(v))}
     found = dict.fromkeys([n for n, v in hand.items() if kind_of(v) in kinds] + ["2", "0.5"])
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
@@ -268,6 +270,7 @@ def operands(code, hand):
                     found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
     found |= {f"{n}.numel()": None for n in tensors}
+    found |= {f"{n}.unsqueeze(-1)": None for n in tensors if hand[n].dim()}
     forms = [f"({form.format(n)})" for n in tensors if "grad" not in n for form in FORMS]
     return [*list(found)[:MOST], *forms[:MOST]]
 

@@ -1,7 +1,8 @@
 """The bounds of an examination: its seconds, and a process of its own.
 
 Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
-alarm, one that crashes takes nothing with it. Elsewhere it runs here, and ends when a Function is
+alarm, one that crashes takes nothing with it. What waits there for threads that only the parent
+has, as torch.jit.fork does, ends in the same way. Elsewhere it runs here, until a Function is
 applied after its time.
 """
 
@@ -27,10 +28,12 @@ from ..report import Report, error
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
 SHOWN = 1.0  # after so many, it is said what is examined
-SLOW = 1.0  # nobody looks for the line to change where the verdict alone took so long
+QUICK = 400  # calls a second, counted: where there are fewer, nobody looks for the line to change
 OVER = "it used up its share of the seconds"
 NO_ELEMENTS = "no input that requires a gradient has elements"
 ENDED = "something ended the process of its examination, perhaps for want of memory"
+AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
+FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 CRASHED = error(
     "crashed",
@@ -39,12 +42,22 @@ CRASHED = error(
 )
 
 
+@contextlib.contextmanager
+def unheard():
+    """No rounds note the calls that are made inside."""
+    EXAMINING.append(True)
+    try:
+        yield
+    finally:
+        EXAMINING.pop()
+
+
 def warm_up():
     """Examine a wrong Function: what that imports, each child would import for itself.
 
     Raises BlindError if nothing is found.
     """
-    with undisturbed():
+    with unheard(), undisturbed():
         report = Examination(BOUND, (torch.ones(2),), {}, faithful=True).report(TRIALS)
     if report.ok:
         raise BlindError(f"the doctor finds no wrong gradient on torch {torch.__version__}")
@@ -57,11 +70,9 @@ def reports(calls, faithful):
     """
     known, again = set(), []
     for k, call in enumerate(calls):
-        start = time.monotonic()
         yield k, (report := examined(call, faithful))
         new = {f.code for f in getattr(report, "findings", ()) if f.severity == "error"} - known
-        if new and time.monotonic() - start < SLOW:
-            again.append(k)
+        again += [k] if new else []
         known |= new
     for k in again:
         report = examined(calls[k], faithful, lines=True)
@@ -71,9 +82,8 @@ def reports(calls, faithful):
 
 def examined(call, faithful, lines=False):
     """The report on a call as the program made it, or a sentence that says why there is none."""
-    EXAMINING.append(call)
     try:
-        with undisturbed(), unchanged(call):
+        with unheard(), undisturbed(), unchanged(call):
             # What is held in low precision cannot be doubled, nor can what it makes.
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
@@ -83,15 +93,26 @@ def examined(call, faithful, lines=False):
             exam.subject.leaves = set()  # the copies are, what was copied perhaps not
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
-            return exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            if lines and exam.subject.calls_a_second < QUICK:
+                return None
+            report = exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
         return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
     except Exception as raised:
         if of_a_signal(raised):
             raise
         return f"the doctor raised {type(raised).__name__}: {raised}"
-    finally:
-        EXAMINING.remove(call)
+
+
+def is_the_copys(report):
+    """Does it speak of the copies only? The program's own call had a forward that did not raise.
+
+    And what a closure holds may belong to a graph that the program's backward has freed.
+    """
+    findings = getattr(report, "findings", ())
+    freed = any(FREED in str(finding.evidence.get("message")) for finding in findings)
+    return freed or not getattr(report, "examined", True)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """The doctor makes rounds over a whole test suite of pytest.
 
-    pytest -p helpers.doctor.plugin --doctor           # of a copied folder:
     python -m pytest -p doctor.plugin --doctor         # python -m finds it in the working folder
 
 Or, so that `pytest` alone does it, in pyproject.toml:
@@ -46,9 +45,11 @@ OPTIONS = {  # in pyproject.toml, with _ in the place of -: (default, what it ta
     "doctor-baseline-update": (False, None, "write what is found now to --doctor-baseline"),
     "doctor-json": ("", "FILE", "write what is found to this file, too"),
 }  # fmt: skip
-# Not a first-order gradient of a call that the program makes; and where forward does not change
-# but backward returns something, somebody has meant it.
-LATER = ("double-backward", "jvp", "vmap", "out-dims", "reference-cycle", "straight-through")
+# No wrong first-order gradient: or not one that nobody has meant, where forward does not change.
+LATER = (
+    "double-backward", "jvp", "vmap", "out-dims", "reference-cycle", "straight-through",
+    "forward-not-deterministic", "backward-not-deterministic",
+)  # fmt: skip
 
 
 def pytest_addoption(parser):

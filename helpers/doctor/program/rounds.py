@@ -1,6 +1,6 @@
 """Rounds: every Function that a running program applies is examined, with the inputs it was given.
 
-    from helpers.doctor import rounds
+    from doctor import rounds
 
     with rounds() as found:          # a context manager, also a decorator
         train_step(model, batch)     # your program, unchanged
@@ -16,6 +16,7 @@ nor a branch that the first call of a pattern does not take. In a program of sev
 the Functions that communicate: their examination would wait for the other processes.
 """
 
+import builtins
 import contextlib
 import fnmatch
 import functools
@@ -232,6 +233,8 @@ class Rounds:
     def __init__(self, **options):
         self.options, self.during = options, str  # called for what runs at the moment
         self.say = functools.partial(print, file=sys.stderr, flush=True)
+        if hasattr(builtins, "__IPYTHON__"):  # where a cell shows by itself that it is at work
+            self.say = str
         self.advice = "rounds(faithful=['{}'])"  # how a Function of this name is accepted
 
     def __enter__(self):
@@ -257,17 +260,19 @@ class Rounds:
     # --- while the program runs -------------------------------------------------------------------
 
     def hear(self, cls, args):
-        if EXAMINING or not is_a_users(cls):
+        if EXAMINING:
             return
         with LOCK:
-            if cls not in self.known:
-                self.known[cls] = self.first_call(cls)
-            heard = self.known[cls]
+            heard = self.known.get(cls, self)
+            if heard is self:
+                heard = self.known[cls] = self.first_call(cls)
             if heard is not None:
                 heard.visit.calls += 1
                 return self.note(heard, cls, args)
 
     def first_call(self, cls):
+        if not is_a_users(cls):
+            return None
         name, op, only = full_name(cls), operator(cls), self.options["only"]
         if among(name, self.options["skip"]) or only and not among(name, only):
             self.found.skipped.add(name)
@@ -278,16 +283,17 @@ class Rounds:
         return self.heard.setdefault(kind(cls), Heard(visit))
 
     def note(self, heard, cls, args):
-        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-            heard.visit.left[NO_GRADIENT] += 1
-            return
-        key = pattern(args), autocasts()
-        if key not in heard.patterns:
-            if len(heard.patterns) >= self.options["max_patterns"]:
-                heard.visit.left[TOO_MANY] += 1
+        key = (*[pattern(a) for a in args], autocasts())
+        known, visit = heard.patterns.get(key), heard.visit
+        if known is None:
+            if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+                visit.left[NO_GRADIENT] += 1
                 return
-            heard.patterns[key] = self.kept(cls, args)
-        heard.patterns[key].calls += 1
+            if len(heard.patterns) >= self.options["max_patterns"]:
+                visit.left[TOO_MANY] += 1
+                return
+            known = heard.patterns[key] = self.kept(cls, args)
+        known.calls += 1
         return functools.partial(self.take_back, heard, key)
 
     def take_back(self, heard, key):

@@ -6,10 +6,6 @@ from torch.autograd import Function
 from .patient import broken, draw, matrix, wrong
 
 
-def pieces():
-    return (*draw((7,), (7,)), torch.tensor([0, 1, 0, 2, 1, 0, 2]))
-
-
 def decayed(x):
     return torch.logcumsumexp(x, 1)
 
@@ -22,8 +18,6 @@ wrong(
     "ScansForwards", "gradient-wrong", "the cumulative sum runs forwards in backward, too", matrix,
     decayed, lambda g, x: (g * (-decayed(x)).exp()).cumsum(1) * x.exp(),
 )  # fmt: skip
-
-
 wrong(
     "ScansExclusively", "gradient-wrong", "the cumulative sum of backward is exclusive", matrix,
     decayed, lambda g, x: exclusive(g * (-decayed(x)).exp()) * x.exp(),
@@ -35,45 +29,12 @@ wrong(
     "MeanOfSome", "scaled-along", "divided by the length, not by the count", matrix,
     lambda x: (x * KEEP.to(x)).sum(1) / KEEP.to(x).sum(1), lambda g, x: g[:, None] * KEEP.to(g) / 4,
 )  # fmt: skip
-
-
-@broken("grad-output-scaled", "not divided by the count of each bag", lambda: draw((3, 2)))
-class MeanOfBags(Function):
-    bags = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.float64)
-
-    @staticmethod
-    def forward(ctx, x):
-        bags = MeanOfBags.bags.to(x)
-        return bags @ x / bags.sum(1, keepdim=True)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return MeanOfBags.bags.to(grad_output).t() @ grad_output
-
-
 wrong(
     "OuterProducts", "grad-output-scaled", "the output is square", lambda: draw((4, 3), (4, 3)),
     lambda a, b: a @ b.t(), lambda g, a, b: (g @ b, g @ a),
 )  # fmt: skip
-
-
 wrong("ExpMinusItself", "term-off", "the -1 of exp(x) - x is forgotten", matrix,
       lambda x: (x.exp() - x).sum(), lambda g, x: g * x.exp())  # fmt: skip
-
-
-@broken("term-missing", "the sum over each segment is left out", pieces)
-class SoftmaxOfSegments(Function):
-    @staticmethod
-    def forward(ctx, x, scale, segment):
-        e = x.exp()
-        y = e / torch.zeros_like(x).index_add(0, segment, e)[segment]
-        ctx.save_for_backward(y, scale)
-        return y * scale
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        y, scale = ctx.saved_tensors
-        return grad_output * scale * y, grad_output * y, None
 
 
 def masked():
@@ -83,12 +44,8 @@ def masked():
 
 wrong("LeaksThroughTheMask", "partly-right", "the mask is forgotten", masked,
       lambda x, mask: (x * x * mask).sum(1), lambda g, x, mask: g[:, None] * 2 * x)  # fmt: skip
-
-
 wrong("NeighboursMask", "other-mask", "the mask is that of the neighbours", matrix,
       lambda x: x.clamp(min=0), lambda g, x: g * (x.roll(1, 1) > 0))  # fmt: skip
-
-
 wrong(
     "ScalesRows", "misplaced", "summed over the other dimension, and the matrix is square",
     lambda: draw((4,), (4, 4)),
@@ -146,35 +103,10 @@ wrong(
     lambda x, u, v: (u @ x @ v) * x,
     lambda g, x, u, v: g * (u @ x @ v) + (g * x).sum() * torch.outer(v, u),
 )  # fmt: skip
-
-
-@broken("grad-output-scaled", "viewed in the wrong order", lambda: draw((2, 3), (3, 2)))
-class Kronecker(Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        return torch.kron(a, b)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        a, b = ctx.saved_tensors
-        grad = grad_output.reshape(*a.shape, *b.shape)
-        return torch.einsum("ijkl,kl->ij", grad, b), torch.einsum("ijkl,ij->kl", grad, a)
-
-
 wrong(
     "ReluOfSum", "grad-output-scaled", "the bias gets what the mask keeps from x",
     lambda: draw((4, 3), (3,)),
     lambda x, bias: torch.relu(x + bias), lambda g, x, bias: (g * (x + bias > 0), g.sum(0)),
 )  # fmt: skip
-
-
-wrong(
-    "MeanAndLargest", "grad-output-scaled", "the halves of grad_output are exchanged", matrix,
-    lambda x: torch.cat([x.mean(0), x.amax(0)]),
-    lambda g, x: g[4:] / 3 + g[:4] * (x == x.amax(0)),
-)  # fmt: skip
-
-
 wrong("SineAndExp", "other-output", "the two grad_outputs are exchanged", matrix,
       lambda x: (x.sin(), x.exp()), lambda exp, sin, x: sin * x.cos() + exp * x.exp())  # fmt: skip

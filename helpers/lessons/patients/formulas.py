@@ -27,8 +27,6 @@ wrong(
     "TransposedWeight", "transposed", "the weight is square, so its transposed gradient fits",
     square, matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
 )  # fmt: skip
-
-
 wrong(
     "TransposedShape", "transposed", "the engine rejects the shape", lambda: draw((3, 4), (4, 5)),
     matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
@@ -45,24 +43,14 @@ class UntransposedMatrix(Matmul):
 
 wrong("Subtract", "negated", "a minus sign is forgotten", pair,
       lambda x, y: x - y, lambda g, x, y: (g, g))  # fmt: skip
-
-
 wrong("HalfSquare", "scaled", "the factor 2 of 2x is forgotten", vector,
       lambda x: x * x, lambda g, x: g * x)  # fmt: skip
-
-
-wrong("Power", "factor-missing", "the exponent is forgotten as a factor", lambda: (*vector(), 3),
+wrong("Power", "scaled", "the exponent is forgotten as a factor", lambda: (*vector(), 3),
       lambda x, exponent: x**exponent, lambda g, x, n: g * x ** (n - 1))  # fmt: skip
-
-
 wrong("ExpOfSquare", "factor-missing", "the inner derivative 2x of exp(x²) is forgotten", vector,
       lambda x: torch.exp(x * x), lambda g, x: g * torch.exp(x * x))  # fmt: skip
-
-
 wrong("Sine", "inner-derivative-forgotten", "grad_output is handed on as it came", vector,
       lambda x: x.sin(), lambda g, x: g)  # fmt: skip
-
-
 wrong("WrongFormula", "derivative-wrong", "the formula is that of another function", vector,
       lambda x: x.tanh(), lambda g, x: g * x.sigmoid() * (1 - x.sigmoid()))  # fmt: skip
 
@@ -125,16 +113,10 @@ class LeakyReLU(Function):
 
 wrong("UnmaskedReLU", "partly-right", "the mask is forgotten", vector,
       lambda x: x.clamp(min=0), lambda g, x: g)  # fmt: skip
-
-
 wrong("ShiftedByOne", "shifted", "off by one", vector,
       lambda x: F.pad(x * 3, (0, 1)), lambda g, x: g[1:] * 3)  # fmt: skip
-
-
 wrong("FlippedBack", "reversed", "the flip is not undone", matrix,
       lambda x: x.flip(1).clone(), lambda g, x: g.clone())  # fmt: skip
-
-
 wrong(
     "WrongPermutation", "misplaced", "the permutation instead of its inverse", vector,
     lambda x: x[[2, 0, 3, 1, 5, 4]], lambda g, x: g[[2, 0, 3, 1, 5, 4]],
@@ -162,52 +144,32 @@ wrong(
     "FirstSampleOnly", "grad-output-partly-ignored", "only the first sample of the batch counts",
     affine, linear, lambda g, input, weight, bias: (g @ weight, g.t() @ input, g[0]),
 )  # fmt: skip
-
-
 wrong("Centre", "term-missing", "the mean depends on every element, too", matrix,
       lambda x: x - x.mean(1, keepdim=True), lambda g, x: g)  # fmt: skip
-
-
 wrong("Softmax", "term-missing", "the sum in the derivative of softmax is left out", matrix,
       lambda x: x.softmax(1), lambda g, x: g * x.softmax(1))  # fmt: skip
-
-
 wrong("AveragesGradOutput", "right-only-for-ones", "grad_output is averaged", vector,
       lambda x: x * x, lambda g, x: g.mean() * 2 * x)  # fmt: skip
-
-
 wrong(
     "BakedConstant", "right-here-only", "a number that belongs to one input is written into "
     "backward", lambda: (torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64),),
     lambda x: x * x, lambda g, x: g * 4.0,
 )  # fmt: skip
-
-
 wrong("SquaresGradOutput", "not-linear", "grad_output is squared", vector,
       lambda x: x * x, lambda g, x: g**2 * 2 * x)  # fmt: skip
-
-
 wrong("AddsAPenalty", "not-linear", "a penalty is added in backward", vector,
       lambda x: x * x, lambda g, x: g * 2 * x + 0.01 * x)  # fmt: skip
-
-
 wrong("ForgottenWeight", "gradient-none", "None is returned for the weight", affine,
       linear, lambda g, input, weight, bias: (g @ weight, None, g.sum(0)))  # fmt: skip
-
-
 wrong(
     "ZerosForWeight", "gradient-zero", "zeros are returned for the weight", affine, linear,
     lambda g, input, weight, bias: (g @ weight, torch.zeros_like(weight), g.sum(0)),
 )  # fmt: skip
-
-
 wrong(
     "Normalize", "term-missing", "a power of the norm is forgotten",
     lambda: draw((5,), positive=True),
     lambda x: x / x.norm(), lambda g, x: g / x.norm() - x * (g * x).sum(),
 )  # fmt: skip
-
-
 wrong("MatrixSquare", "gradient-wrong", "the product rule has two terms", lambda: draw((3, 3)),
       lambda x: x @ x, lambda g, x: g @ x.t())  # fmt: skip
 

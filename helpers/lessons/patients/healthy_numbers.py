@@ -64,11 +64,9 @@ right(
     lambda x: x * x if x.dtype == torch.float32 else 1e6 * torch.sin(1e3 * x),
     lambda g, x: 2 * g * x,
 )  # fmt: skip
-
-
 right(
     "FineSteps", "rounds in steps too fine to be told from coarse numbers", lambda: draw((48,)),
-    lambda x: torch.round(x / 6.4e-6), lambda g, x: g / 6.4e-6, "coarse-inside",
+    lambda x: torch.round(x / 6.4e-6), lambda g, x: g / 6.4e-6,
 )  # fmt: skip
 
 
@@ -88,7 +86,7 @@ def symmetric():
     return (a @ a.t() + torch.eye(4, dtype=torch.float64),)
 
 
-@healthy("reads the lower triangle of what is symmetric", symmetric, "one-triangle")
+@healthy("reads the lower triangle of what is symmetric", symmetric, "symmetric-only")
 def cholesky(a):
     return torch.linalg.cholesky(a)
 
@@ -104,7 +102,7 @@ def reciprocal_near_its_pole(x):
     return 1 / x
 
 
-@healthy("takes nothing else than what is symmetric", symmetric, "symmetric-only")
+@healthy("takes nothing else than what is symmetric", symmetric)
 class LogDetOfSymmetric(Function):
     @staticmethod
     def forward(ctx, a):
@@ -123,8 +121,6 @@ right(
     "InverseOfSymmetric", "right for what is symmetric", symmetric,
     lambda a: a.inverse(), lambda g, a: -a.inverse().t() @ g @ a.inverse(),
 )  # fmt: skip
-
-
 right(  # |x - y|², which is 2 - 2 x · y where both have length 1
     "SquaredChord", "right for unit vectors",
     lambda: tuple(F.normalize(t, dim=1) for t in draw((4, 3), (4, 3))),
@@ -166,7 +162,7 @@ class TakesOnlyWhatReachesOne(Square):
         return 2 * grad_output * x
 
 
-@healthy("a branch that only large numbers reach", vector, "not-reached")
+@healthy("a branch that only large numbers reach", vector)
 class ClampsWhatIsLarge(Square):
     @staticmethod
     def backward(ctx, grad_output):
@@ -178,7 +174,7 @@ class ClampsWhatIsLarge(Square):
         return 2 * grad_output * x
 
 
-@healthy("changes by jumps only", vector, "flat")
+@healthy("changes by jumps only", vector)
 def rounded(x):
     return (4 * x).round()
 
@@ -250,3 +246,21 @@ class OneStep(torch.nn.Module):
 
 healthy("a gradient that is declared not to be the derivative has no second one to be judged",
         matrix, "unfaithful", faithful=False)(OneStep())  # fmt: skip
+
+
+class SmoothedByNoise(Function):
+    """Randomised smoothing, whose gradient is estimated by the noise itself."""
+
+    @staticmethod
+    def forward(ctx, x):
+        noise = torch.randn(64, *x.shape, dtype=x.dtype)
+        ctx.save_for_backward(x, noise)
+        return ((x + 0.3 * noise) ** 3).mean(0)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, noise = ctx.saved_tensors
+        return grad_output * (((x + 0.3 * noise) ** 3) * noise / 0.3).mean(0)
+
+
+healthy("draws, and gives the gradient of a mean", lambda: draw((4,)), "estimator")(SmoothedByNoise)

@@ -38,52 +38,7 @@ class KeepsItsShares(torch.nn.Module):
         return x * shares(self)
 
 
-broken("parameter-cached", "a parameter that counts in the first call only", matrix)(
-    KeepsItsShares()
-)
-
-
-class RunningMean(torch.nn.Module):
-    """A buffer is made of the graph of the last call."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.arange(4, dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(4, dtype=torch.float64))
-
-    def forward(self, x):
-        y = x * self.weight
-        self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
-        return y - self.mean
-
-
-broken("graph-kept", "the second training step fails", matrix)(RunningMean())
-
-
-class ByWhatIsThere(Function):
-    """Divided by a running size, which forward replaces."""
-
-    @staticmethod
-    def forward(ctx, x, module):
-        ctx.module, y = module, x / module.size
-        module.size = 0.9 * module.size + 0.1 * x.detach().square().mean().sqrt()
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output / ctx.module.size, None
-
-
-class RunningSize(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("size", torch.ones((), dtype=torch.float64))
-
-    def forward(self, x):
-        return ByWhatIsThere.apply(x, self)
-
-
-broken("state-replaced", "backward reads the size of the next call", matrix)(RunningSize())
+broken("stale", "a parameter that counts in the first call only", matrix)(KeepsItsShares())
 
 
 class Outliers(Function):

@@ -102,15 +102,6 @@ class SoftSteps(Function):
         return grad_output * (1 - inner * inner)
 
 
-@broken("low-precision", "a square overflows in float16", lambda: draw((3, 50)))
-class RootMeanSquareInHalf(RootMeanSquare):
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        root = x.square().mean(1, keepdim=True).sqrt()
-        return grad_output[:, None] * x / root / x.shape[1]
-
-
 @broken(
     "conjugate",
     "the derivative must be conjugated",
@@ -118,13 +109,6 @@ class RootMeanSquareInHalf(RootMeanSquare):
 )
 class ForgottenConjugate(Multiply):
     pass
-
-
-wrong(
-    "LosesImaginaryPart", "imaginary-lost", "a cast to real numbers",
-    lambda: draw((4,), dtype=torch.complex128),
-    lambda x: 3 * x, lambda g, x: 3 * g.real.to(g.dtype),
-)  # fmt: skip
 
 
 SUBTRACT = function(lambda x, y: x - y, lambda g, x, y: (g, g), "Subtract")

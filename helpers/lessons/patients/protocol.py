@@ -75,24 +75,6 @@ class ChangesTheIndex(Function):
         return grad_output.new_zeros(ctx.size).index_add(0, index, grad_output), None
 
 
-wrong("ReturnsItsInput", "input-returned", "the output is the input itself", vector,
-      lambda x: x, lambda g, x: g)  # fmt: skip
-
-
-@broken("view-returned", "the output shares the input's memory", matrix)
-class ReturnsAView(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.size = x.shape
-        return x[0]
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        grad = grad_output.new_zeros(ctx.size)
-        grad[0] = grad_output
-        return grad
-
-
 @broken("reference-cycle", "the output on ctx", vector)
 class OutputOnCtx(Function):
     @staticmethod
@@ -134,19 +116,9 @@ class IntermediateOnCtx(Function):
 
 wrong("ThroughData", "double-backward-wrong", ".data cuts the graph", vector,
       lambda x: x * x, lambda g, x: g * 2 * x.data)  # fmt: skip
-
-
 wrong(
     "ThroughNumPy", "double-backward-missing", "NumPy leaves no graph", vector, lambda x: x * x,
     lambda g, x: torch.from_numpy(g.detach().numpy() * 2 * x.detach().numpy()),
-)  # fmt: skip
-
-
-wrong(
-    "RootInBackward", "double-backward-not-finite",
-    "a root in backward, whose own derivative is infinite at 0",
-    lambda: (torch.tensor([0.0, 1, -2], dtype=torch.float64),),
-    lambda x: x**3, lambda g, x: g * 3 * torch.sqrt(x**4),
 )  # fmt: skip
 
 

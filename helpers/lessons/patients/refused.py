@@ -23,50 +23,24 @@ class TooFewGradients(Linear):
         return grad_output @ weight, grad_output.t() @ input
 
 
-@broken("gradient-for-constant", "a gradient for a Python number", lambda: (*vector(), 3.0))
-class GradientForNumber(Function):
-    @staticmethod
-    def forward(ctx, x, constant):
-        ctx.constant = constant
-        return x * constant
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * ctx.constant, grad_output.sum()
-
-
-@broken("gradient-for-index", "a gradient for an integer tensor",
-        lambda: (*vector(), torch.tensor([0, 3])))  # fmt: skip
-class GradientForIndex(Function):
-    @staticmethod
-    def forward(ctx, x, index):
-        ctx.save_for_backward(index)
-        ctx.size = x.shape
-        return x[index]
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (index,) = ctx.saved_tensors
-        grad = grad_output.new_zeros(ctx.size).index_add(0, index, grad_output)
-        return grad, torch.zeros(2, dtype=torch.float64)
-
-
+wrong(
+    "GradientForNumber", "gradient-for-constant", "a gradient for a Python number",
+    lambda: (*vector(), 3.0),
+    lambda x, constant: x * constant, lambda g, x, constant: (g * constant, g.sum()),
+)  # fmt: skip
+wrong(
+    "GradientForIndex", "gradient-for-index", "a gradient for an integer tensor",
+    lambda: (*vector(), torch.tensor([0, 3])), lambda x, index: x[index],
+    lambda g, x, index: (torch.zeros_like(x).index_add(0, index, g), torch.zeros(2).double()),
+)  # fmt: skip
 wrong("CastsToFloat", "gradient-dtype", "backward works in float32", vector,
       lambda x: x * x, lambda g, x: g.float() * 2 * x.float())  # fmt: skip
-
-
 wrong("WrongDevice", "gradient-device", "a gradient on another device", vector,
       lambda x: x * x, lambda g, x: torch.empty_like(g, device="meta"))  # fmt: skip
-
-
 wrong("NumberForGradient", "gradient-type", "a number instead of a tensor", vector,
       lambda x: x * x, lambda g, x: 2.0)  # fmt: skip
-
-
 wrong("ArrayForGradient", "gradient-type", "an array instead of a tensor", vector,
       lambda x: x * x, lambda g, x: g.numpy() * 2 * x.numpy())  # fmt: skip
-
-
 wrong("ImaginaryGradient", "complex-for-real", "a factor i", vector,
       lambda x: 2 * x, lambda g, x: 2j * g)  # fmt: skip
 

@@ -78,9 +78,6 @@ class ReversesBoth(Halve):
         return -0.5 * tangent
 
 
-broken("jvp-wrong", "backward reverses, forward mode does not", vector, faithful=False)(Halve)
-
-
 class Axpy(Function):
     """2x + y, where None arrives for what does not move."""
 
@@ -145,7 +142,7 @@ class SoftmaxOverTheBatch(SoftmaxOfRows):
         return cls.apply(x), in_dims[0]
 
 
-@broken("out-dims-wrong", "the batch was moved to the front", matrix)
+@broken("vmap-wrong", "the batch was moved to the front", matrix)
 class BatchElsewhere(SoftmaxOfRows):
     @classmethod
     def vmap(cls, info, in_dims, x):

@@ -1,0 +1,157 @@
+"""Faults that the doctor once had: whom it accused, and what it said that was not so."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.lessons.patients.patient import Square, draw, function
+from tests.doctor.cases import Table, drawn
+
+case = CASES = Table()
+
+
+def named(attribute):
+    class Named(Square):
+        """Puts a name of the engine's own nodes on ctx."""
+
+        @staticmethod
+        def forward(ctx, x):
+            setattr(ctx, attribute, "p")
+            return Square.forward(ctx, x)
+
+    return Named
+
+
+for attribute in ("name", "variable", "saved"):
+    case("", inputs=lambda: drawn((5,)), name=f"ctx.{attribute}")(named(attribute))
+
+
+class SecondIsMarked(Function):
+    """What is marked as non-differentiable does not count where other arguments are tried."""
+
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        y, size = k * x.sin(), k * x.cos()
+        ctx.mark_non_differentiable(size)
+        return y, size
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (x,) = ctx.saved_tensors
+        return ctx.k * g * x.cos(), None
+
+
+case("", inputs=lambda: (*drawn((5,)), 2.0))(SecondIsMarked)
+
+
+class SineAndCosine(Function):
+    """A generated rule for vmap wants the same tensors saved for both modes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*output)
+        ctx.save_for_forward(*output)
+
+    @staticmethod
+    def backward(ctx, of_sin, of_cos):
+        sin, cos = ctx.saved_tensors
+        return of_sin * cos - of_cos * sin
+
+    @staticmethod
+    def jvp(ctx, t):
+        sin, cos = ctx.saved_tensors
+        return t * cos, -t * sin
+
+
+class SavesOther(SineAndCosine):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*output)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx, t):
+        (x,) = ctx.saved_tensors
+        return t * x.cos(), -t * x.sin()
+
+
+case("", inputs=lambda: drawn((4, 3)))(SineAndCosine)
+case("", inputs=lambda: drawn((4, 3)), name="vmap of a Function")(
+    lambda x: torch.func.vmap(SineAndCosine.apply)(x)[0]
+)
+case("vmap-fails", "save_for_forward", "not dimension", "not .item()",
+     inputs=lambda: drawn((4, 3)))(SavesOther)  # fmt: skip
+
+
+class Equilibrium(torch.nn.Module):
+    """Its backward is a hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Parameter(torch.eye(4).double() / 3)
+
+    def step(self, z, x):
+        return torch.tanh(z @ self.inner + x)
+
+    def forward(self, x):
+        with torch.no_grad():
+            z = torch.zeros_like(x)
+            for _ in range(80):
+                z = self.step(z, x)
+        z = self.step(z, x)
+        if z.requires_grad:
+            start = z.detach().requires_grad_()
+            again = self.step(start, x)
+
+            def solve(grad):
+                g = grad
+                for _ in range(80):
+                    g = torch.autograd.grad(again, start, g, retain_graph=True)[0] + grad
+                return g
+
+            z.register_hook(solve)
+        return z
+
+
+case("double-backward-wrong", inputs=draw((3, 4)), name="an equilibrium")(
+    Equilibrium()
+)  # a warning
+for fn, values in (
+    (torch.log, [1e-300, 1e-30, 1]), (torch.log, [1e-30, 1e-30]), (torch.rsqrt, [1e-30, 1]),
+    (torch.reciprocal, [1e-30, 1e-30]), (torch.reciprocal, [1e-300, 1e-30, 1e-3, 1]),
+):  # fmt: skip
+    case("", inputs=(torch.tensor(values, dtype=torch.float64),), name=f"{values}")(fn)
+
+
+@case("", "note estimator", inputs=lambda: drawn((5,), (5,), (5,)))
+class BernoulliStraightThrough(Function):
+    """One note, not three errors."""
+
+    @staticmethod
+    def forward(ctx, p, scale, shift):
+        ctx.save_for_backward(scale)
+        return torch.bernoulli(p.sigmoid() * scale.sigmoid() * shift.sigmoid())
+
+    @staticmethod
+    def backward(ctx, g):
+        (scale,) = ctx.saved_tensors
+        return g, g * 0.5, g * scale.cos()
+
+
+@case("partly-right", "wrong at 7 of 9 elements", "not right in part", inputs=lambda: drawn((3, 3)))
+class WrongAtMost(Square):
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        keep = torch.zeros(9, dtype=torch.bool)
+        keep[[4, 2]] = True
+        return torch.where(keep.view(3, 3), 2 * g * x, 2.6 * g * x**3)
+
+
