@@ -36,8 +36,10 @@ VIEWS = (  # @ is a dimension
     "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
     "~{}", "{}.argsort()",
 )  # fmt: skip
-POWERS = ("{} ** 2", "{} ** 0.5", "1 / {}", "{} ** 3", "(1 - {})", "({} - 1)", "({} + 1)",
-          *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()))  # fmt: skip
+POWERS = (
+    "{} ** 2", "{} ** 0.5", "1 / {}", "{} ** 3", "(1 - {})", "({} - 1)", "({} + 1)",
+    *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
+)  # fmt: skip
 PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
     "{0} - {0}.mean(@, keepdim=True)", "{0} - ({0} * $).sum(@, keepdim=True)",
     "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
