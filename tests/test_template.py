@@ -5,7 +5,6 @@ for a few that import much; these run here, beside those that shall fail.
 """
 
 import re
-import shutil
 import sys
 import zipfile
 

@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.patients.patient import Square, draw, function
+from helpers.lessons.patients.patient import Square, draw
 from tests.doctor.cases import Table, drawn
 
 case = CASES = Table()
