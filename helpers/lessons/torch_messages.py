@@ -28,7 +28,7 @@ def essence(error):
     """The innermost cause of `error`, or its first line and the explanation under it."""
     text = re.sub(r" \(with implementation in .*?>\)| \(scroll up.*?\)", "", str(error).strip())
     text = text or type(error).__name__
-    cause = re.search(r"got \w+\([\"'](.*?)[\"']\)\s*$", text, re.MULTILINE)
+    cause = re.search(r"got \w+\([\"'](.*?)[\"']\)[\"')]*\s*$", text, re.MULTILINE)
     if cause:
         return cause[1]
     explanation = re.search(r"Explanation: (.*)", text)
