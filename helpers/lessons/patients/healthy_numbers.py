@@ -102,7 +102,7 @@ def reciprocal_near_its_pole(x):
     return 1 / x
 
 
-@healthy("takes nothing else than what is symmetric", symmetric, "symmetric-only")
+@healthy("takes nothing else than what is symmetric", symmetric)
 class LogDetOfSymmetric(Function):
     @staticmethod
     def forward(ctx, a):
