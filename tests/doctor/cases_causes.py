@@ -19,7 +19,7 @@ def wrong(name, codes, *words, inputs, forward, backward, **options):
 # --- numbers that were given ----------------------------------------------------------------------
 
 for name, words, forward in (
-    ("a number that is the factor", "multiplied by 0.333 = 1 / `c`.", lambda x, c: c * x),
+    ("a number that is the factor", "multiplied by 0.333", lambda x, c: c * x),
 ):
     wrong(
         name, "scaled", words, inputs=(*vector(), 3.0), forward=forward, backward=lambda g, x, c: g

@@ -50,7 +50,7 @@ def test_as_a_module_it_exits_with_the_status(mine, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["x", f"{mine}:Scale", "--input", "3x4", "--value", "2.5"])
     with pytest.raises(SystemExit) as left:
         runpy.run_module("helpers.doctor", run_name="__main__")
-    assert left.value.code == 1 and "multiplied by 0.4 = 1 / `c`" in capsys.readouterr().out
+    assert left.value.code == 1 and "multiplied by 0.4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_every_code_has_a_patient_and_every_patient_a_name():
 MESSAGES = {
     "TransposedWeight": "The gradient of `weight` is right, but transposed.",
     "MeanOverBatch": "1/3 of what it should be, and 3 is the size of dimension 0",
-    "Power": "multiplied by 0.333 = 1 / `exponent`",
+    "Power": "multiplied by 0.333",
     "ExpOfSquare": "lacks the factor `x`, and is multiplied by 0.5",
     "SwappedGradients": "returned for `x` is that of `y`",
     "LeakyReLU": "where `x` is below 0, it is zero",

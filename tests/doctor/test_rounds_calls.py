@@ -61,7 +61,7 @@ def test_setup_context_with_defaults_and_functorch_wrappers():
             return grad_output, None
 
     (finding, *_) = visits(lambda: Scale.apply(leaf(2)))["Scale"].findings
-    assert "multiplied by 0.5 = 1 / `c`" in finding.message
+    assert "multiplied by 0.5" in finding.message
     assert set(visits(lambda: torch.vmap(Scale.apply)(leaf(2, 2)))) <= {"Scale"}
     checked = visits(lambda: checkpoint(torch.sin, leaf(2), use_reentrant=True))
     assert checked == {}  # PyTorch's own
