@@ -34,7 +34,7 @@ EXERCISE_1 = Exercise(
     stub="class Power(Function): ...",
     wrong=[
         ("x ** (ctx.n - 1)", "x**ctx.n", "has a wrong power of `x`"),
-        ("* ctx.n * x", "* x", "lacks the factor `n` = 3"),
+        ("* ctx.n * x", "* x", "multiplied by 0.333 = 1 / `n`"),
         ("- 1), None", "- 1)", "Backward returned 1 gradient(s)"),
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
          "with n = 3: The gradient of `x` lacks the factor `x`"),
@@ -131,7 +131,7 @@ EXERCISE_2 = Exercise(
         ("grads(False)", "grads = False", "is a method; call it."),
         ("* ctx.scale", "* (ctx.scale or 1)", "with scale = 0: the gradient"),
         ("* ctx.scale", "* abs(ctx.scale)", "with scale = -2.0: the gradient"),
-        ("ctx.scale", "ScaleGradient.scale", "backward reads: `ScaleGradient.scale` (line"),
+        ("ctx.scale", "ScaleGradient.scale", "elsewhere than on ctx: `ScaleGradient.scale`"),
         ("x.clone()", "x.data", "changing the output in place changes `x`"),
         ("x.clone()", "x.detach()", "changing the output in place changes `x`"),
         ("return None, None", "return", "where grad_output is None, too"),

@@ -69,7 +69,7 @@ EXERCISE_2 = Exercise(
         ("return grad_x", "return grad_output.clone()", "The gradient of `x`"),
         ("return grad_x", "return grad_output.roll(-1, 0)", "right in part"),
         ("return grad_x", "grad_x[2] = grad_x[1]; return grad_x", "right in part: at index 2 of"),
-        ("return grad_x", "return grad_output.flip(0)", "is wrong at index 0, 2, 3 of dim"),
+        ("return grad_x", "return grad_output.flip(0)", "at index 0, 2, 3 of dimension 0 it is"),
         ("zeros_like(grad_output)", "empty_like(grad_output)", "gradient has no value at [3, 0]"),
         ("zeros_like(x)", "empty_like(x)", "`forward`: the output has no value at [0, 0]"),
         ("grad_x[:-1] = grad_output[1:]", "grad_x[:-2] = grad_output[2:]", "shifted"),

@@ -18,9 +18,13 @@ NUMBERS = torch.tensor(
 
 
 def quantise(x, low, high):
-    smooth = x.clamp(low, high)
+    inside = (x >= low) & (x <= high)
+    smooth = torch.where(inside, x, x.clamp(low, high).detach())
     step = torch.round(smooth.detach())
     return step - (smooth.detach() - smooth)
+
+
+WHERE = "smooth = torch.where(inside, x, x.clamp(low, high).detach())"
 
 
 def _in_range(x, low, high):
@@ -68,11 +72,12 @@ EXERCISE_1 = Exercise(
         ("def quantise(x", "class quantise(Function):\n    pass\n\ndef other(x",
          "give check the function itself, got the class quantise"),
         ("(smooth.detach() - smooth)", "(smooth - smooth.detach())", "the gradient"),
-        ("smooth = x.clamp(low, high)", "smooth = x", "`forward`: the output"),
+        (WHERE, "smooth = x.clamp(low, high)", "the gradient is 0 at"),
+        (WHERE, "smooth = x", "`forward`: the output"),
         ("step = torch.round(smooth.detach())", "step = smooth.detach()", "`forward`: the output"),
         ("step = torch.round(smooth.detach())", "step = torch.floor(smooth.detach() + 0.5)",
          "`forward`: the output"),
-        ("smooth = x.clamp(low, high)", "smooth = x.clamp(low - 0.5, high + 0.5)",
+        (WHERE, "smooth = x.clamp(low - 0.5, high + 0.5)",
          "torch.round(smooth.detach())", "torch.round(x.detach()).clamp(low, high)",
          "the gradient"),
         ("return step - (smooth.detach() - smooth)",
@@ -106,10 +111,11 @@ EXERCISE_1 = Exercise(
     success="the values of a step and the slope of a clamp, in backward and in forward mode.",
     hints=(
         "Which smooth function has the slope 1 in the range and 0 outside?",
-        "x.clamp(low, high) has. Its ends have the slope 1.",
+        "x.clamp(low, high) has, but since torch 2.14 its slope is 0 at the ends. torch.where "
+        "says what belongs to the range.",
         "step - (smooth.detach() - smooth), as in the chapter.",
     ),
-    explanation="The clamp has the slope that is asked for, and rounding it gives the values. "
+    explanation="`where` has the slope that is asked for, and rounding it gives the values. "
     "Plain operations bring forward mode with them.",
 )  # fmt: skip
 

@@ -351,7 +351,7 @@ def _compiles_for_a_gpu(attempt):
 SEEN_BY_THE_INTERPRETER = [
     ("mask=mine & (i > 0)", "mask=i > 0", "with n = 5: program 0 loads x[5], but x has 5"),
     ("mask=mine & (i > 0)", "mask=mine and i < n and i > 0", "and `and` does not work"),
-    ("mask=mine & (i > 0)", "mask=i < n & i > 0", "`&` binds tighter than `>`"),
+    ("mask=mine & (i > 0)", "mask=i < n & i > 0", "with n = 5: y[4] is"),
     ("tl.load(weight + 2 * n + i, mask=mine, other=0)", "tl.load(weight + 2 * n + i)",
      "with n = 5: program 0 loads weight[15], but weight has 15"),
     ("mask=mine & (i > 0), other=0", "mask=mine & (i > 0)", "y[0] is nan, but"),
