@@ -153,5 +153,3 @@ class WrongAtMost(Square):
         keep = torch.zeros(9, dtype=torch.bool)
         keep[[4, 2]] = True
         return torch.where(keep.view(3, 3), 2 * g * x, 2.6 * g * x**3)
-
-

@@ -36,6 +36,12 @@ class Watched:
     def is_known(self):
         return 0 < len(self.slopes) == self.times
 
+    @property
+    def is_returned(self):
+        up = self.code.up[self.node]
+        up = self.code.up[up] if isinstance(up, ast.Tuple) else up
+        return isinstance(up, ast.Return)
+
 
 class Foresight:
     """The record of one run of backward, which tells of an edit how much it would leave to mend.
@@ -132,7 +138,9 @@ class Foresight:
                 if not is_number(new):
                     return 0 * total
                 if new.shape != value.shape or new.dtype != value.dtype:
-                    return None
+                    # What the engine would have to sum is no mend.
+                    is_grad = site.is_returned and value.shape == self.m.shape
+                    return 0 * total if is_grad else None
                 total = total + (slopes @ (new.detach() - value).flatten()).real
         except Exception:
             return 0 * total

@@ -299,7 +299,8 @@ def partly_right_somewhere(ms):
     m, spots = ms[0], of_elements(ms[0])
     right = spots.right & ~m.zero  # for the formula, not for being small
     if m.wrong.any() and right.any() and 10 * right.sum() >= m.trusted.sum() and not spots.smooth:
-        where = f"at {int(m.wrong.sum())} of {int(m.trusted.sum())} elements"
+        known = f"{int(m.trusted.sum())} elements{' examined' * m.sparse}"
+        where = f"at {int(m.wrong.sum())} of {known}"
         return partly(how(m), f"{how(m)} {where}", BRANCH if "zero" in how(m) else FORMULA)
     return None
 
