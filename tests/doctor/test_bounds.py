@@ -177,6 +177,8 @@ def test_an_examination_leaves_nothing_in_the_process(monkeypatch):
 
 
 def test_ctrl_c_keeps_what_was_found():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # not so in the background
+
     def stop():
         os.kill(boss, signal.SIGINT)
         time.sleep(9)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -83,11 +84,20 @@ class Suite:
                 "--disable-plugin-autoload", "-p", plugin, *filter(None, [doctor]), *options,
                 "-c", str(self.folder / "pytest.ini"), "--rootdir", str(self.folder),
                 "--junitxml", str(self.folder / "junit.xml"), "-p", "no:cacheprovider",
-                "-W", "error", str(self.folder / "test_it.py"),
+                "-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+                str(self.folder / "test_it.py"),
             ]
         )  # fmt: skip
         junit = ElementTree.parse(self.folder / "junit.xml").getroot().find("testsuite")
         return status, " ".join(self.capsys.readouterr().out.split()), junit
+
+
+@pytest.fixture(autouse=True)
+def heeds_ctrl_c():
+    """Processes that a shell has put into the background do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
