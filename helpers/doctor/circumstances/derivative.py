@@ -50,7 +50,7 @@ NOISY = (
     "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
 )  # fmt: skip
 RAISES = "forward raises near the given point, so that there are no differences"
-LINES, QUICK, FEW_ELEMENTS, SMALL = 3, 800, 100, 5000
+QUICK, FEW_ELEMENTS, SMALL = 800, 100, 5000
 IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 VAGUE = (  # which say what the gradient is, but not what to write

@@ -24,9 +24,9 @@ UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are
 
 
 def first_that_holds(edits, budget, fits, *more):
-    """The first edit with which fits() is true, and all of `more` are; or None.
+    """(edit, None): the first with which fits() and all of `more` are true; or (None, almost).
 
-    Of those with which only fits() is true, the first that changes no number is `almost`.
+    almost: the first edit with which fits() is true alone, or None
     """
     almost = None
     for edit in edits:

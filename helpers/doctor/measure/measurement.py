@@ -212,12 +212,6 @@ class Measurement:
             vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
             yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
 
-    def rows_with(self, j, value):
-        """The gradients with another value of input j."""
-        point = copy.copy(self.point)
-        point.values = [value if k == j else v for k, v in enumerate(point.values)]
-        return (self.row(point.vjp({self.o: v})[self.i]) for v in self.vs)
-
     def with_vs(self, made):
         """The same for made(v) in place of each v."""
         return Measurement(self.point.with_vs(self.o, made), self.i, self.o, self.tolerance)
