@@ -86,6 +86,11 @@ class Center(nn.Module):
         return x - self.mean
 
 
+def _has_no_parameter(attempt):
+    if "mean" in dict(attempt(3).named_parameters()):
+        yield "`mean` is among `parameters()`, which people hand to an optimizer."
+
+
 EXERCISE_2 = Exercise(
     number="6.2",
     name="Center",
@@ -100,7 +105,10 @@ EXERCISE_2 = Exercise(
         ("self.mean += 0.1 * (x.detach().mean(0) - self.mean)", "with torch.inference_mode():\n"
          "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)",
          "`mean` has become an inference tensor"),
-        ('register_buffer("mean", ', "mean = nn.Parameter(", "trains the parameters ['mean']"),
+        ('register_buffer("mean", ', "mean = nn.Parameter(", "is among `parameters()`"),
+        ('register_buffer("mean", torch.zeros(features))',
+         "mean = nn.Parameter(torch.zeros(features), requires_grad=False)",
+         "is among `parameters()`"),
         ("self.mean +=", "self.mean = self.mean +", "x.detach()", "x", "has a history"),
         ("if self.training", "output = x - self.mean\n        if self.training",
          "return x - self.mean", "return output", "in float32: `forward`: the output"),
@@ -119,7 +127,8 @@ EXERCISE_2 = Exercise(
         ("return x - self.mean", "return (x - self.mean).float()", "the output is torch.float32"),
     ],
     properties=[
-        in_step_with(Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,)))
+        _has_no_parameter,
+        in_step_with(Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,))),
     ],
     success="remembered, moved and saved, but not trained; and unchanged in evaluation.",
     hints=(
