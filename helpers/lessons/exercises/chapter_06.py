@@ -88,7 +88,7 @@ class Center(nn.Module):
 
 def _has_no_parameter(attempt):
     if "mean" in dict(attempt(3).named_parameters()):
-        yield "`mean` is among `parameters()`, which people hand to an optimizer."
+        yield "`mean` is among `parameters()`, which you pass to an optimizer."
 
 
 EXERCISE_2 = Exercise(
