@@ -4,6 +4,7 @@ pip install -r requirements.txt -r site/requirements.txt -r tests/browser/requir
 pytest tests/browser [--all-chapters]
 """
 
+import json
 import os
 import shutil
 import socket
@@ -20,6 +21,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = {  # all cells are in the page, also those that are not in view; nobody asks about news
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
+}
 
 
 def pytest_addoption(parser):
@@ -66,6 +71,10 @@ def lab(tmp_path_factory):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
     command += ["--IdentityProvider.token=", "--LabApp.news_url=None", f"--notebook-dir={copy}"]
+    for name, values in SETTINGS.items():
+        place = home / "settings" / f"{name}.jupyterlab-settings"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(values))
     environment = {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "PYTHONPATH": str(copy)}
     environment |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces")}
     with open(home / "log", "w") as log:

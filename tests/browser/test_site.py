@@ -1,11 +1,11 @@
 """The pages, as a reader's browser shows them."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+
+from tests.browser.markdown import formulas
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [folder for folder in ("notebooks", "zh") if list((ROOT / folder).glob("*.ipynb"))]
@@ -17,17 +17,6 @@ PAGES = {
 WIDTHS, THEMES = (390, 1300), ("light", "dark")
 
 each_page = pytest.mark.parametrize("name", PAGES)
-
-
-def formulas(path):
-    """How many formulas the Markdown of a page holds."""
-    if path.suffix == ".md":
-        cells = [path.read_text(encoding="utf-8")]
-    else:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown"]
-    text = re.sub(r"(?s:```.*?```)|`[^`\n]*`", "", "\n".join(cells))
-    return len(re.findall(r"(?s:\$\$.+?\$\$)|\$[^$\n]+\$", text))
 
 
 def show(page, site, name, theme="light", width=1300):
