@@ -25,8 +25,8 @@ def _is_legacy(attempt):
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
             yield (
-                f"`{name}` is a static method, as it is today. In 2017 {name} took (self, {argument}), "
-                "and arguments that were not tensors went to `__init__`."
+                f"`{name}` is a static method, as it is today. In 2017 {name} took (self, "
+                f"{argument}), and arguments that were not tensors went to `__init__`."
             )
     if attempt.__init__ is object.__init__:
         yield "it has no method `__init__`. Two underscores on each side?"
@@ -163,7 +163,7 @@ EXERCISE_1 = Exercise(
             ),
         ),
         instances_apart([1.0], [100.0], random(3),
-            "two instances with different constants disturb each other. Keep the constant in `self`.",
+            "two instances with different constants disturb each other. Keep it in `self`.",
         ),
     ],
     success="the constant came in through the constructor, and the gradient passes unchanged.",
@@ -171,7 +171,8 @@ EXERCISE_1 = Exercise(
         "The constant is not a tensor. Which method took such arguments in 2017?",
         "If x grows by 1, how much does x + c grow?",
     ),
-    explanation="The slope of x + c is 1, whatever c is, so backward returns the gradient that it received.",
+    explanation="The slope of x + c is 1, whatever c is, so backward returns the gradient "
+    "that it received.",
 )  # fmt: skip
 
 
@@ -294,8 +295,8 @@ EXERCISE_3 = Exercise(
     feeds=(Feed(shapes="...", constants=((5,), (0,), (-1.5,), (40,)), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
-    success="the same formula in a new home: ctx instead of self, and None for the constant. The second "
-    "derivative, which the old style could not have, is there.",
+    success="the same formula in a new home: ctx instead of self, and None for the constant. "
+    "The second derivative, which the old style could not have, is there.",
     hints=(
         "Two decorators, and self becomes ctx. There is no constructor any more: forward takes "
         "the target after x.",
