@@ -236,7 +236,7 @@ EXERCISE_3 = Exercise(
         _lets_go_of_the_output,
         keeps_only("inputs and outputs", random(100, 200)),
     ],
-    success="the output is freed with the last reference to it, and autograd watches what you save.",
+    success="the output is freed with its last reference, and autograd watches what is saved.",
     hints=(
         "Which attribute of ctx is a tensor?",
         "save_for_backward stores an output of forward without making a reference cycle.",
