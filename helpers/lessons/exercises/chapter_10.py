@@ -379,7 +379,7 @@ EXERCISE_3 = Exercise(
          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))", "x @ weight.mT",
          "def vmap(", "def rule(", "the rule itself is asked for"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1", "in the wrong place"),
-        ("def vmap(info, ", "def vmap(", "info.batch_size", "3", "takes 3 positional arguments but 4"),
+        ("def vmap(info, ", "def vmap(", "info.batch_size", "3", "takes 3 positional"),
         ("return Matmul.apply(x, weight), 0",
          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0",
          "what the rule calls: apply"),
