@@ -122,13 +122,12 @@ EXERCISE_1 = Exercise(
     properties=[_under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
     success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
-        "In setup_context there are only inputs and outputs. Which of them do you need?",
-        "The root can be computed again in backward, from x.",
-        "vmap needs one more line, which the chapter's Split has.",
+        "setup_context sees only inputs and outputs. Which of them do you need?",
+        "Backward can recompute the root from x.",
+        "vmap needs one more line, which Split in this chapter has.",
     ),
-    explanation="The intermediate is computed again, so that it has a history. With the output "
-    "saved instead, 1 - y² is 1 / (1 + x²): no root at all, but no digits left where y is nearly "
-    "1.",
+    explanation="Backward recomputes the intermediate, so it has a history. You could save the "
+    "output instead: 1 - y² is 1 / (1 + x²), but it loses its digits where y is nearly 1.",
 )  # fmt: skip
 
 
@@ -156,17 +155,17 @@ class Multiply(Function):
 
 
 def _goes_forward(attempt):
-    """What the doctor, who compares the slopes, does not say."""
+    """What the doctor, who compares derivatives, does not say."""
     tensors = (SAMPLE, random(2, 3))
     try:
-        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)[1]
+        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
     except Exception as error:
-        yield f"forwards it raises {raised(error)}"
-    right = jvp(torch.mul, tensors, tensors)[1]
+        yield f"in forward mode it raises {raised(error)}"
+    right = jvp(torch.mul, tensors, tensors[::-1])[1]
     wrong = _differs(slope, right)
     if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
         yield f"where an input is 0, the tangent of the output is wrong: {wrong}"
-    yield wrong and f"forwards, {wrong.replace('the output', 'the tangent of the output')}"
+    yield wrong and f"in forward mode, {wrong.replace('the output', 'the tangent of the output')}"
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
@@ -217,6 +216,7 @@ EXERCISE_2 = Exercise(
         (RULE, "(a + a_tangent) * (b + b_tangent) - a * b", "Where all inputs move, the tangent"),
         (RULE, "a * b * (a_tangent / a + b_tangent / b)", "where an input is 0"),
         (RULE, "a_tangent * b, a * b_tangent", "one for each output"),
+        (RULE, "torch.where(a == 0, 0, a_tangent * b + a * b_tangent)", "where an input is 0"),
         (RULE, "a_tangent * b - a * b_tangent", "gives is negated"),
         ("def jvp(ctx, a_tangent, b_tangent)", "def jvp(ctx, tangent)",
          RULE, "tangent * b", "a tangent for each input"),
@@ -230,22 +230,22 @@ EXERCISE_2 = Exercise(
         ("        a, b = ctx.saved_tensors\n        return a_tangent", "        return a_tangent",
          "name 'b' is not defined"),
         (RULE, "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent",
-         "forwards it raises RuntimeError: Cannot access data pointer"),
-        ("def jvp", "def jpv", "forwards it raises NotImplementedError: You must implement"),
+         "in forward mode it raises RuntimeError: Cannot access data pointer"),
+        ("def jvp", "def jpv", "in forward mode it raises NotImplementedError: You must implement"),
     ],
     like=torch.mul,
     feeds=(Feed(shapes="..., ..."),),
     order=2,
     kind=[_saves_in_one_order],
     properties=[_goes_forward],
-    success="it goes forwards, and `hessian` goes forwards over your backward.",
+    success="forward mode works, and so does `hessian`, forward mode over your backward.",
     hints=(
         "How fast does a product change when both factors move?",
         "The product rule: two terms, each with one tangent.",
         "jvp reads ctx.saved_tensors, too, but only what save_for_forward saved.",
     ),
     explanation="The product rule. What jvp reads must be saved for forward as well. For jvp of "
-    "jvp, forward mode would have to be switched on, and the tangents taken off a and b: see "
+    "jvp, you would have to switch forward mode on and remove the tangents of a and b: see "
     "helpers/ops/linear.py.",
 )  # fmt: skip
 
@@ -317,7 +317,7 @@ def _says_where(attempt):
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield "the rule itself is asked for: a static method `vmap`, and no `generate_vmap_rule`."
+        yield "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
@@ -326,13 +326,13 @@ def _has_a_rule(attempt):
         try:
             slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
         except Exception as error:
-            yield f"the values are right, but with a grad around the vmap, {raised(error)}"
+            yield f"the values are right, but with a grad around the vmap it raises {raised(error)}"
         if not _alike(*slopes):
             yield f"the values are right, but not grad of vmap, {where}."
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
-    yield wrong and f"{wrong} Look at: the argument that has no new dimension."
+    yield wrong and f"{wrong} Look at: the argument that has no batch."
 
 
 def _unlike(f, rule, batches, where):
@@ -377,7 +377,7 @@ EXERCISE_3 = Exercise(
         ("    @staticmethod\n    def forward",
          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))", "x @ weight.mT",
-         "def vmap(", "def rule(", "the rule itself is asked for"),
+         "def vmap(", "def rule(", "write the rule itself"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1", "in the wrong place"),
         ("def vmap(info, ", "def vmap(", "info.batch_size", "3", "takes 3 positional"),
         ("return Matmul.apply(x, weight), 0",
@@ -388,12 +388,12 @@ EXERCISE_3 = Exercise(
     feeds=(Feed(shapes="N D, V D"),),
     kind=[_says_where],
     properties=[_has_a_rule],
-    success="wherever the new dimension comes in, it goes out where you say.",
+    success="wherever the batch comes in, it is in the result where your rule says.",
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
-        "tensor.movedim(dim, 0) puts the new dimension in front; expand makes one.",
-        "With the dimension in front of both, call apply, and say that it is in front.",
+        "tensor.movedim(dim, 0) moves the batch to the front; expand makes one.",
+        "With the batch in front of both, call apply, and say that the batch is dimension 0.",
     ),
-    explanation="Both arguments get the dimension in front, so the result has it in front. apply, "
-    "and not forward: there may be a grad around the vmap.",
+    explanation="Both arguments get the batch as dimension 0, so the result has it there, too. The "
+    "rule calls apply, not forward, because there may be a grad around the vmap.",
 )  # fmt: skip

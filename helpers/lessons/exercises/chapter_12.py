@@ -51,9 +51,9 @@ def _drops(attempt):
     for where, (x, p) in FED.items():
         yield from (at(where, wrong) for wrong in _drops_some(attempt.apply, x, p))
     x, p = FED[""]
-    masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(40)]
-    if len(set(masks)) < 40:
-        yield f"40 calls drop only {len(set(masks))} different sets of elements."
+    masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
+    if len(set(masks)) < 200:
+        yield f"200 calls drop only {len(set(masks))} different sets of elements."
     if len(set(map(sum, masks))) == 1:
         yield "each call drops as many elements as the others: they are not drawn independently."
 
@@ -103,7 +103,7 @@ def _goes_back_through(apply, x, p):
         if given.shape != x.shape:
             yield f"the gradient has shape {tuple(given.shape)}, but {tuple(x.shape)} is right."
         if not torch.equal(given == 0, y == 0):
-            yield at(where, "backward drops other elements than forward.")
+            yield at(where, "backward drops other elements than forward does.")
         right = torch.where(y == 0, 0.0, weight / (1 - p))
         if not torch.allclose(given, right):
             factor = (given / weight)[y != 0][0].item()
@@ -112,7 +112,7 @@ def _goes_back_through(apply, x, p):
                 "factor of forward is right."
             )
     if not torch.equal(torch.get_rng_state(), state):
-        yield "backward changes the random state of the program: what is drawn after it, changes."
+        yield "backward changes the random state of the program: later draws differ."
 
 
 def _keeps_a_bit(attempt):
@@ -167,7 +167,7 @@ EXERCISE_1 = Exercise(
         (BACKWARD,
          "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())",
          "backward changes grad_output in place"),
-        ("2**40, ()", "100, ()", "different sets of elements"),
+        ("2**40, ()", "1000, ()", "different sets of elements"),
         ("torch.rand(x.shape, generator=generator) >= p",
          "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()",
          "not drawn independently"),
@@ -187,11 +187,11 @@ EXERCISE_1 = Exercise(
     success="forward and backward draw the same elements, and next to nothing is kept for it.",
     hints=(
         "What can make the same mask again?",
-        "A torch.Generator of its own, seeded with the same number, draws the same numbers.",
+        "A separate torch.Generator, seeded with the same number, draws the same numbers.",
         "Draw the seed from the program's generator, so that torch.manual_seed repeats it.",
     ),
-    explanation="A number, the seed, stands for the whole mask, and a generator of its own leaves "
-    "that of the program alone. Packing eight yes or no into a byte would be right, too.",
+    explanation="The seed, one number, stands for the whole mask, and a separate generator leaves "
+    "the program's generator alone. Packing eight elements of a mask into a byte is right, too.",
 )  # fmt: skip
 
 
@@ -299,11 +299,11 @@ EXERCISE_2 = Exercise(
     success="no part of the logits lives longer than its turn, forward or backward.",
     hints=(
         "The logsumexp of two parts follows from the logsumexp of each.",
-        "torch.logaddexp puts two together without overflow.",
+        "torch.logaddexp combines two of them without overflow.",
         "In backward, exp(logits - result) is the softmax, part by part.",
     ),
-    explanation="The saved result is the one number a row that backward needs to turn the logits "
-    "of a part, computed again, into probabilities.",
+    explanation="Backward recomputes the logits of each part. The saved result, one number per "
+    "row, turns them into probabilities.",
 )  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def _inverts(attempt):
         if len(arguments) != 1:
             yield f"`{name}` must be called once; it was called {len(arguments)} times."
     if not torch.allclose(seen["g"][0], y1):
-        yield "`g` was called with something else than in forward. What did it get there?"
+        yield "`g` was called with another argument than in forward. What did it get there?"
     if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
         yield "x1 and x2 are exchanged."
     if torch.allclose(result[1], y2 + torch.cos(y1)):
@@ -350,7 +350,7 @@ def _inverts(attempt):
         yield "x2 is wrong, although `g` got what it got in forward. What was added to x2?"
     for name in "sf":
         if not torch.allclose(seen[name][0], x2):
-            yield f"x2 is right, but `{name}` was called with something else than in forward."
+            yield f"x2 is right, but `{name}` was called with another argument than in forward."
     scale, shift = torch.tanh(x2), torch.sin(2 * x2)
     for factor in (1, scale.exp(), 1 / scale, scale):
         if torch.allclose(result[0], (y1 - shift) * factor):
@@ -384,7 +384,7 @@ EXERCISE_3 = Exercise(
         ("torch.exp(-s(x2))", "s(x2).neg_().exp()", "changes in place what `s` returned"),
         ("(y1 - f(x2))", "(f(x2).neg_() + y1)", "changes in place what `f` returned"),
         ("return x1, x2", "return x1.float(), x2", "x1 must be a tensor of the shape and dtype"),
-        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with something else"),
+        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with another argument"),
         ("y2 - g(y1)", "(y2 - g(y1)) / 2", "What was added to x2?"),
     ],
     properties=[_inverts],
