@@ -12,10 +12,6 @@ from tests.browser.markdown import formulas
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-ATTEMPTS = {  # at exercise 0.1: the mark, words of the verdict
-    "wrong": ("✗", "0.1"),
-    "right": ("✓", "0.1"),
-}
 CONTRAST = """element => {
     const light = colour => {
         const [r, g, b] = colour.match(/[\\d.]+/g).map(x => x / 255)
@@ -97,3 +93,57 @@ def test_a_chapter_runs(page, lab, path, request):
     cells = open_chapter(page, lab, path)
     run_all(page, cells)
     look(page, path, cells)
+
+
+RUN = "Shift+Enter"
+TRIPLE = """class Triple(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return {}
+
+
+exercise("0.1").check(Triple)"""
+
+
+def type_cell(page, source):
+    """Replaces what the active cell holds, by the keyboard, and runs it."""
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    page.keyboard.press(RUN)
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
+    open_chapter(page, lab, CHAPTERS[0])
+    command(page, theme)
+    page.keyboard.press("Escape")
+    active = page.locator(".jp-Cell.jp-mod-active")
+    page.keyboard.press(RUN)  # the title
+    page.keyboard.press(RUN)  # the imports
+    while 'exercise("0.1").check(Triple)' not in active.inner_text():
+        page.keyboard.press("ArrowDown")
+    for answer, mark, words in [
+        ("grad_output", "✗", "right, but multiplied by"),
+        ("3 * grad_output", "✓", "0.1 Triple"),
+    ]:
+        type_cell(page, TRIPLE.format(answer))
+        page.keyboard.press("ArrowUp")
+        verdict = active.locator(".jp-OutputArea-output")
+        expect(verdict).to_contain_text(words)
+        shown = verdict.locator("b").first
+        expect(shown).to_have_text(mark)
+        colour = {"✗": "rgb(179, 79, 0)", "✓": "rgb(0, 122, 89)"}[mark]
+        expect(shown).to_have_css("background-color", colour)
+        assert shown.evaluate(CONTRAST) >= 4.5
+        for text in verdict.locator("div > code, div > b").all():
+            assert text.evaluate(CONTRAST) >= 4.5
+    for call, words in [("hint()", "Hint 1 of"), ("solution()", "class Triple")]:
+        page.keyboard.press("b")  # a new cell below
+        type_cell(page, f'exercise("0.1").{call}')
+        page.keyboard.press("ArrowUp")
+        expect(active.locator(".jp-OutputArea-output")).to_contain_text(words)
