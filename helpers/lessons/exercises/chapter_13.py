@@ -141,8 +141,9 @@ class NewtonSqrt(Function):
 # 0.3 no 0.25, at which 2 z and 1 / (2 z) are the same.
 POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
 SMALL, LARGE = (torch.tensor([number], dtype=torch.float64) for number in (1e-20, 1e20))
-OTHERS = (SMALL, LARGE, torch.tensor([1e-20, 1e12]).double(), torch.tensor([0.01, 3.0]),
-          torch.tensor([0.5, 9.0]).half())  # fmt: skip
+MIXED = torch.tensor([1e-20, 1e12], dtype=torch.float64)
+OTHERS = (SMALL, LARGE, MIXED, torch.tensor([0.01, 3.0]), torch.tensor([0.5, 9.0]).half())
+NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
 
 
 class _EndlessError(Exception):
@@ -150,31 +151,32 @@ class _EndlessError(Exception):
 
 
 class _Operations(TorchDispatchMode):
-    """Their names, in order; the 5000th is the last."""
+    """Their names, in order; the 5000th is the last. A power that is a root is called sqrt."""
 
     def __init__(self):
         super().__init__()
         self.names = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(function.overloadpacket.__name__)
+        name = function.overloadpacket.__name__
+        a_root = name == "pow" and isinstance(args[1], float) and not args[1].is_integer()
+        self.names.append("sqrt" if a_root else name)
         if len(self.names) == 5000:
             raise _EndlessError
         return function(*args, **(kwargs or {}))
 
 
 def _ends(attempt):
-    for numbers in (POSITIVE, *OTHERS):
+    for numbers in (POSITIVE, *OTHERS, NEGATIVE):
         with _Operations() as forward, contextlib.suppress(Exception):  # which others name
             attempt.apply(numbers.clone())
         if len(forward.names) == 5000:
             yield (
-                f"`forward` does not end for {numbers.flatten().tolist()}. The last digit may "
-                "change for ever: take at most 60 steps."
+                f"`forward` does not end for {numbers.flatten().tolist()}. It must take at most "
+                "60 steps, whatever the numbers are."
             )
-        roots = {"sqrt", "rsqrt"} & {*forward.names}
-        if roots:
-            yield f"`forward` calls {min(roots)}. Find the root by Newton's steps."
+        if {"sqrt", "rsqrt"} & {*forward.names}:
+            yield "`forward` calls PyTorch's own root. Find the root by Newton's steps."
 
 
 def _goes_by_the_theorem(attempt):
@@ -225,7 +227,9 @@ EXERCISE_2 = Exercise(
         ("torch.equal(z, before)", "z.sum() == before.sum()", "torch.float64: `forward` returns"),
         ("for _ in range(60)", "while True", "torch.equal(z, before)",
          "(z - before).abs().max() < 0", "`forward` does not end for"),
-        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls sqrt"),
+        ("for _ in range(60)", "while True", "`forward` does not end for [-2.0]"),
+        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls PyTorch's own root"),
+        ("torch.ones_like(a)", "a**0.5", "`forward` calls PyTorch's own root"),
         ("torch.ones_like(a)", "torch.ones(1)",
          "with an input of shape (): the output has shape (1,)"),
         ("save_for_backward(z)\n        return z", "save_for_backward(z.clone())\n        return z",

@@ -41,11 +41,17 @@ def _in_each(size, function, *arguments, first=True):
             )
         rank = min(own)
         said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
+        if said.startswith("no answer"):  # a loop that does not end
+            return None, f"on rank {rank} your code gives {said}."
         return None, f"on rank {rank} your code raises {said}"
 
 
-def _is(given, expected):
-    return given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-9, atol=1e-9)
+def _is(given, expected, within=1e-9):
+    return given.shape == expected.shape and torch.allclose(given, expected, within, within)
+
+
+def _nearly(given, expected):
+    return " Nearly: is something rounded to float32?" * _is(given, expected, within=1e-5)
 
 
 def gathered(x):
@@ -119,7 +125,7 @@ def _gathers_rows(attempt, size, rows, columns, silent):
         if not _is(gradient, total[rank]):
             yield (
                 f"on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-                "has a `grad_output` of its own, for all rows."
+                f"has its own `grad_output`, for all rows.{_nearly(gradient, total[rank])}"
             )
 
 
@@ -208,15 +214,19 @@ def _is_the_mean_of(attempt, size):
     means = torch.stack([x.mean(0) for x in inputs])
     for given, *_ in answers:
         if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
-            what = tuple(getattr(given, "shape", ())) or type(given).__name__
+            what = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
             yield f"the result must have shape {tuple(mean.shape)}, one mean a column, got {what}."
+    for given, *_ in answers:
+        if given.dtype != mean.dtype:
+            yield f"the result is {given.dtype}, but {mean.dtype} is right, as for x."
     if all(_is(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
         yield "on each process, it is the mean of this process's rows only."
     for rank, (given, *_) in enumerate(answers):
         if _is(given, means.mean(0).detach()):
             yield "it is the mean of the means: a row counts more where there are few."
         if not _is(given, mean.detach()):
-            yield f"on rank {rank}, it is not the mean over all rows. Are they counted on all?"
+            why = _nearly(given, mean.detach()) or " Does each process count the rows of all?"
+            yield f"on rank {rank}, it is not the mean over all rows.{why}"
     if any(isinstance(slope, str) for _, slope, _ in answers):
         yield "it changes `x` in place, which others may still need."
     if any(slope is None for _, slope, _ in answers):
@@ -253,7 +263,10 @@ EXERCISE_2 = Exercise(
          "it is the mean of the means"),
         ("return total / count", "return x.mean(0)", "it is the mean of this process's rows only"),
         ("return total / count", "return total / (len(x) * dist.get_world_size())",
-         "Are they counted on all?"),
+         "Does each process count the rows of all?"),
+        ("x.sum(0)", "x.float().sum(0)", "the result is torch.float32"),
+        ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
+        ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',
@@ -311,6 +324,10 @@ def _a_bit_small(back, grad_output):
     return 0.999 * back(grad_output)
 
 
+def _twice(back, grad_output):
+    return 2 * back(grad_output)
+
+
 def _other_way(back, grad_output):
     return back(grad_output).flip(0)
 
@@ -321,24 +338,31 @@ def _own_times_n(back, grad_output):
     return n * own
 
 
-HIDDEN = {
-    _other_way: " The rows of its gradient are in another order.",
-    _a_bit_small: " Its gradient is off by a thousandth.",
-    _own_times_n: " Its gradient is n times what arrives there. Where all draw the same `v`, "
-    "that is the sum.",
-}
+CASES = (
+    (3, 1, _twice, "Its gradient is twice what is right."),
+    (3, 0, _twice, "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"),
+    (3, 0, _other_way, "The rows of its gradient are in another order, and x is 0. Are all "
+     "elements of `u`, and of `v`, drawn at random?"),
+    (3, 1, _a_bit_small, "Its gradient is off by a thousandth."),
+    (3, 2, _own_times_n, "Its gradient is n times what arrives there. Where all draw the same `v`, "
+     "that is the sum."),
+    (5, 4, _twice, "There are 5 processes here."),
+    (3, None, _right, ""),
+)  # fmt: skip
 
 
 def _asked(answer, where, how):
     """What the answer is, in this process, for three collectives that are wrong in rank `where`."""
     torch.manual_seed(0)  # on each the same, as in fresh processes
-    x = random(2, 2, seed=dist.get_rank()) * (where != 0)
+    x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []
     parts = partial(AllGather.backward, None)
     for there, back in ((summed, summed), (gathered, parts), (torch.clone, torch.clone)):
         spoil = how if dist.get_rank() == where else _right
 
         def collective(u, there=there, back=back, how=spoil):
+            if u.dtype != x.dtype:
+                raise TypeError(f"function was given {u.dtype}, but x is {x.dtype}")
             return _Spoilt.apply(u, there, back, how)
 
         with _aloud(there is summed):
@@ -347,11 +371,8 @@ def _asked(answer, where, how):
 
 
 def _finds(attempt):
-    for size, where, how in (
-        (3, 0, _other_way), (3, 1, _a_bit_small), (3, 2, _own_times_n), (3, None, _right),
-        (5, 4, _own_times_n),
-    ):  # fmt: skip
-        answers, wrong = _in_each(size, _asked, attempt, where, how, first=where == 0)
+    for size, where, how, why in CASES:
+        answers, wrong = _in_each(size, _asked, attempt, where, how, first=how is _twice)
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
@@ -361,10 +382,12 @@ def _finds(attempt):
                 )
             if given[0] != where:
                 right = "all are right" if where is None else f"rank {where} is wrong"
-                why = HIDDEN[how] if given[0] is None else ""
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
-                    why = f" The backward of rank {given[0]} is right, up to rounding."
-                yield f"where {right}, it answers {given[0]}.{why}"
+                    why = (
+                        f"The backward of rank {given[0]} is right, up to rounding. Are both "
+                        "products summed over the processes?"
+                    )
+                yield f"where {right}, it answers {given[0]}. {why}".rstrip()
 
 
 EXERCISE_3 = Exercise(
@@ -375,15 +398,18 @@ EXERCISE_3 = Exercise(
     wrong=[
         (" * (dist.get_rank() == rank)", " * 1", "where rank 1 is wrong, it answers 0"),
         ("torch.randn(x.shape, dtype=x.dtype, generator=generator)", "x.detach()",
-         "where rank 0 is wrong, it answers None"),
+         "and x is 0. Are all elements of `u`"),
         ("torch.randn(output.shape, dtype=x.dtype, generator=generator)",
          "torch.randn_like(output)", "Where all draw the same `v`"),
         ("range(dist.get_world_size())", "range(4)", "where rank 4 is wrong, it answers None"),
-        ("        dist.all_reduce(gap)\n", "", "the processes answer differently"),
+        ("        dist.all_reduce(gap)\n", "", "Are both products summed"),
         ("torch.randn(output.shape, dtype=x.dtype, generator=generator)", "torch.ones_like(output)",
          "are in another order"),
         ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
+        ("return rank", "return rank or None", "or taken for false?"),
+        ("torch.randn(x.shape, dtype=x.dtype,", "torch.randn(x.shape,",
+         "function was given torch.float32"),
         ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
          "the processes wait for each other"),
     ],
