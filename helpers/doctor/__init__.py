@@ -43,10 +43,9 @@ SPDX-License-Identifier: BSD-3-Clause
 Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
+from .circumstances import TRIALS
 from .circumstances.examination import Examination
-from .circumstances.trials import TRIALS
-from .function.budget import Budget
-from .function.surroundings import undisturbed
+from .function.surroundings import Budget, undisturbed
 from .program.rounds import Found, rounds
 from .report import Finding, Report, WrongGradientError
 

@@ -75,7 +75,7 @@ class CountedSquare(Square):
         return grad_output * x * Counts.calls
 
 
-case("backward-not-deterministic", inputs=vector, name="said once")(Counts())
+case(state, "`Counts.calls`", inputs=vector, name="said once")(Counts())
 
 
 class KeepsWeights(nn.Module):
@@ -89,9 +89,7 @@ class KeepsWeights(nn.Module):
         return self.kept[x.shape] @ x
 
 
-case(
-    "backward-not-deterministic",
-     inputs=lambda: drawn((5,)), name="a cache with a graph")(KeepsWeights())  # fmt: skip
+case(state, "`self.kept`", inputs=lambda: drawn((5,)), name="a cache with a graph")(KeepsWeights())
 
 
 class CachesItsTable(nn.Module):
@@ -134,7 +132,7 @@ def decay(n, rate):
     return DECAYS[n]
 
 
-case("cache-key", "Where `rate` is 0.4", inputs=lambda: (*drawn((4,)), 0.5))(Decays)
+case("stale", "does not notice that `rate` is 0.4", inputs=lambda: (*drawn((4,)), 0.5))(Decays)
 
 
 # --- other arguments ------------------------------------------------------------------------------

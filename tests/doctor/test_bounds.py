@@ -12,8 +12,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.doctor import rounds
+from helpers.doctor.__main__ import main
 from helpers.doctor.program import bounds
-from helpers.doctor.program.command_line import main
 
 
 class Half(Function):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from helpers.doctor.program.command_line import main, tensor
+from helpers.doctor.__main__ import main, tensor
 
 MINE = """
 import torch

@@ -315,7 +315,7 @@ doctor_skip = ["Right", "tests.*"]
 
 
 def test_what_workers_of_xdist_found_is_gathered():
-    from helpers.doctor.program.plugin import Doctor
+    from helpers.doctor.plugin import Doctor
     from tests.doctor.test_bounds import Half, leaf
 
     config = SimpleNamespace(workeroutput={}, pluginmanager=None)

@@ -6,8 +6,7 @@ from collections import namedtuple
 
 import torch
 
-from ..function.budget import calls_allowed, shared
-from ..function.surroundings import CallError, draws
+from ..function.surroundings import CallError, calls_allowed, draws, shared
 from ..function.tensors import Dice, as_vector, is_symmetric
 from ..function.watched import dtype_of, is_float
 from ..measure.corner import CORNER, FEWER, in_a_corner

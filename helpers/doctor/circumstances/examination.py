@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..function.budget import Budget
 from ..function.private import methods, transforming
 from ..function.subject import Subject
-from ..function.surroundings import CallError, draws
+from ..function.surroundings import Budget, CallError, draws
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
@@ -55,24 +54,22 @@ def tolerance(eps):
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    as_given: in the dtype of its inputs, not in float64. own, faithful, lines: as in `Subject` and
-    `examine`.
+    as_given: in the dtype of its inputs, not in float64; faithful, lines: as in `examine`.
     """
 
-    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False, lines=True):
-        self.given, self.own = (fn, args, kwargs, faithful), own
-        self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, lines=True):
+        self.given, self.faithful = (fn, args, kwargs, faithful), faithful
+        self.subject = Subject(fn, args, kwargs)
         self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.of_a_program = False  # are there calls that the program would not make?
         self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
-        self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
         if as_given:
             self.subject.lower = None
 
     def report(self, trials):
-        """The report of these trials, of another examination where this one asked too much."""
+        """The report of these trials; as given, where in float64 something else is computed."""
         self.trials = trials
         try:
             for finding in self.run_through(trials):
@@ -82,8 +79,6 @@ class Examination:
                          if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
                 if not known or finding.through and finding.message not in known:
                     self.findings.append(finding)
-            if self.asks_too_much:
-                return Examination(*self.given, own=True, lines=self.lines).report(trials)
             tried = "refusal" in vars(self)
             if tried and self.has("error") and self.low and self.copies_differ():
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
@@ -127,15 +122,8 @@ class Examination:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
-            self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
-
-    def may_leave(self, error):
-        """Does a module hand an input to NumPy that is not asked for a gradient?"""
-        given = {*self.subject.inputs} - {*self.subject.state}
-        asked = self.own or not self.subject.is_module or given & self.subject.leaves
-        return "numpy() on Tensor that requires grad" in str(error) and given and not asked
 
     def has(self, *codes):
         """Is there a finding with one of these codes, or of one of these severities?"""

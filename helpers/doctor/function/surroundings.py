@@ -1,15 +1,24 @@
-"""What surrounds a call of the function: random state, settings, what is printed and raised."""
+"""What surrounds a call of the function: what it raises, draws and prints, and how much work it is.
+
+What is measured of a gradient is bounded by counting, so that a report is always the same; the
+search for lines has a `Budget`.
+"""
 
 import contextlib
 import io
 import random
 import signal
 import sys
+import time
 import traceback
 import warnings
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import flop_registry
+
+from ..report import note
+from .private import Mode
 
 PYTHONS = random.seed.__self__
 HANDLERS = set()  # the code of the caller's signal handlers
@@ -114,3 +123,76 @@ def undisturbed():
     finally:
         for restore, state in states:
             restore(state)
+
+
+# --- work -----------------------------------------------------------------------------------------
+
+PER_ELEMENT = 7  # calls of forward, at least
+AN_OPERATION = 2000  # takes as long as so many elements of its output
+STOPPED_LOOKING = note(
+    "stopped-looking",
+    "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
+    "examination began; the verdict stands.",
+    look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
+)
+
+
+class Budget:
+    """What the search for lines may cost in one examination.
+
+    runs: of the function; seconds: since the examination began
+    """
+
+    def __init__(self, runs=2000, seconds=10.0):
+        self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
+        self.spent, self.stopped = 0, False
+        self.known = []  # what was found for one gradient, to be tried first for the next
+
+    def spend(self, runs=1):
+        self.spent += runs
+
+    @property
+    def is_spent(self):
+        """Must the search stop? Whoever is told so stops, and the report says it."""
+        self.stopped |= self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        return self.stopped
+
+    def findings(self):
+        """The note that the search has stopped, if it has."""
+        if self.stopped:
+            yield STOPPED_LOOKING(runs=self.spent, seconds=time.monotonic() - self.start)
+
+
+class Work(Mode):
+    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
+
+    def __init__(self):
+        super().__init__()
+        self.flops = self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula:
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        size = result.numel() if isinstance(result, torch.Tensor) else 0
+        self.elements += AN_OPERATION + size
+        return result
+
+
+def calls_a_second(subject):
+    """How often forward can be called in about a second, by what it computes."""
+    with Work() as work:
+        subject.forward(subject.values)
+    return int(3e8 / (work.elements + work.flops / 10))
+
+
+def calls_allowed(subject):
+    """So many calls of forward a diagnosis may take: three times those until then, or a second."""
+    return max(3 * subject.calls, subject.calls_a_second)
+
+
+def shared(calls, inputs):
+    """How many of so many inputs are examined element by element, and how many elements of each."""
+    inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
+    return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

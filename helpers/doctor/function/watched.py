@@ -3,12 +3,10 @@
 import contextlib
 import linecache
 import os
-import re
 import sys
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 
 from .private import Mode, methods, on_ctx
 from .surroundings import CallError
@@ -103,39 +101,8 @@ def saving(instead):
     return on_ctx("save_for_backward", way)
 
 
-# --- what backward does ---------------------------------------------------------------------------
-
-CHANGING = r"^(?!requires_grad)\w*[a-z]_$|^__(i\w+|setitem)__$"
-DRAWING = r"^(rand|bernoulli|normal_?$|uniform_|multinomial|poisson|exponential_)|dropout"
-
-
-class Effects(TorchFunctionMode):
-    """Notes where backward `changes` what was there before, and `draws`: {source: place}."""
-
-    def __init__(self):
-        super().__init__()
-        self.changes, self.draws = {}, {}
-        self.made = {}  # by the address of a storage, which stays while it lives
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name, frame = getattr(func, "__name__", ""), frame_of_a_step()
-        value = func(*args, **(kwargs or {}))
-        changed = args[0] if args and re.search(CHANGING, name) else None
-        if frame and re.search(DRAWING, name):
-            self.draws[source(frame)] = place_of(frame)
-        if frame and is_float(changed) and address(changed) not in self.made:
-            self.changes[source(frame)] = place_of(frame)
-        elif is_float(value) and address(value) not in [address(a) for a in args if is_float(a)]:
-            self.made[address(value)] = value
-        return value
-
-
 def is_float(value):
     return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def address(tensor):
-    return tensor.untyped_storage().data_ptr()
 
 
 @contextlib.contextmanager

@@ -229,7 +229,7 @@ class Measurement:
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
-        others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
+        others = with_other_arguments(self.subject)
         for subject in others:
             with contextlib.suppress(CallError, RuntimeError):
                 yield self.at(subject, self.point.values, elements)

@@ -19,8 +19,8 @@ import warnings
 
 import torch
 
+from ..circumstances import TRIALS
 from ..circumstances.examination import Examination
-from ..circumstances.trials import TRIALS
 from ..function.private import BOUND, LOCK, BlindError, methods
 from ..function.surroundings import of_a_signal, undisturbed
 from ..report import Report, error
@@ -117,9 +117,8 @@ def is_the_copys(report):
 
 @contextlib.contextmanager
 def unchanged(call):
-    """Afterwards the tensors that arguments hold are what they were, and the class, too."""
+    """Afterwards the tensors that arguments hold are what they were."""
     held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
-    attributes = dict(vars(call.cls))
     for tensor, _, grad in held:
         if grad is not None:
             tensor.grad = None
@@ -132,11 +131,6 @@ def unchanged(call):
                     tensor.copy_(value)
             if tensor.is_leaf:
                 tensor.grad = grad
-        for name, value in vars(call.cls).copy().items():
-            if name not in attributes:
-                delattr(call.cls, name)
-            elif value is not attributes[name]:
-                setattr(call.cls, name, attributes[name])
 
 
 # --- within so many seconds -----------------------------------------------------------------------

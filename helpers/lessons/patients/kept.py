@@ -88,4 +88,4 @@ class Spaced(Function):
         return grad_output @ Spaced.matrix(grad_output.shape[-1], ctx.spacing).t(), None
 
 
-broken("cache-key", "a key that leaves the spacing out", lambda: (*matrix(), 0.5))(Spaced)
+broken("stale", "a key that leaves the spacing out", lambda: (*matrix(), 0.5))(Spaced)

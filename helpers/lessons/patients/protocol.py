@@ -47,19 +47,6 @@ class NotMarkedDirty(Function):
         return 3 * grad_output
 
 
-@broken("input-freed", "the caller's memory is given back", vector)
-class FreesItsInput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = 3 * x
-        x.untyped_storage().resize_(0)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 3 * grad_output
-
-
 @broken("input-modified", "an index is changed for the caller, too",
         lambda: (*vector(), torch.tensor([1, 3])))  # fmt: skip
 class ChangesTheIndex(Function):
