@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import doctor
+from helpers.doctor import plugin
 
 HOUSE = Path(doctor.__file__).parent
 FILES = sorted(HOUSE.rglob("*.py"))
@@ -109,6 +110,11 @@ def test_a_copy_works_under_another_name(without, tmp_path):
     assert done.returncode == 1 and "multiplied by 0.4" in done.stdout, done.stderr
     assert ("right if: " in done.stdout) == (not without)
     assert ("look at: " in done.stdout) == bool(without)
+
+
+def test_the_readme_names_all_options_of_the_plugin():
+    text = (HOUSE / "README.md").read_text(encoding="utf-8")
+    assert [name for name in plugin.OPTIONS if f"--{name}" not in text] == []
 
 
 def test_the_copied_text_does_not_speak_of_helpers():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import Function
-from torch.autograd.function import FunctionMeta
+from torch.autograd.function import FunctionMeta, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import WrongGradientError, examine, rounds
@@ -217,6 +217,35 @@ def test_an_input_is_accused_once():
 
     visit = visits(program)["WrongInTwoWays"]
     assert visit.patterns == 2 and [f.severity for f in visit.findings].count("error") == 1
+
+
+class ScalesWhatItSaved(Function):
+    """Right, once, as losses are that compute their gradient in forward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(2 * x)
+        return x.square().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        return ctx.saved_tensors[0].mul_(grad_output)
+
+
+class ScalesBoth(ScalesWhatItSaved):
+    @staticmethod
+    def backward(ctx, grad_output):
+        grad = ScalesWhatItSaved.backward(ctx, grad_output)
+        grad_output.zero_()
+        return grad
+
+
+def test_a_change_of_what_was_saved_makes_no_other_gradient_of_a_right_one():
+    found = visits(lambda: (ScalesWhatItSaved.apply(leaf(3)), ScalesBoth.apply(leaf(3))))
+    serious = {n: [f.code for f in v.findings if f.severity != "note"] for n, v in found.items()}
+    assert serious["ScalesWhatItSaved"] == ["saved-modified"] and found["ScalesWhatItSaved"].ok
+    assert serious["ScalesBoth"] == ["grad-output-modified", "saved-modified"]
 
 
 class Recompute(Function):

@@ -227,7 +227,7 @@ STALE = error(
     "stale",
     "Forward does not notice that {what}: it gives something else after an earlier call than "
     "without one.",
-    look="caches whose key leaves that out, or is id() or data_ptr(), and what is made once and kept",
+    look="caches whose key leaves it out, or is id() or data_ptr(), and what is made once and kept",
 )
 WRONG_ELSEWHERE = error(
     "arguments-ignored",

@@ -70,8 +70,10 @@ def what_backward_does(exam):
     """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
     if exam.first.grad_output_changed:
         yield GRAD_OUTPUT_MODIFIED()
-    if exam.first.saved_changed:
-        yield SAVED_MODIFIED(which=", by backward itself")
+    if changed := exam.first.saved_changed:
+        callers = [memory(t) for t in (*exam.run.passed, *exam.run.outputs)]
+        own = not any(memory(t) in callers for t in changed)  # so that only a second call fails
+        yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not differentiable(t):
@@ -80,6 +82,11 @@ def what_backward_does(exam):
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
+
+
+def memory(tensor):
+    """Where its memory begins."""
+    return tensor.untyped_storage().data_ptr()
 
 
 # --- nan and inf ----------------------------------------------------------------------------------

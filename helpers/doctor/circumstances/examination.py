@@ -43,7 +43,7 @@ class FirstBackward:
     grads: list
     returned: dict  # what backward returned for each argument, before the engine corrected it
     grad_output_changed: bool
-    saved_changed: bool
+    saved_changed: list  # what was saved, and changed
 
 
 def tolerance(eps):
@@ -65,8 +65,7 @@ class Examination:
         self.of_a_program = False  # are there calls that the program would not make?
         self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
-        if as_given:
-            self.subject.lower = None
+        self.subject.lower = None if as_given else self.subject.lower
 
     def report(self, trials):
         """The report of these trials; as given, where in float64 something else is computed."""
@@ -108,7 +107,8 @@ class Examination:
                 self.dice.generator.set_state(state)
                 self.given_up = False
                 left = any(f.severity == "error" for f in trial(self)) or self.given_up
-                return not left and self.are_first(self.gradients())
+                pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
+                return not left and all(self.same(*pair) for pair in pairs)
 
             words = self.line.after_which(self.subject, name, passes, self.budget)
             for finding in wrong if words else ():
@@ -175,9 +175,7 @@ class Examination:
         dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
-    @property
-    def tolerance(self):
-        return tolerance(self.subject.eps)
+    tolerance = property(lambda self: tolerance(self.subject.eps))
 
     @functools.cached_property
     def run(self):
@@ -204,12 +202,11 @@ class Examination:
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        pairs = list(zip(self.run.saved, versions, strict=True))
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
-            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
-        return FirstBackward(
-            grads, returned, changed, versions != [t._version for t in self.run.saved]
-        )
+            grads = self.gradients()
+        return FirstBackward(grads, returned, changed, [t for t, v in pairs if t._version != v])
 
     @contextlib.contextmanager
     def watched(self):
@@ -268,10 +265,6 @@ class Examination:
     def all_same(self, some, others):
         """The same of two lists, such as of outputs; they may differ in length."""
         return len(some) == len(others) and all(map(self.same, some, others))
-
-    def are_first(self, grads):
-        """Are these the gradients of the first backward?"""
-        return all(map(self.same, grads, self.first.grads, self.floors))
 
     def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
         """Are the gradients that gradients() returns those of the first backward, or as expected?
