@@ -62,7 +62,7 @@ def run(argv, **options):
     """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
 
     options: those of `rounds`. The status is 1 if a Function is wrong, 2 if the program raised, 130
-    if somebody pressed Ctrl-C while Functions were examined, otherwise the program's own.
+    after Ctrl-C while Functions were examined, otherwise the program's own.
     """
     kept, status = (sys.argv, sys.path), 0
     sys.argv, sys.path = argv, [os.path.dirname(os.path.abspath(argv[0])), *sys.path]

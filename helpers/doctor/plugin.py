@@ -32,7 +32,7 @@ from .report import as_json
 
 KEY, TEST = "doctor", "PYTEST_CURRENT_TEST"
 STOPPED = "the tests were interrupted"
-OPTIONS = {  # in pyproject.toml, with _ in the place of -: (default, what it takes, help)
+OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, help)
     "doctor": (False, None, "examine every torch.autograd.Function that the tests apply"),
     "doctor-seconds": (str(SECONDS), "N", "how long all examinations may take together"),
     "doctor-fail": ("first", "first|all|never", "what fails the run: a wrong first-order gradient "
@@ -45,7 +45,7 @@ OPTIONS = {  # in pyproject.toml, with _ in the place of -: (default, what it ta
     "doctor-baseline-update": (False, None, "write what is found now to --doctor-baseline"),
     "doctor-json": ("", "FILE", "write what is found to this file, too"),
 }  # fmt: skip
-# No wrong first-order gradient: or not one that nobody has meant, where forward does not change.
+# Not a wrong first-order gradient, or one that may be meant, where forward is flat.
 LATER = (
     "double-backward", "jvp", "vmap", "out-dims", "reference-cycle", "straight-through",
     "forward-not-deterministic", "backward-not-deterministic",

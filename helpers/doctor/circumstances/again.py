@@ -11,8 +11,8 @@ import re
 import torch
 
 from ..function.subject import graph, name_of, of_fewer, with_other_arguments
-from ..function.surroundings import CallError, Work, phase, reseed
-from ..function.tensors import Dice, has_gradient, tensors
+from ..function.surroundings import CallError, Work
+from ..function.tensors import Dice
 from ..measure.measurement import Measurement, Point
 from ..measure.screen import is_large, screen
 from ..name.exceptions import told
@@ -220,15 +220,9 @@ def one_input(exam):
         yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
 
 
-# --- where what is given has changed --------------------------------------------------------------
+# --- other arguments ------------------------------------------------------------------------------
 
 OTHERS = 6  # arguments, at most
-STALE = error(
-    "stale",
-    "Forward does not notice that {what}: it gives something else after an earlier call than "
-    "without one.",
-    look="caches whose key leaves it out, or is id() or data_ptr(), and what is made once and kept",
-)
 WRONG_ELSEWHERE = error(
     "arguments-ignored",
     "The gradient of {x} is right for the given arguments, but wrong where {what}.",
@@ -236,70 +230,29 @@ WRONG_ELSEWHERE = error(
 )
 
 
-@trial(unless=("error", "coarse-inside", *STATE))
-def changes_are_noticed(exam):
-    """Does forward compute anew where an input, or a parameter, has changed in place?"""
-    subject = exam.subject
-
-    def outputs(given, contents):
-        for t, content in zip(given, contents, strict=True):
-            t.copy_(content)
-        reseed(0)
-        with phase("forward"):
-            return [t for _, t in tensors(subject.call(given)) if has_gradient(t)]
-
-    def unnoticed(which):
-        """Is the output another one without the call before the change?"""
-        given, contents = [t.clone() for t in subject.tensors], list(subject.tensors)
-        outputs(given, contents)
-        for k in which:
-            contents[k] = Dice().nearby(contents[k])
-        after = outputs(given, contents)
-        with exam.outside.as_before():
-            return not exam.all_same(after, outputs([t.clone() for t in given], contents))
-
-    with contextlib.suppress(CallError):
-        # All together first, for there may be many; not what asks for a graph.
-        every = subject.examined
-        for k in every if not subject.records and unnoticed(every) else ():
-            if unnoticed([k]):
-                what = f"`{subject.names[k]}` was changed in place, as an optimiser does"
-                merged = subject.is_module and not subject.scope.module.training
-                finding = STALE(subject.names[k], what=what, severity="warning" if merged else None)
-                finding.remedy = left_outside(exam) or finding.remedy
-                yield finding
-
-
 @trial(unless=("error", *STATE, "too-coarse", "input-not-finite"))
 def with_other_numbers(exam):
     """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    if exam.of_a_program or is_large(subject.values) or subject.is_slow:
+    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    if skipped or is_large(subject.values):
         return
     for other in itertools.islice(with_other_arguments(subject), OTHERS):
         with contextlib.suppress(CallError, RuntimeError):
-            found = list(of_another(exam, other))
-            yield from found
-            if found:
+            if case := wrong_case(exam, other):
+                x = subject.inputs[case.i]
+                yield WRONG_ELSEWHERE(x, seen=case.evidence, what=other.what)
                 return
 
 
-def of_another(exam, other):
-    """The finding for other arguments, if one is due."""
-    values = exam.subject.values
-    after = other.forward(values)
-    with exam.outside.as_before():
-        anew = other.forward(values)
-    if not exam.all_same(after, anew):
-        yield STALE(what=other.what)
-        return
-    point = Point(other, values, Dice())
-    verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), exam.subject.eps,
+def wrong_case(exam, subject):
+    """The `Measurement` of the first gradient that is wrong with other arguments, or None."""
+    point = Point(subject, subject.values, Dice())
+    verdicts, *_ = screen(subject.forward, point.vjp, subject.values, Dice(), exam.subject.eps,
                           exam.tolerance, point.y0, 1)  # fmt: skip
-    graded = [output.requires_grad for output in other.run(values).outputs]
-    for (i, o), verdict in verdicts.items() if exam.faithful else ():
+    graded = [output.requires_grad for output in subject.run(subject.values).outputs]
+    for (i, o), verdict in verdicts.items():
         if verdict == "wrong" and graded[o]:
             case = Measurement(point, i, o, exam.tolerance)
             if case.wrong.any():
-                yield WRONG_ELSEWHERE(exam.subject.inputs[i], seen=case.evidence, what=other.what)
-                return
+                return case

@@ -6,7 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..function.surroundings import CallError, OwnGenerators, draws
-from ..function.tensors import differentiable, largest, position
+from ..function.tensors import differentiable, largest, position, worst
 from ..function.watched import Grain, dtype_of, frame_of_a_step, place_of, source, watching
 from ..measure.by_autograd import is_number
 from ..measure.measurement import Point
@@ -230,15 +230,12 @@ def with_these(exam, vs):
     for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
-        off = (a.to(b.dtype) - b).abs().reshape(-1).nan_to_num(nan=torch.inf)
+        off = (a.to(b.dtype) - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
-            k = int((off >= 0.99 * off.max()).nonzero()[0])
-            given, expected = a.reshape(-1)[k].item(), b.reshape(-1)[k].item()
-            seen = {"at": position(k, b.shape), "given": given, "expected": expected}
             made = where = ""
             if not (a.isfinite().all() and fine):
                 made = f": {'backward' if fine else 'forward'} makes nan or inf"
                 with as_it_was_given(exam):
                     where = where_not_finite(exam, vs)
-            yield LOW_PRECISION(x, seen=seen, dtype=brief(dtype), made=made, where=where)
+            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made, where=where)

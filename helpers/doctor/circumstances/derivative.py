@@ -23,7 +23,7 @@ from .again import has_own_nodes
 from .apart import apart
 from .examination import Trials
 from .forward import NOT_EXAMINED
-from .kept import FIRST_CALL_KEPT, idle, of_other_calls, right_with_copies
+from .kept import FIRST_CALL_KEPT, of_other_calls, right_with_copies
 
 trial = Trials()
 
@@ -326,6 +326,4 @@ def finding_of(exam, i, o, found, within):
         finding.remedy = words["within"]
     elif finding.remedy and not has_own_nodes(exam):
         finding.remedy = CUT_OFF
-    elif finding.remedy and not finding.change:
-        finding.remedy += idle(exam)
     return finding

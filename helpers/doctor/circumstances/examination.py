@@ -253,7 +253,7 @@ class Examination:
         return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
 
     def same(self, a, b, floor=0.0):
-        """Are two tensors the same but for rounding? None is zero."""
+        """Are two tensors the same apart from rounding? None is zero."""
         if a is None or b is None:
             return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
         a, b = as_vector(a), as_vector(b)

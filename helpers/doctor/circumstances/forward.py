@@ -96,8 +96,7 @@ def forward_twice(exam):
 
 
 COARSE_INSIDE = note(
-    "coarse-inside",
-    "Forward computes in {dtype} inside, so that only errors of some percent show.",
+    "coarse-inside", "Forward computes in {dtype} inside, so that only errors of some percent show."
 )
 TOO_COARSE = note(
     "too-coarse",
@@ -194,8 +193,7 @@ OF_AN_INPUT = {"what": "an input", "also": "", "or_else": ""}
 OF_A_TENSOR = {
     "what": "a tensor",
     "also": ", and a second derivative, if there is one, takes it for a constant",
-    "or_else": " for the one; to compute it anew in backward, or to return it from forward, for "
-    "both",
+    "or_else": " for the one; to recompute it in backward, or to return it from forward, for both",
 }
 
 

@@ -1,6 +1,5 @@
 """What a function keeps elsewhere than on ctx: where that may stand, what it was, and put back."""
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -12,7 +11,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
-from ..function.source import closure, nodes_of
+from ..function.source import closure
 from ..function.subject import nodes_in_python
 from ..function.surroundings import forgiving
 from ..function.watched import place_of, saving
@@ -165,20 +164,6 @@ def is_same(one, other):
 def nodes(exam):
     """The nodes of Functions written in Python, between outputs and inputs."""
     return nodes_in_python(exam.run.outputs)
-
-
-def idle(exam):
-    """In words, what a backward has at hand and never uses."""
-    found = []
-    for cls, held in {node._forward_cls: vars(node) for node in nodes(exam)}.items():
-        names = [n for n in nodes_of(cls.backward) if isinstance(n, (ast.Name, ast.Attribute))]
-        used = {ast.unparse(n) for n in names if not isinstance(n.ctx, ast.Store)}
-        here = {ast.unparse(n) for n in names if isinstance(n, ast.Name)}
-        kept = {f"ctx.{name}" for name, t in held.items() if isinstance(t, torch.Tensor)}
-        found += [name for name in sorted(here | kept) if name not in used and name[0] != "_"]
-    names = [f"`{name}`" for name in found]
-    which = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else "".join(names)
-    return f"; and why backward never uses {which}" if names else ""
 
 
 FIRST_CALL_KEPT = error(

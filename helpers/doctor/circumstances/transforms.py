@@ -15,7 +15,7 @@ from ..function.calls import Call, heard_by
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.subject import graph, name_of
 from ..function.surroundings import CallError, draws, forgiving, phase, reseed
-from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors
+from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors, worst
 from ..function.watched import Grain
 from ..measure.screen import screen
 from ..measure.slopes import slopes_along
@@ -136,7 +136,7 @@ def second_derivative(exam):
 def reason(exam, is_right):
     """Words for why a second derivative is wrong: a cut, another Function, or what is kept.
 
-    is_right(): is it right now? An error is only what somebody has written a backward for.
+    is_right(): is it right now? It is an error only where a user has written the backward.
     """
     own, calls = {node._forward_cls for node in nodes(exam)}, []
     words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
@@ -195,9 +195,6 @@ JVP_FAILS = error(
     look="one tangent for each output, of its shape; None arrives for what does not move under "
     "set_materialize_grads(False); save_for_forward",
 )
-JVP_MISSING = note(
-    "jvp-missing", "`{name}` declares a jvp, but `{other}` does not, so forward mode raises."
-)
 
 
 @trial(unless=UNJUDGED)
@@ -209,21 +206,17 @@ def forward_mode(exam):
 
 def tangents(exam):
     """Each input moves alone, then all of them together; until a tangent is wrong."""
-    subject, names = exam.subject, list(declaring(exam, "jvp"))
+    subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
           if subject.inputs[i] not in lies}  # fmt: skip
-    name = " and ".join(names)
     for some in [*({i: u} for i, u in us.items()), us][: len(us) + (len(us) > 1)]:
         x = subject.inputs[min(some)]
         try:
             found = moved(exam, some)
         except CallError as raised:
-            if "must implement the jvp" in str(raised.error):
-                others = [n for n in declaring(exam, "backward") if n not in names]
-                yield JVP_MISSING(x, name=name, other=" and ".join(others) or "another Function")
-            else:
+            if "must implement the jvp" not in str(raised.error):  # as another Function must
                 yield told(subject, raised, JVP_FAILS, x, name=name)
             return
         what = f"`{x}` moves" if len(some) == 1 else "all inputs move"
@@ -347,7 +340,7 @@ def compared(exam, pairs, batched, dim, loop):
 
     def wrong(what, a, b):
         if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
-            return VMAP_WRONG, {"seen": differ(a, b), "what": what}, None
+            return VMAP_WRONG, {"seen": worst(a, b), "what": what}, None
 
     try:
         with phase("vmap"):
@@ -372,18 +365,8 @@ def compared(exam, pairs, batched, dim, loop):
             return found
 
 
-def differ(given, expected):
-    """As evidence: the shapes, or the worst element."""
-    if given.shape != expected.shape:
-        return {"shape": list(given.shape), "expected": list(expected.shape)}
-    off = (given - expected).abs().nan_to_num(torch.inf).reshape(-1)
-    k = int((off >= 0.99 * off.max()).nonzero()[0])
-    numbers = [t.reshape(-1)[k].item() for t in (given, expected)]
-    return {"at": position(k, given.shape), "given": numbers[0], "expected": numbers[1]}
-
-
 def to_blame(exam, raised):
-    """Has the Function failed that declares the rule, and not what is around it, nor by will?"""
+    """Did the Function that declares the rule fail, not code around it, and not on purpose?"""
     if isinstance(raised.error, NotImplementedError):
         return False
     return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames_of(raised))

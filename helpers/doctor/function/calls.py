@@ -64,7 +64,7 @@ def parts(value):
 def held(value, replaced=True, depth=4):
     """The tensors in modules, closures, bound methods and objects, but in no list of tensors.
 
-    replaced: does the doctor put other tensors in the place of those in this value?
+    replaced: does the doctor replace the tensors in this value?
     """
     if isinstance(value, torch.Tensor):
         return [] if replaced else [value]

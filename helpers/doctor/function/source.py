@@ -202,7 +202,7 @@ def is_fine(node, fixed, called):
         case ast.With(items=items):
             return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
                        for item in items)  # fmt: skip
-        case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
+        case ast.Call(func=ast.Name(id=name)):  # a variable may hold anything
             return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
             return hasattr(FunctionCtx, name)

@@ -27,7 +27,7 @@ class Run:
     names: list
     outputs: list
     leaves: list  # one for each examined input
-    passed: list  # what the function received in the place of each tensor
+    passed: list  # what the function received instead of each tensor
     saved: list
     stale: bool  # was something saved changed before forward returned?
     marked: list
@@ -75,12 +75,12 @@ def nodes_in_python(outputs):
 
 
 def name_of(node):
-    """What PyTorch calls a node of the graph, whatever the user has put on it, as ctx.name."""
+    """The name of a node of the graph, even where the user has set ctx.name."""
     return type(node).name(node)
 
 
 def own_grads():
-    """For a while, no backward is handed what others are handed, too."""
+    """For a while, each backward receives its own copy of grad_output."""
 
     def way(method, cls, ctx, *grads):
         return method(ctx, *(None if grad is None else grad.clone() for grad in grads))
@@ -106,7 +106,7 @@ class Subject:
     """The examined function, callable with other values for the inputs that are differentiated.
 
     fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
-    arguments: {name: what was given}; split: so many of them are positional
+    arguments: {name: what was given}; split: how many of them are positional
     names, original, tensors: of all tensors in these, and of the module's state: as given, and in
               the dtype of the examination; examined: which of them are differentiated, by number
     inputs, values: the names and values of these
@@ -158,7 +158,7 @@ class Subject:
         self.lower = low[0] if low else None
 
     def argument_names(self, count):
-        """The names of so many positional arguments: `x`, `args[0]`, or `input 0`."""
+        """The names of the first `count` positional arguments: `x`, `args[0]`, or `input 0`."""
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
             parameters = list(inspect.signature(target).parameters.values())
@@ -221,7 +221,7 @@ class Subject:
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
     def call(self, tensors):
-        """What the function returns for these tensors, in the places of those that it was given."""
+        """What the function returns for these tensors instead of those that it was given."""
         self.calls += 1
         supply = iter(tensors)
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
@@ -295,7 +295,7 @@ class Subject:
         pairs = [(o, v) for o, v in pairs if o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
-        if run.freed:  # to read it would end Python
+        if run.freed:  # reading it would crash Python
             raise CallError("backward", RuntimeError("backward has freed what forward saved"))
         outputs, vs = zip(*pairs, strict=True)
         kept, held = [o.detach().clone() for o in outputs], [t for t in run.saved if has_memory(t)]
@@ -317,7 +317,7 @@ class Subject:
 
 
 def with_other_arguments(subject):
-    """The subject with another value of each number that it was given; `what` says of which.
+    """Yields the subject with another value of each number that it was given; `what` says which.
 
     Of whole numbers only where the code does nothing but compute.
     """
@@ -332,9 +332,9 @@ def with_other_arguments(subject):
 
 
 def of_fewer(subject, size=None):
-    """The subject with one element less in each dimension of this size, if it is one of many.
+    """Yields the subject with one element fewer in each dimension of this size, if it is above 1.
 
-    By default that of the rows, if all its inputs have as many.
+    By default the number of rows, if all its inputs have equally many.
     """
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
     rows = {len(t) for t in own if t.dim()}

@@ -128,7 +128,7 @@ def undisturbed():
 # --- work -----------------------------------------------------------------------------------------
 
 PER_ELEMENT = 7  # calls of forward, at least
-AN_OPERATION = 2000  # takes as long as so many elements of its output
+AN_OPERATION = 2000  # takes as long as this many elements of its output
 STOPPED_LOOKING = note(
     "stopped-looking",
     "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
@@ -153,7 +153,7 @@ class Budget:
 
     @property
     def is_spent(self):
-        """Must the search stop? Whoever is told so stops, and the report says it."""
+        """Must the search stop? The report then says that it did."""
         self.stopped |= self.spent >= self.runs or time.monotonic() - self.start > self.seconds
         return self.stopped
 
@@ -181,18 +181,18 @@ class Work(Mode):
 
 
 def calls_a_second(subject):
-    """How often forward can be called in about a second, by what it computes."""
+    """How often forward can be called in about a second, estimated from its operations."""
     with Work() as work:
         subject.forward(subject.values)
     return int(3e8 / (work.elements + work.flops / 10))
 
 
 def calls_allowed(subject):
-    """So many calls of forward a diagnosis may take: three times those until then, or a second."""
+    """How often a diagnosis may call forward: three times as often as until then, or a second."""
     return max(3 * subject.calls, subject.calls_a_second)
 
 
 def shared(calls, inputs):
-    """How many of so many inputs are examined element by element, and how many elements of each."""
+    """How many inputs, and how many elements of each, this many calls of forward can examine."""
     inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
     return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

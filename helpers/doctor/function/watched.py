@@ -70,7 +70,7 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def caller(*folders):
-    """The frame that called, but for those of these folders."""
+    """The frame that called, leaving out those of these folders."""
     frame = sys._getframe(2)
     while frame and frame.f_code.co_filename.startswith(folders):
         frame = frame.f_back

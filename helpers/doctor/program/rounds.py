@@ -126,7 +126,7 @@ class Heard:
         return sorted(waiting, key=lambda p: p.kept.size)
 
     def examine(self, seconds, faithful, show):
-        """Examine them, for so many seconds."""
+        """Examine them, for at most this many seconds."""
         ends = time.monotonic() + seconds
         while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
             work = functools.partial(reports, [p.kept for p in waiting], faithful)
@@ -322,7 +322,7 @@ class Rounds:
             if waiting and not why_not:
                 warm_up()
                 self.examine(waiting)
-        finally:  # also if somebody presses Ctrl-C
+        finally:  # also after Ctrl-C
             for p in itertools.chain(*(heard.waiting() for heard in waiting)):
                 p.outcome = why_not or INTERRUPTED
             visits = [

@@ -2,7 +2,6 @@
 
 import torch
 from torch.autograd import Function
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from helpers.ops.exp import Exp
 
@@ -279,19 +278,3 @@ class Accumulates(Square):
         (x,) = ctx.saved_tensors
         Accumulates.total = Accumulates.total + grad_output * 2 * x
         return Accumulates.total
-
-
-@broken("stale", "a cache whose key is the tensor, whatever its values", lambda: draw((3, 3)))
-class KeepsTheExponential(Function):
-    kept = WeakTensorKeyDictionary()
-
-    @staticmethod
-    def forward(ctx, x):
-        y = KeepsTheExponential.kept.setdefault(x, x.exp())
-        ctx.save_for_backward(y)
-        return y.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y
