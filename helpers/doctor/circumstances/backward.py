@@ -5,9 +5,18 @@ import contextlib
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..function.surroundings import CallError, OwnGenerators, draws
+from ..function.surroundings import (
+    CallError,
+    Grain,
+    OwnGenerators,
+    draws,
+    dtype_of,
+    frame_of_a_step,
+    place_of,
+    source,
+    watching,
+)  # fmt: skip
 from ..function.tensors import differentiable, largest, position, worst
-from ..function.watched import Grain, dtype_of, frame_of_a_step, place_of, source, watching
 from ..measure.by_autograd import is_number
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told

@@ -6,9 +6,8 @@ from collections import namedtuple
 
 import torch
 
-from ..function.surroundings import CallError, calls_allowed, draws, shared
+from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, is_float, shared
 from ..function.tensors import Dice, as_vector, is_symmetric
-from ..function.watched import dtype_of, is_float
 from ..measure.corner import CORNER, FEWER, in_a_corner
 from ..measure.kinks import KINK, kink
 from ..measure.measurement import Measurement, Point

@@ -7,9 +7,8 @@ import torch
 
 from ..function.private import BackwardCFunction
 from ..function.subject import name_of, nodes_in_python
-from ..function.surroundings import CallError
+from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
-from ..function.watched import Grain, dtype_of
 from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
 from .examination import Trials

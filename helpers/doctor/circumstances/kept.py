@@ -13,8 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..function.calls import LIBRARIES
 from ..function.source import closure
 from ..function.subject import nodes_in_python
-from ..function.surroundings import forgiving
-from ..function.watched import place_of, saving
+from ..function.surroundings import forgiving, place_of, saving
 from ..measure.measurement import Measurement, Point
 from ..report import error
 

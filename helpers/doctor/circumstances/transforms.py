@@ -14,9 +14,8 @@ from torch.autograd import Function, forward_ad
 from ..function.calls import Call, heard_by
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.subject import graph, name_of
-from ..function.surroundings import CallError, draws, forgiving, phase, reseed
+from ..function.surroundings import CallError, Grain, draws, forgiving, phase, reseed
 from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors, worst
-from ..function.watched import Grain
 from ..measure.screen import screen
 from ..measure.slopes import slopes_along
 from ..name.exceptions import told

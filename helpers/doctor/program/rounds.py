@@ -273,33 +273,23 @@ class Rounds:
         return self.heard.setdefault(kind(cls), Heard(visit))
 
     def note(self, heard, cls, args):
+        """Counts the call with others of its pattern; returns what takes it back if it raises."""
         key = (*[pattern(a) for a in args], autocasts())
-        known, visit = heard.patterns.get(key), heard.visit
-        if known is None:
-            if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-                visit.left[NO_GRADIENT] += 1
-                return
-            if len(heard.patterns) >= MOST:
-                visit.left[TOO_MANY] += 1
-                return
-            known = heard.patterns[key] = self.kept(cls, args)
-        known.calls += 1
+        if key not in heard.patterns:
+            heard.patterns[key] = self.first_of_its_pattern(heard, cls, args)
+        heard.patterns[key].calls += 1
         return functools.partial(self.take_back, heard, key)
 
-    def take_back(self, heard, key):
-        """The call raised, so that it says nothing of the gradient."""
-        with LOCK:
-            heard.visit.left[RAISED] += 1
-            heard.patterns[key].calls -= 1
-            if not heard.patterns[key].calls:
-                gone = heard.patterns.pop(key)
-                self.size -= gone.kept.size if gone.kept else 0
-
-    def kept(self, cls, args):
+    def first_of_its_pattern(self, heard, cls, args):
+        """The `Pattern` with a copy of this call, or with the reason why there is none."""
         found = [t for _, t in tensors(args)]
+        size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
+        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            return Pattern(outcome=NO_GRADIENT)
+        if sum(p.kept is not None for p in heard.patterns.values()) >= MOST:
+            return Pattern(outcome=TOO_MANY)
         if not all(map(has_numbers, found)):
             return Pattern(outcome=NO_NUMBERS)
-        size = sum(t.numel() * t.element_size() for t in found)
         if self.size + size > self.max_bytes:
             return Pattern(outcome=TOO_LARGE)
         try:
@@ -310,6 +300,15 @@ class Rounds:
             return Pattern(outcome=NO_COPY)
         self.size += size
         return Pattern(kept=call)
+
+    def take_back(self, heard, key):
+        """The call raised, so that it says nothing of the gradient."""
+        with LOCK:
+            heard.visit.left[RAISED] += 1
+            heard.patterns[key].calls -= 1
+            if not heard.patterns[key].calls:
+                gone = heard.patterns.pop(key)
+                self.size -= gone.kept.size if gone.kept else 0
 
     # --- afterwards -------------------------------------------------------------------------------
 
