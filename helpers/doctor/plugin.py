@@ -102,7 +102,7 @@ def checked(options):
 
 class Doctor:
     def __init__(self, config, options):
-        self.config, self.options, self.gathered, self.notes = config, options, {}, []
+        self.config, self.options, self.gathered = config, options, {}
         self.rounds = rounds(
             seconds=options.seconds, skip=options.skip, faithful=options.unfaithful
         )
