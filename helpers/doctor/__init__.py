@@ -12,9 +12,8 @@
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
-elements if there are many): by autograd through forward where differences along some directions
-confirm what that says, by differences alone where they do not. Causes are tried on it, the simplest
-first: negated? scaled? transposed? that of another input? Then the line to change is looked for:
+elements if there are many) by differences. Causes are tried on it, the simplest first: negated?
+scaled? transposed? that of another input? Then the line to change is looked for:
 the source of backward is edited, if it does nothing but compute, until its gradient is right; or
 that of forward, until autograd's gradient is the one given. Other trials repeat the same backward
 under other circumstances: with an expanded grad_output, a second time, for one of the inputs only,

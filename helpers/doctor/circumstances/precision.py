@@ -100,6 +100,7 @@ def with_these(exam, vs):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
         off = (a.to(b.dtype) - b).abs().reshape(-1).nan_to_num(nan=torch.inf)
+        off[b.reshape(-1).abs() > torch.finfo(dtype).max] = 0.0  # it has no such numbers
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > part * size + 30 * largest(c - b) + 10 * eps * whole:
             k = int((off >= 0.99 * off.max()).nonzero()[0])

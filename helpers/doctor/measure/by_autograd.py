@@ -1,31 +1,11 @@
-"""What autograd makes of forward, as if it stood in no Function, where differences confirm it.
-
-It is asked for all elements at once, where differences need four calls of forward for each.
-"""
+"""Functions as plain code: what autograd makes of forward, as if it stood in no Function."""
 
 import contextlib
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ..function.private import is_a_users, methods, takes_ctx
-from ..function.surroundings import forgiving
-from ..function.tensors import Dice, as_vector, mapped, shaped, tensors
-from .slopes import agrees
-
-DETACHING = torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__
-DIRECTIONS, ALONE = 2, 3  # in which differences are taken: of all elements, of one
-SURE = 1e-7  # of what is summed, by which the two may differ
-
-
-class Plain(TorchFunctionMode):
-    """All is recorded, what is detached, too, for differences know nothing of that."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        with torch.enable_grad():
-            if func in DETACHING and is_number(args[0]):
-                return args[0].view_as(args[0])
-            return func(*args, **(kwargs or {}))
+from ..function.tensors import mapped, tensors
 
 
 def is_number(value):
@@ -72,55 +52,3 @@ def as_plain_code():
     with methods("forward", forward), methods("setup_context", setup_context):
         with methods("backward", backward):
             yield
-
-
-def by_autograd(point, i, elements):
-    """What `Point.expected` says of each output, or None if that is unsure, or no less work."""
-    subject, found = point.subject, []
-    few = [point.values[i].numel() * len(y) <= 4096 for y in point.y0]
-    passes = sum(3 + len(y) * is_few for y, is_few in zip(point.y0, few, strict=True))
-    if passes + 4 * (DIRECTIONS + ALONE) > 4 * len(elements) or subject.eps > 1e-10:
-        return None
-    if subject.applied and not subject.only_computes:  # what it keeps elsewhere would have a graph
-        return None
-    with forgiving(), as_plain_code():
-        with Plain():
-            run = subject.run(point.values)
-        if not all(map(torch.equal, map(as_vector, run.outputs), point.y0)):
-            return None
-        rows = [graded(run, i, o, vs) for o, vs in enumerate(point.vs)]
-        for u in directions(point.values[i], elements):
-            for o, slope in enumerate(point.slopes(i, u)):
-                for v, row, off in zip(point.weights[o], rows[o], point.rounding[o], strict=True):
-                    products = as_vector(row) * as_vector(u)
-                    if not slope.trusted.all() or not agrees(v, slope, products, SURE, off):
-                        return None
-        for o, is_few in enumerate(few):
-            value = rows[o][:, elements]
-            error = (point.rounding[o][:, None] / point.scales[i][elements]).expand(value.shape)
-            one_hot = torch.eye(len(point.y0[o]) * is_few, device=value.device).to(point.y0[o])
-            jacobian = graded(run, i, o, [shaped(v, run.outputs[o]) for v in one_hot])
-            trusted = torch.ones_like(elements, dtype=torch.bool)
-            found.append((value, error, trusted, jacobian[:, elements] if is_few else None))
-        return found
-    return None
-
-
-def graded(run, i, o, vs):
-    """The gradients of the sum of v · output o for input i, a row for each v."""
-    x, y = run.leaves[i], run.outputs[o]
-    rows = x.new_zeros(len(vs), x.numel())
-    for row, v in zip(rows, vs, strict=True) if y.requires_grad else ():
-        (grad,) = torch.autograd.grad(y, x, v, retain_graph=True, allow_unused=True)
-        if grad is not None:
-            row.copy_(grad.reshape(-1))
-    return rows.detach()
-
-
-def directions(x, elements):
-    """Moves of all elements, and of some alone."""
-    dice = Dice(7)
-    yield from (dice.direction(x).reshape(-1) for _ in range(DIRECTIONS))
-    alone = dice.direction(x).reshape(-1)
-    for s in elements[:: max(1, len(elements) // ALONE)]:
-        yield torch.zeros_like(alone).index_copy(0, s[None], alone[s][None])

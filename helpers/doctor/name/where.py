@@ -1,7 +1,6 @@
 """Where a gradient is wrong, and what it is there, in words."""
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import torch
@@ -42,18 +41,6 @@ def of_elements(m):
     return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, smooth)
 
 
-def of_rows(ms):
-    """The elements of the output, wrong where all that is passed on is; None where only some is."""
-    given, expected, limit = ms.jacobians
-    there, off = expected.abs() > limit, (given - expected).abs() > limit
-    right, wrong = there.any(1) & ~off.any(1), off.any(1)
-    some = wrong & there.any(1)  # or all of them should be zero
-    mixed = (off != there)[some].any() or some.any() and (some != wrong).any()
-    if mixed or not (there[right].any(0) & off[wrong].any(0)).any():
-        return None
-    return Spots(torch.arange(len(off)), right, wrong, sizes_of(ms[0], ms[0].y))
-
-
 def sizes_of(m, like):
     """{in words: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
@@ -71,12 +58,12 @@ def sizes_of(m, like):
     return {what: t.detach().reshape(-1) for what, t in found.items()}
 
 
-def rule(shape, points, numbers=None, varied=()):
+def rule(shape, points, numbers=None):
     """(where in words, where to look): what tells wrong from right at all points; or None.
 
-    numbers: what may be a bound; varied: (such numbers, points) where one has another value.
+    numbers: {in words: value} of what may be a bound
     """
-    found, sure = by_value(points, numbers or {}, varied) or (None, False)
+    found, sure = by_value(points, numbers or {}) or (None, False)
     if sure or points[0].smooth and len(shape) < 2:
         return (found, BRANCH) if sure else None
     wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
@@ -89,7 +76,7 @@ def rule(shape, points, numbers=None, varied=()):
     return (place, PLACE) if place else None
 
 
-def by_value(points, numbers, varied):
+def by_value(points, numbers):
     """(a bound between where it is right and where it is wrong, in words; is it no chance?)"""
     sizes, smooth = points[0].sizes, any(p.smooth for p in points)
     for what in sizes:
@@ -108,7 +95,7 @@ def by_value(points, numbers, varied):
                 continue
             if sizes[what].dtype == torch.bool:
                 return f"where {what} is {sign > 0},", True
-            name = bound(what, sign, ((numbers, points), *varied)) if edge else "0"
+            name = bound(good, bad, sign, numbers) if edge else "0"
             if name or not smooth:
                 return f"where {what} is {word} {name or f'about {brief(edge)}'},", bool(name)
     return None
@@ -120,17 +107,10 @@ def halves(points, what):
     return [torch.cat(t).double() for t in zip(*pairs, strict=True)]
 
 
-def bound(what, sign, settings):
-    """In words, a number that is the bound in each setting, (numbers, points); empty if none is."""
-    fits, tried = [], len(settings) > 1
-    for numbers, points in settings:
-        right, wrong = (sign * t for t in halves(points, what))
-        if len(right) and len(wrong):
-            low, high = right.max(), wrong.min()
-            near = {a: n for a, n in numbers.items() if tried or high - low <= 0.25 * abs(n)}
-            fits.append({a: n for a, n in near.items() if low <= sign * n <= high})
-    names = [f"{a} = {brief(n)}" for a, n in fits[0].items() if all(a in fit for fit in fits)]
-    return " or ".join(names)
+def bound(low, high, sign, numbers):
+    """In words, which of these numbers lies between the two, if these are close; or nothing."""
+    near = {a: n for a, n in numbers.items() if high - low <= 0.25 * abs(n)}
+    return " or ".join(f"{a} = {brief(n)}" for a, n in near.items() if low <= sign * n <= high)
 
 
 DIAGONALS = {
@@ -154,10 +134,6 @@ def by_place(shape, right, wrong):
         for how, fits in DIAGONALS.items() if n == m > 2 else ():
             if fits(bad[:, e] - bad[:, d]).all() and not fits(good[:, e] - good[:, d]).any():
                 return f"{how} the diagonal" + f" of dimensions {d} and {e}" * (len(shape) > 2)
-    inside = torch.stack([torch.isin(t, bad[:, d]) for d, t in enumerate(good.T)]).all(0)
-    if not inside.any() and len(bad) == math.prod(map(len, sets)):  # a box
-        parts = [(d, s) for d, s in enumerate(sets) if len(s) < shape[d]]
-        return "at " + " and ".join(f"{indices(s, shape[d])} of dimension {d}" for d, s in parts)
     return None
 
 
@@ -193,13 +169,11 @@ def value_of(factor, numbers):
 
 def how(m):
     """In words, what the gradient is where it is wrong."""
-    passed = None if m.passed is None else m.passed[:, m.elements][:, m.wrong]
-    rows = (t[:, m.wrong] for t in (m.sampled, m.expected, m.limit))
-    return relation(*rows, m.subject.numbers, passed)
+    return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)), m.subject.numbers)
 
 
-def relation(given, expected, limit, numbers, passed=None):
-    """In words, what all these wrong numbers are. passed: grad_output, where that makes sense."""
+def relation(given, expected, limit, numbers):
+    """In words, what all these wrong numbers are."""
     ratio = given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():
@@ -209,8 +183,4 @@ def relation(given, expected, limit, numbers, passed=None):
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
         factor = "negated" if abs(first + 1) < 1e-4 else f"multiplied by {brief(first.item())}"
         return f"is {factor}{value_of(first.item(), numbers)}"
-    if passed is not None and passed.all():
-        times = (given - expected) / passed
-        if ((times - times[0, 0]).abs() <= 1e-4 * times[0, 0].abs()).all():
-            return f"is off by {brief(times[0, 0].item())} times grad_output"
     return "is wrong"
