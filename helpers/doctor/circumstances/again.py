@@ -20,7 +20,7 @@ from ..function.tensors import Dice, has_gradient, tensors
 from ..function.watched import Effects, watching
 from ..measure.measurement import Measurement, Point
 from ..measure.measurements import Measurements
-from ..measure.screen import is_large, screen
+from ..measure.slopes import is_large, screen
 from ..name.exceptions import told
 from ..report import error, warning
 from .examination import Trials

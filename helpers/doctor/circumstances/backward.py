@@ -6,9 +6,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..function.surroundings import CallError
-from ..function.tensors import differentiable, largest, position
+from ..function.tensors import differentiable, is_number, largest, position
 from ..function.watched import frame_of_a_step, place_of, source, watching
-from ..measure.by_autograd import is_number
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED
 from ..report import CUT_OFF, brief, error, note, warning

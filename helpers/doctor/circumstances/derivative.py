@@ -12,8 +12,7 @@ from ..function.tensors import Dice, as_vector, is_symmetric
 from ..function.watched import dtype_of, is_float
 from ..measure.measurement import Measurement, Point
 from ..measure.measurements import Measurements, in_a_corner
-from ..measure.screen import is_large, screen
-from ..measure.slopes import KINK, agrees, kink
+from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored

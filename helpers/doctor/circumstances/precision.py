@@ -5,9 +5,8 @@ import contextlib
 import torch
 
 from ..function.surroundings import CallError, OwnGenerators, draws
-from ..function.tensors import largest, position
+from ..function.tensors import is_number, largest, position
 from ..function.watched import Grain, dtype_of
-from ..measure.by_autograd import is_number
 from ..name.exceptions import told
 from ..report import brief, error, warning
 from .backward import where_not_finite

@@ -11,7 +11,7 @@ from ..function.subject import graph
 from ..function.surroundings import CallError, forgiving, phase
 from ..function.tensors import as_vector, shaped
 from ..function.watched import Grain
-from ..measure.screen import screen
+from ..measure.slopes import screen
 from ..name.exceptions import told
 from ..report import CUT_OFF, error, note, warning
 from .examination import Trials, tolerance
