@@ -303,9 +303,9 @@ PRODUCT = """
 """
 PRODUCT_SLIPS = [
     ("g * w + 2", "g * w.conj() + 2", "gradient-wrong", "w"),
-    ("g.conj() * z", "g * z", "gradient-wrong", "g.conj()"),
+    ("g.conj() * z", "g * z", "right-only-for-ones", "g.conj()"),
     ("g.conj() * z", "g * z.conj()", "conjugate", None),
-    ("2 * g.real * z", "2 * g * z", "gradient-wrong", "real"),
+    ("2 * g.real * z", "2 * g * z", "right-only-for-ones", "real"),
     ("2 * g.real * z", "g.real * z", "gradient-wrong", ""),
     ("g * w + 2 * g.real * z", "(g * w + 2 * g.real * z).real + 0 * z", "gradient-wrong", None),
 ]

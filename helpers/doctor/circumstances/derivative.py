@@ -240,7 +240,8 @@ def diagnosis(exam, ms):
         return FIRST_CALL_KEPT, m.input, m.evidence, words
     text, words = named(ms)
     seen, sharp, corner = {}, text.code in SHARP, None
-    if not sharp and sum(t.numel() for t in (*m.point.values, *m.point.outputs)) > SMALL:
+    size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
+    if not sharp and (m.sparse or size > SMALL):
         corner = in_a_corner(ms)
     if corner and m.sparse and text.code in COARSE:
         there, its_words = named(corner)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import functools
-import itertools
 import math
 
 import torch
@@ -227,9 +226,12 @@ class Measurement:
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
         shapes = self.shape, *(t.shape for t in self.point.values)
-        sizes = dict.fromkeys(n for shape in shapes for n in sorted(shape) if n > 2)
+        # What is pointed at stays, for of a permutation the rest would be none.
+        last = max((int(t.max()) for t in self.subject.tensors if is_index(t)), default=0)
+        every = dict.fromkeys(n for shape in shapes for n in sorted(shape))
+        sizes = [n for n in every if n > max(2, last + 1)]
         most = 0 if self.sparse else 1 if self.subject.is_slow else SIZES
-        for size in itertools.islice(sizes, most):
+        for size in sizes[:most]:
             if subject := of_sizes(self.subject, {size: size - 1}):
                 with contextlib.suppress(CallError, RuntimeError):
                     yield self.at(subject, subject.values, FEW)
@@ -288,6 +290,11 @@ class Measurement:
         return torch.stack([self.vjp(v) for v in vs])
 
 
+def is_index(t):
+    """Is it a tensor of whole numbers, which may point at something?"""
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()
+
+
 def of_sizes(subject, few):
     """The subject with the first elements of each tensor, if forward takes them; or None.
 
@@ -298,8 +305,7 @@ def of_sizes(subject, few):
     with forgiving():
         for k, t in enumerate(own):
             own[k] = t[tuple(slice(few.get(n, few.get((d, n)))) for d, n in enumerate(t.shape))]
-            whole = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
-            ends = [n for n in sizes if whole and (t < n).all()]
+            ends = [n for n in sizes if is_index(t) and (t < n).all()]
             if ends:  # perhaps indices into something that is smaller now
                 own[k] = own[k] % few[min(ends)]
         other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]

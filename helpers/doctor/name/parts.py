@@ -108,7 +108,8 @@ def partly_right(ms):
     m = ms[0]
     if m.wrong.any() and is_right_somewhere(m):
         points = [of_elements(m) for (m,) in ms.each()]
-        if found := rule(m.shape, points, m.subject.numbers):
+        varied = ((v.subject.numbers, [of_elements(v)]) for v in m.varied())
+        if found := rule(m.shape, points, m.subject.numbers, varied):
             where, look = found
             return partly(how(m), f"is right in part: {where} it {how(m)}", look)
     return None

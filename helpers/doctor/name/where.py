@@ -58,12 +58,12 @@ def sizes_of(m, like):
     return {what: t.detach().reshape(-1) for what, t in found.items()}
 
 
-def rule(shape, points, numbers=None):
+def rule(shape, points, numbers=None, varied=()):
     """(where in words, where to look): what tells wrong from right at all points; or None.
 
-    numbers: {in words: value} of what may be a bound
+    numbers: what may be a bound; varied: (such numbers, points) where one has another value
     """
-    found, sure = by_value(points, numbers or {}) or (None, False)
+    found, sure = by_value(points, numbers or {}, varied) or (None, False)
     if sure or points[0].smooth and len(shape) < 2:
         return (found, BRANCH) if sure else None
     wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
@@ -76,7 +76,7 @@ def rule(shape, points, numbers=None):
     return (place, PLACE) if place else None
 
 
-def by_value(points, numbers):
+def by_value(points, numbers, varied):
     """(a bound between where it is right and where it is wrong, in words; is it no chance?)"""
     sizes, smooth = points[0].sizes, any(p.smooth for p in points)
     for what in sizes:
@@ -95,7 +95,7 @@ def by_value(points, numbers):
                 continue
             if sizes[what].dtype == torch.bool:
                 return f"where {what} is {sign > 0},", True
-            name = bound(good, bad, sign, numbers) if edge else "0"
+            name = bound(what, sign, ((numbers, points), *varied)) if edge else "0"
             if name or not smooth:
                 return f"where {what} is {word} {name or f'about {brief(edge)}'},", bool(name)
     return None
@@ -107,10 +107,17 @@ def halves(points, what):
     return [torch.cat(t).double() for t in zip(*pairs, strict=True)]
 
 
-def bound(low, high, sign, numbers):
-    """In words, which of these numbers lies between the two, if these are close; or nothing."""
-    near = {a: n for a, n in numbers.items() if high - low <= 0.25 * abs(n)}
-    return " or ".join(f"{a} = {brief(n)}" for a, n in near.items() if low <= sign * n <= high)
+def bound(what, sign, settings):
+    """In words, a number that is the bound in each setting, (numbers, points); empty if none is."""
+    fits, tried = [], len(settings) > 1
+    for numbers, points in settings:
+        right, wrong = (sign * t for t in halves(points, what))
+        if len(right) and len(wrong):
+            low, high = right.max(), wrong.min()
+            near = {a: n for a, n in numbers.items() if tried or high - low <= 0.25 * abs(n)}
+            fits.append({a: n for a, n in near.items() if low <= sign * n <= high})
+    names = [f"{a} = {brief(n)}" for a, n in fits[0].items() if all(a in fit for fit in fits)]
+    return " or ".join(names)
 
 
 DIAGONALS = {
