@@ -12,12 +12,11 @@
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
-elements if there are many), by autograd through forward if differences confirm that, otherwise by
-differences. Causes are tried on it, the simplest first: negated? scaled? transposed? that of
-another input? Then the source is edited: backward until its gradient is right, or forward until
-autograd's gradient is the one given. Other trials repeat the same backward under other
-circumstances: with an expanded grad_output, a second time, for one of the inputs only, and so on.
-A jvp is compared with differences, too, and a rule for vmap with a loop over the batch.
+elements if there are many) by differences. Causes are tried on it, the simplest first: negated?
+scaled? transposed? that of another input? Then the source is edited: backward until its gradient is
+right, or forward until autograd's gradient is the one given. Other trials repeat the same backward
+under other circumstances: with an expanded grad_output, a second time, for one of the inputs only,
+and so on. A jvp is compared with differences, too, and a rule for vmap with a loop over the batch.
 
 It does not examine tensors that a closure holds, branches that its calls do not take, or whether
 forward computes what it should.

@@ -14,7 +14,7 @@ from ..function.subject import graph, name_of, of_fewer, with_other_arguments
 from ..function.surroundings import CallError, Work
 from ..function.tensors import Dice
 from ..measure.measurement import Measurement, Point
-from ..measure.screen import is_large, screen
+from ..measure.slopes import is_large, screen
 from ..name.exceptions import told
 from ..report import error, warning
 from .examination import Trials

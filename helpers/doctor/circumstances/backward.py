@@ -16,8 +16,7 @@ from ..function.surroundings import (
     source,
     watching,
 )  # fmt: skip
-from ..function.tensors import differentiable, largest, position, worst
-from ..measure.by_autograd import is_number
+from ..function.tensors import differentiable, is_number, largest, position, worst
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
@@ -239,7 +238,10 @@ def with_these(exam, vs):
     for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
-        off = (a.to(b.dtype) - b).abs().nan_to_num(nan=torch.inf)
+        a = torch.where(
+            b.abs() > torch.finfo(dtype).max, b, a.to(b.dtype)
+        )  # it has no such numbers
+        off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
             made = where = ""

@@ -16,8 +16,7 @@ from ..function.private import FUNCTORCH, is_a_users
 from ..function.subject import graph, name_of
 from ..function.surroundings import CallError, Grain, draws, forgiving, phase, reseed
 from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors, worst
-from ..measure.screen import screen
-from ..measure.slopes import slopes_along
+from ..measure.slopes import screen, slopes_along
 from ..name.exceptions import told
 from ..name.where import relation
 from ..report import CUT_OFF, error, note, warning

@@ -46,6 +46,10 @@ def differentiable(tensor):
     return is_dense(tensor) and tensor.numel() > 0 and number
 
 
+def is_number(value):
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def has_gradient(output):
     return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
 

@@ -13,7 +13,7 @@ import torch
 
 from ..function.private import methods
 from ..function.surroundings import forgiving
-from ..measure.by_autograd import is_number
+from ..function.tensors import is_number
 from .edits import Edit, running
 from .grammar import AROUND, Site, fit, operands
 
