@@ -237,7 +237,7 @@ RECURRENCE_SLIPS = [
     ("range(len(t) - 1, -1, -1)", "range(len(t) - 1, 0, -1)",
      "partly-right", "-1, -1"),
     ("decay * carry", "carry", "gradient-wrong", ""),
-    ("/ 2 + decay * carry", "/ 2 - decay * carry", "gradient-wrong", ""),
+    ("/ 2 + decay * carry", "/ 2 - decay * carry", "gradient-wrong", None),
     ("g[k] / 2", "g[k]", "scaled", ""),
     ("gw[rows[k]] += carry", "gw[rows[k]] = carry",
      {"partly-right", "contribution-lost"}, "+="),

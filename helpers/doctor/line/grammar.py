@@ -201,6 +201,15 @@ def other_dimensions(site):
         yield from (f"({', '.join(new)},)" for new in news)
 
 
+def other_counts(site):
+    """Of elements, or of those that a mask leaves."""
+    if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
+        for name, t in site.hand.items():
+            if torch.is_tensor(t):
+                yield from [f"{name}.sum()"] * (t.dtype is torch.bool)
+                yield from (f"{name}.numel()", *(f"{name}.shape[{d}]" for d in range(t.dim())))
+
+
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 CONSTANT = "a constant for a constant"
@@ -214,6 +223,7 @@ EXPRESSIONS = [
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), other_slices),
     Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
+    Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
