@@ -201,9 +201,9 @@ def test_autocast_is_the_operators_own():
         pytest.param("inductor", True, marks=needs_compiler),
     ],
 )
-def test_compile(backend, dynamic, monkeypatch):
-    # Inductor puts these into the temporary folder, so every run would compile them again: 8 s.
-    monkeypatch.setattr("torch._inductor.config.cpp_cache_precompile_headers", False)
+def test_compile(backend, dynamic):
+    from torch._inductor import config  # slow to import
+
     compilations = []
 
     def counted(graph, inputs):
@@ -213,6 +213,8 @@ def test_compile(backend, dynamic, monkeypatch):
         return lookup_backend(backend)(graph, inputs)
 
     compiled = torch.compile(loss, backend=counted, fullgraph=True, dynamic=dynamic)
+    # Inductor puts headers into the temporary folder, so that every run would compile them: 8 s.
+    config.cpp_cache_precompile_headers = False
     # No two sizes are equal: the tracer would take them for one.
     for batch, height, width in ((5, 6, 7), (6, 9, 8), (7, 8, 11)):
         sizes = (batch, 4, height, width), (batch, 2, 3, 3, height, width)
