@@ -12,13 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.ops.involution import Involution2d, benchmark, cpu, involution2d, plain
 from helpers.ops.involution.geometry import KERNELS
-from tests.common import assert_agree
 from tests.involution.reference import (
     TOLERANCE,
     assert_close,
     random_cases,
 )
-from tests.ops.table import OPS
 
 DEVICES = [
     "cpu",
@@ -74,21 +72,7 @@ def test_random_cases_agree_with_loops(dtype, device):
             assert_close(one.detach(), other, dtype)
 
 
-def test_one_kernel_for_all_pixels_is_a_convolution():
-    input, kernel = tensors((2, 6, 9, 8), (3, 3, 5), dtype=torch.float64)
-    weight = kernel[None, :, :, :, None, None].expand(2, 3, 3, 5, 9, 8)
-    expected = F.conv2d(input, kernel.repeat_interleave(2, 0)[:, None], padding=(1, 2), groups=6)
-    torch.testing.assert_close(involution2d(input, weight, padding=(1, 2)), expected)
-
-
 # Layouts, sizes, types
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_samples_of_the_table(dtype):
-    _, reference, samples, *_ = OPS["involution"]
-    for arguments in samples(dtype).values():
-        assert_agree(involution2d, reference, arguments, dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -61,18 +61,6 @@ def test_gradcheck_gradgradcheck_and_the_doctor():
     assert not report.findings, report
 
 
-def test_third_derivatives():
-    def third(solve):
-        leaves = arguments()
-        y = entangled(solve)(*leaves).square().sum()
-        for _ in range(3):
-            gradients = grad(y, leaves, create_graph=True)
-            y = sum((g * random(*g.shape, seed=2).detach()).sum() for g in gradients)
-        return y
-
-    torch.testing.assert_close(third(solved), third(unrolled))
-
-
 def test_a_closed_form_of_every_order():
     """z = (z + a / z) / 2 is the square root."""
     a = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
