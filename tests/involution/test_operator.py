@@ -19,6 +19,7 @@ from tests.involution.reference import (
     make_geometry,
     random_geometries,
     random_tensors,
+    window,
 )
 from tests.needs import needs_compiler
 
@@ -26,23 +27,14 @@ ops = torch.ops.extending_pytorch
 FOLDER = Path(operator.__file__).parent
 
 
-def pairs(geometry):
-    s = geometry
-    return (
-        (s.stride_height, s.stride_width),
-        (s.padding_height, s.padding_width),
-        (s.dilation_height, s.dilation_width),
-    )
-
-
 def calls(geometry, input, weight, grad_output):
     """The three operators, each with its arguments."""
     s = geometry
-    size = s.kernel_height, s.kernel_width
+    size, rest = (s.kernel_height, s.kernel_width), window(s).values()
     return {
-        ops.involution2d.default: (input, weight, *pairs(s)),
-        ops.involution2d_grad_input.default: (grad_output, weight, (s.height, s.width), *pairs(s)),
-        ops.involution2d_grad_weight.default: (grad_output, input, s.groups, size, *pairs(s)),
+        ops.involution2d.default: (input, weight, *rest),
+        ops.involution2d_grad_input.default: (grad_output, weight, (s.height, s.width), *rest),
+        ops.involution2d_grad_weight.default: (grad_output, input, s.groups, size, *rest),
     }
 
 
