@@ -58,7 +58,7 @@ def _packed(pyproject):
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
         backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
         if backend.partition(":")[0] != BACKEND:
-            raise ValueError(f"setuptools, the only one tried here, is not {backend!r}")
+            raise ValueError(f"keep its backend, {BACKEND!r}; got {backend!r}")
         distribution = Distribution({"script_name": "setup.py"})
         distribution.parse_config_files()
         distribution.set_defaults()
@@ -121,7 +121,7 @@ EXERCISE_1 = Exercise(
          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
          'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
         ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
-        ("build_meta", "buildmeta", "is not 'setuptools.buildmeta'"),
+        ("build_meta", "buildmeta", "keep its backend, 'setuptools.build_meta'; got"),
         (FIND, FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]',
          "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
         (FIND, FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]',
@@ -206,9 +206,11 @@ def _keeps_programs_right(schema):
     if not isinstance(schema, str):
         yield f"give check the schema, a string; got a value of type {type(schema).__name__}."
     schema = schema.strip()
+    if "::" in schema:
+        yield "write the schema without a namespace: it begins with `scan(`."
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         order = re.search("Non-default positional argument follows default argument", str(error))
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
         yield f"PyTorch cannot read it: {line}."
@@ -276,6 +278,8 @@ EXERCISE_2 = Exercise(
         ("float scale=1.0", "int scale=1", "`scale` is a factor, any number, and here it is `int`"),
         ("float scale=1.0", "Tensor scale", "saved with reverse=False cannot be"),
         (NEW, "int reverse=0", "there is no argument `scale`"),
+        ("scan(", "fast::scan(", "without a namespace"),
+        ("float scale=1.0", "complex scale=1", "PyTorch cannot read it"),
         ("scan(", "scan_v2(", "a new operator beside `scan` would keep old programs right, too"),
         ("-> Tensor", "", "PyTorch cannot read it"),
         ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here it is `Tensor[]`"),
@@ -311,11 +315,13 @@ def problems(wheel):
 
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
-LINUX, WINDOWS = "cp310-abi3-manylinux_2_28_x86_64", "cp310-abi3-win_amd64"
-FOLDER, OLDER = "lib/_fast.so", "cp310-abi3-manylinux_2_27_x86_64"
+LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
+MACOS = "cp311-abi3-macosx_11_0_arm64"
+FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
     "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
+    "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
     "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
     "a good wheel for every Python on Linux": (
         (*MODULES, SO),
@@ -329,7 +335,7 @@ WHEELS = {  # says: files, tags, whether there is a problem
     "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
     "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
     "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
-    "release 1.2 for one Python": ((*MODULES, SO), ["cp310-none-any"], True),
+    "release 1.2 for one Python": ((*MODULES, SO), ["cp311-none-any"], True),
     "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
     "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
 }
@@ -378,6 +384,9 @@ EXERCISE_3 = Exercise(
         ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
         ('if tag.endswith("-any") and', 'if tag.startswith("py3-none") and',
          "a good wheel for every Python on Linux is refused"),
+        ('not tag.endswith("-any") and not', 'False and not',
+         'if tag.endswith("-any") and', 'if not re.search("linux|win_", tag) and',
+         "a good wheel for macOS is refused"),
         ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
         ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
         ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',

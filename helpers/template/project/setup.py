@@ -47,5 +47,5 @@ for left_over in Path("build").glob("lib*"):  # from an earlier build: it would 
 setup(
     ext_modules=libraries,
     cmdclass={"build_ext": BuildExtension},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},  # the tag; see requires-python
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # the tag; see requires-python
 )
