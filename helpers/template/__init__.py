@@ -62,7 +62,7 @@ def _check(name, folder):
 
 
 def _can_be_imported(name):
-    """Whether there is a module of that name; a folder of that name in the current one does not count."""
+    """Whether a module has that name; a folder here that has it does not count."""
     spec = find_spec(name)
     if spec is None or spec.origin:
         return spec is not None
