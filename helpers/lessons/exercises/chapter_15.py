@@ -72,16 +72,16 @@ EXERCISE_1 = Exercise(
         ("K * (rows + K - 1)", "(2 * (K // 2) + 1) * (rows + K - 1)", "with K = 2, "),
     ],
     properties=[_as_counted],
-    success="7 × 7, 4 channels, 4 rows: 0.61 loads for each multiply-add, where 16 channels of"
-    " one pixel have 1.06.",
+    success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
+    " of one pixel need 1.06.",
     hints=(
         "Two output pixels one below the other share K - 1 of the K rows of their windows.",
-        "rows windows of K rows, each one further down, cover rows + K - 1 rows of the input.",
-        "The weights belong to the pixel: no two outputs share one, but all channels do.",
+        "`rows` windows of K rows, each one row further down, cover rows + K - 1 input rows.",
+        "A weight belongs to an output pixel: no two pixels share it, but all channels do.",
     ),
     explanation="Both arrays are shared, in different directions: the weight by channels, the "
-    "input by neighbouring outputs. Blocks in both directions need fewer loads than long ones "
-    "in one, and more registers: rows × channels sums.",
+    "input by neighbouring outputs. A block in both directions needs fewer loads than a long one "
+    "in one direction, and more registers: rows × channels sums.",
 )  # fmt: skip
 
 
@@ -159,12 +159,12 @@ def _loads_once(source):
         reads = [name for action, name, _ in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield (
-                f"{where}: the numbers are right, but what lies in `__shared__` is loaded each"
-                f" time, too: {reads.count('__shared__')} loads by thread 2. Use registers."
+                f"{where}: the numbers are right, but `__shared__` memory is loaded each time,"
+                f" too: {reads.count('__shared__')} loads by thread 2. Use registers."
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
-                yield "`__restrict__` lets the compiler move the loads. Here move them yourself."
+                yield "`__restrict__` lets the compiler move the loads. Here, move them yourself."
             if reads.count(name) > needed and channels:
                 yield (
                     f"{where}: the numbers are right, but thread 2 loads from `{name}`"
@@ -198,27 +198,27 @@ EXERCISE_2 = Exercise(
         ("float factors[3]", "float factors[channels + 3]", "CUDA's compiler refuses it"),
         ("__global__ ", "", "it runs here, but CUDA's compiler refuses it: A function without"),
         ("float factors[3]", "__shared__ float all[8][3]; float* factors = all[threadIdx.x]",
-         "`__shared__` is loaded each time, too: 12 loads by thread 2"),
+         "`__shared__` memory is loaded each time, too: 12 loads by thread 2"),
         ("float* x", "float* __restrict__ x", "float* weight", "float* __restrict__ weight",
          "float* y", "float* __restrict__ y",
          "    float factors[3];\n"
          "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
-         "factors[k] * x", "weight[k * n + i] * x", "Here move them yourself"),
+         "factors[k] * x", "weight[k * n + i] * x", "Here, move them yourself"),
         ("if (i >= n) return;", "", "but"),
         (TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")], KEEPS_SUMS,
          "with 1100 channels of 11: "),
     ],
     needs=find_compiler,
     properties=[_loads_once, _compiles_for_cuda],
-    success="three weights a thread, for any number of channels: the loads that remain are of x.",
+    success="three weights per thread, for any number of channels; all other loads are of x.",
     hints=(
-        "What in the inner loop does not depend on c?",
+        "What in the inner loop does not depend on `c`?",
         "Three numbers, known before the loop over channels begins. Where can a thread keep them?",
-        "float factors[3]; outside of the loop: registers, if the loops over k unroll.",
+        "`float factors[3];` outside the loop becomes registers, if the loops over `k` unroll.",
     ),
     explanation="A load whose address does not change in a loop belongs before it. The compiler "
-    "may move it only if no write in the loop can change what is loaded; `__restrict__` is the "
-    "promise that none does, and here you kept it yourself.",
+    "may move it only if no write in the loop can change what is loaded. `__restrict__` promises "
+    "that none does; here you moved the load yourself.",
 )  # fmt: skip
 
 
@@ -322,13 +322,13 @@ def _runs_in_triton(attempt):
             why = f" {PRECEDENCE}" if loose else ""
             yield f"{where}: {beside[0]} elements. Look at that load's mask.{why}"
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield f"{where}: it writes beside y, which ends at y[{n - 1}]. Look at the store."
+            yield f"{where}: it writes beyond y, which ends at y[{n - 1}]. Look at the store's mask."
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
             if others.any():
                 i = 32 + int(others.int().argmax())
-                yield f"{where}: program 0 writes y[{i}]; its own end at y[31]."
+                yield f"{where}: program 0 writes y[{i}]; its own elements end at y[31]."
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
             yield f"{where}: y[{int((given == UNWRITTEN).int().argmax())}] is not written."
@@ -416,11 +416,11 @@ EXERCISE_3 = Exercise(
         ("mask=mine & (i > 0)", "mask=mine", "with n = 5: "),
         ("mask=i + 1 < n", "mask=mine", "with n = 5: "),
         *([] if os.path.exists("/dev/nvidiactl") else SEEN_BY_THE_INTERPRETER),
-        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beside y, which ends at y[4]"),
+        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beyond y, which ends at y[4]"),
         ("tl.program_id(0) * 32 + ", "", "with n = 40: y[32] is not written"),
         ("tl.program_id(0) * 32", "tl.program_id(0) * 16", "with n = 100: y[80] is not written"),
         ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.program_id(0) * 64 + tl.arange(0, 64)",
-         "with n = 100: program 0 writes y[32]; its own end at y[31]"),
+         "with n = 100: program 0 writes y[32]; its own elements end at y[31]"),
         ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.arange(0, 128)",
          "with n = 100: program 0 writes y[32]"),
         ("weight + n + i", "weight + 3 * i + 1", "with n = 5: "),
@@ -438,13 +438,13 @@ EXERCISE_3 = Exercise(
     ],
     needs=_triton,
     properties=[_runs_in_triton, _compiles_for_a_gpu],
-    success="three loads for each x: Triton does not merge them, the cache serves them. What is"
-    " loaded how often is yours.",
+    success="three loads of each x: Triton does not merge them, but the cache serves them. How"
+    " often something is loaded is your decision.",
     hints=(
         "x + i - 1 is an array of addresses: the left neighbours of all 32 elements.",
-        "A mask says for each element whether it is loaded; `other` is taken where it is not.",
-        "The left neighbour of i is there where i > 0 and i < n, the right one where i + 1 < n.",
+        "A mask says which elements are loaded; the others get the value of `other`.",
+        "Element i has a left neighbour if i > 0 and i < n, and a right one if i + 1 < n.",
     ),
-    explanation="A program computes on arrays of addresses. Each load has the mask of what it "
-    "touches, which is not the same for three neighbours, and the store that of what it owns.",
+    explanation="A program computes on arrays of addresses. Each load needs a mask of its own, "
+    "because the three neighbours lie at different places; the store's mask covers what it owns.",
 )  # fmt: skip
