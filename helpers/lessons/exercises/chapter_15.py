@@ -322,7 +322,7 @@ def _runs_in_triton(attempt):
             why = f" {PRECEDENCE}" if loose else ""
             yield f"{where}: {beside[0]} elements. Look at that load's mask.{why}"
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield f"{where}: it writes beyond y, which ends at y[{n - 1}]. Look at the store's mask."
+            yield f"{where}: it writes beyond y, which ends at y[{n - 1}]. Look at the store."
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
