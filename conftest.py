@@ -13,6 +13,7 @@ import pytest
 from nbval.plugin import IPyNbCell, NbCellError
 
 from tests.kernels import fork_kernels
+from tests.notebooks.worked_in import why_left_out
 
 COMPARED = "stored outputs compared"
 
@@ -36,7 +37,12 @@ def pytest_collection_modifyitems(items):
 
 
 def run_or_let_it_say_why(item, run):
-    """A cell that says what is missing here counts as skipped; every other one is compared."""
+    """A cell that says what is missing here counts as skipped; every other one is compared.
+
+    Those of a notebook in which a learner has worked are skipped, too.
+    """
+    if why := why_left_out(item.path):
+        pytest.skip(why)
     try:
         run()
     except NbCellError:

@@ -3,9 +3,18 @@
 import logging
 import warnings
 
+import torch
+
 from helpers.lessons.exercise import exercise
+from helpers.lessons.setup_check import VERIFIED_WITH
 
 __all__ = ["exercise"]
+
+if torch.__version__.split("+")[0] != VERIFIED_WITH:
+    print(
+        f"This is torch {torch.__version__}. The course was verified with {VERIFIED_WITH}: on "
+        "another version some numbers, tables and error messages differ from what is stored."
+    )
 
 # Both are PyTorch's, about its own code and about the machine; no stored output may hang on them.
 warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)

@@ -1,5 +1,6 @@
 """`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
 
+import ast
 import dis
 import html
 import importlib
@@ -23,7 +24,7 @@ from helpers.lessons.requirements import at
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # Two that colour-blind people tell apart, on a white page and on a black one.
 COLOURS = {NOT_ATTEMPTED: "gray", WRONG: "#d55e00", RIGHT: "#009e73"}
-_source = cache(inspect.getsource)  # which parses the whole file each time
+KNOWN = {}  # every Exercise made so far, by its number
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Exercise:
     explanation: str
     hints_given: int = 0
 
+    def __post_init__(self):
+        KNOWN[self.number] = self
+
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
@@ -133,7 +137,7 @@ class Exercise:
         Raises ValueError if an old text does not occur.
         """
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
-        source = _source(self.reference) if has_source else str(self.reference)
+        source = source_of(self.reference) if has_source else str(self.reference)
         for old, new in zip(edits[::2], edits[1::2], strict=True):
             if old not in source:
                 raise ValueError(f"{self.number}: {old!r} does not occur in\n{source}")
@@ -202,16 +206,34 @@ def exercises():
 
 
 def exercise(number):
-    """The `Exercise` with that number, such as "2.1". Raises ValueError if there is none."""
+    """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
+
+    Raises ValueError if there is none.
+    """
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
+    numbers = [known.number for known in exercises()]
+    numbers += [known for known in KNOWN if known not in numbers]
     wanted = number.strip().replace(",", ".")
-    numbers = []
-    for candidate in exercises():
-        if candidate.number == wanted:
-            return candidate
-        numbers.append(candidate.number)
-    raise ValueError(f"number must be one of {', '.join(numbers)}; got {number!r}")
+    if wanted not in numbers:
+        raise ValueError(f"number must be one of {', '.join(numbers)}; got {number!r}")
+    return KNOWN[wanted]
+
+
+@cache  # inspect parses the whole file each time
+def source_of(value):
+    """The source of a class or a function, one that was defined in a notebook's cell included."""
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):  # a class of a cell has no file
+        methods = (getattr(method, "__func__", method) for method in vars(value).values())
+        code = next(method.__code__ for method in methods if inspect.isfunction(method))
+        cell = "".join(linecache.getlines(code.co_filename))
+        for node in ast.walk(ast.parse(cell)):
+            if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                if node.lineno <= code.co_firstlineno <= node.end_lineno:
+                    return ast.get_source_segment(cell, node) + "\n"
+        raise
 
 
 def _show(text, in_colour):

@@ -55,7 +55,7 @@ EXERCISE_1 = Exercise(
     like=torch.sigmoid,
     feeds=(Feed(shapes="...", far=800),),
     properties=[keeps_only("outputs", random(100, 200))],
-    success="the derivative is made of the result alone, so nothing else is kept.",
+    success="the derivative is computed from the result alone, so nothing else is saved.",
     hints=(
         "Which of your two tensors does σ(1 − σ) need?",
         "forward names the result, saves it, and returns it.",
@@ -132,15 +132,15 @@ EXERCISE_2 = Exercise(
     like=lambda x: torch.logsumexp(x, -1),
     feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
     properties=[_is_written_by_hand, keeps_only("inputs and outputs", random(100, 200))],
-    success="nothing in it overflows, neither forward nor backward.",
+    success="nothing overflows, in forward or in backward.",
     hints=(
-        "e^1000 overflows. What changes if the largest number of a row is subtracted first?",
+        "e^1000 overflows. What changes if you first subtract the largest element of each row?",
         "log Σ e^x = m + log Σ e^(x - m), for any m.",
         "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
     ),
-    explanation="With m the largest number, every x - m is at most 0. In backward, x - y is "
-    "at most 0 as well, because y is at least as large as the largest x. What is saved is the "
-    "very tensor that is returned: it comes back with a history, for a second derivative.",
+    explanation="If m is the largest element, every x - m is at most 0. In backward, x - y is "
+    "at most 0 as well, because y is at least as large as the largest x. The saved tensor is the "
+    "very one that is returned, so it comes back with a history, for a second derivative.",
 )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ suspects = {
 
 def _is_the_wrong_one(answer):
     if not isinstance(answer, str) or answer not in suspects:
-        yield f'answer with one of "A", "B", "C", "D", got {answer!r}.'
+        yield f'answer with one of "A", "B", "C" or "D"; got {answer!r}.'
     if answer != "C":
         yield f"the gradient of {answer} is right everywhere."
 
@@ -219,12 +219,12 @@ EXERCISE_3 = Exercise(
         ("C", "E", "got 'E'"),
     ],
     properties=[_is_the_wrong_one],
-    success="C is |x|³ with the gradient 3x², which is right for positive x only. All three "
-    "numbers of the point were positive.",
+    success="C is |x|³ with the gradient 3x², which is right only for positive x. All three "
+    "elements of the point are positive.",
     hints=(
-        "What do the three numbers of the point have in common?",
+        "What do the three elements of the point have in common?",
         "Call gradcheck at another point.",
     ),
     explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails for "
-    "one letter: the gradient of |x|³ is 3x·|x|.",
+    "one letter: the derivative of |x|³ is 3x·|x|.",
 )

@@ -61,7 +61,7 @@ EXERCISE_1 = Exercise(
         "sinh' = cosh and cosh' = sinh.",
     ),
     explanation="In backward the saved outputs come with their history, an edge to this very "
-    "node. That is what a second derivative walks along.",
+    "node. A second derivative follows that edge.",
 )  # fmt: skip
 
 
@@ -128,8 +128,10 @@ def _multiplies(attempt):
             if getattr(functional, name).__code__ in callers:
                 yield f"`functional.{name}` computes it. Write it yourself."
         if not isinstance(given, torch.Tensor) or given.shape != x.shape:
-            shape = tuple(getattr(given, "shape", ())) if isinstance(given, torch.Tensor) else None
-            yield f"for {kind}, the result must be a tensor of that shape, got {shape or given!r}."
+            got = f"a {type(given).__name__}"
+            if isinstance(given, torch.Tensor):
+                got = f"shape {tuple(given.shape)}"
+            yield f"for {kind}, the result must be a tensor of that shape, got {got}."
         if given.dtype != expected.dtype:
             yield f"for {kind}, the result must be {expected.dtype}, got {given.dtype}."
         strange = shapes - {tuple(x.shape)}
@@ -140,12 +142,13 @@ def _multiplies(attempt):
         if not torch.allclose(given, expected, rtol=1e-12, atol=1e-12):
             if torch.allclose(given, expected, rtol=1e-4, atol=1e-4):
                 off = f"off by {(given - expected).abs().max():.0e}"
-                yield f"for {kind}, it is only nearly H·v, {off}: from differences, or float32?"
-            yield f"for {kind}, the result is not H·v: {given.flatten()[0]:.4g} comes first, " + (
-                f"but {expected.flatten()[0]:.4g} is right."
+                why = "did you use differences, or float32?"
+                yield f"for {kind}, it is only nearly H·v, {off}: {why}"
+            yield f"for {kind}, the result is not H·v: its first element is " + (
+                f"{given.flatten()[0]:.4g}, but {expected.flatten()[0]:.4g} is right."
             )
         if one.grad is not None:
-            yield "it fills the .grad of a tensor that f uses, as .backward() does with all leaves."
+            yield "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
         if _Counted.backwards > 2:
             yield f"the values are right, but f was differentiated {_Counted.backwards} times."
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
@@ -186,7 +189,7 @@ EXERCISE_2 = Exercise(
          "`functional.jvp` computes it"),
         (".detach()", "", "leaves a trace in x"),
         ("first * v", "v.mul_(first)", "changes v in place"),
-        ("[0]", "", "must be a tensor of that shape"),
+        ("[0]", "", "must be a tensor of that shape, got a tuple"),
         ("(first,) = grad(f(x), x, create_graph=True)",
          "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None", "fills the .grad"),
         ("x.detach()", "x.detach().flatten()", "first * v", "first * v.flatten()",
@@ -203,15 +206,15 @@ EXERCISE_2 = Exercise(
          "the first gradient is still in x.grad"),
     ],
     properties=[_multiplies],
-    success="two backwards, any shape, and nothing left behind in x.",
+    success="two backward passes, any shape, and no trace left in x.",
     hints=(
         "∇f · v is one number. What is its gradient?",
         "grad(f(x), x, create_graph=True), then grad of the product with v.",
-        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() works in any "
-        "dimension.",
+        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() works for any "
+        "number of dimensions.",
     ),
-    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. Working on a "
-    "leaf of one's own leaves x and its .grad alone.",
+    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. The leaf is "
+    "our own, so x and its .grad stay as they were.",
 )  # fmt: skip
 
 
@@ -258,7 +261,7 @@ EXERCISE_3 = Exercise(
     order=2,
     success="the second derivative is right, too: the sigmoid in backward has a history.",
     hints=(
-        "Which number in backward depends on x, but has no history?",
+        "Which tensor in backward depends on x, but has no history?",
         "Nothing in forward is recorded. What if the sigmoid is computed in backward?",
     ),
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "

@@ -63,14 +63,15 @@ EXERCISE_1 = Exercise(
             shapes=((2,), (), (3,), (1,), (4, 2), (0,)),
         )
     ],
-    success="the name `bias` exists in both cases, and optimizers find what is to be trained.",
+    success="the name `bias` exists in both cases, and optimizers find what they are to train.",
     hints=(
         "Which kind of attribute does an optimizer find?",
         'Without a bias: self.register_parameter("bias", None).',
-        "forward asks self.bias, not bias.",
+        "forward tests self.bias, not bias.",
     ),
     explanation="register_parameter with None reserves the name, so that `module.bias` is "
-    "None instead of an AttributeError. No Function is needed: autograd knows the product.",
+    "None instead of an AttributeError. No Function is needed: autograd knows the derivative of "
+    "a product.",
 )  # fmt: skip
 
 
@@ -83,6 +84,11 @@ class Center(nn.Module):
         if self.training:
             self.mean += 0.1 * (x.detach().mean(0) - self.mean)
         return x - self.mean
+
+
+def _has_no_parameter(attempt):
+    if "mean" in dict(attempt(3).named_parameters()):
+        yield "`mean` is among `parameters()`, which you pass to an optimizer."
 
 
 EXERCISE_2 = Exercise(
@@ -99,7 +105,10 @@ EXERCISE_2 = Exercise(
         ("self.mean += 0.1 * (x.detach().mean(0) - self.mean)", "with torch.inference_mode():\n"
          "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)",
          "`mean` has become an inference tensor"),
-        ('register_buffer("mean", ', "mean = nn.Parameter(", "trains the parameters ['mean']"),
+        ('register_buffer("mean", ', "mean = nn.Parameter(", "is among `parameters()`"),
+        ('register_buffer("mean", torch.zeros(features))',
+         "mean = nn.Parameter(torch.zeros(features), requires_grad=False)",
+         "is among `parameters()`"),
         ("self.mean +=", "self.mean = self.mean +", "x.detach()", "x", "has a history"),
         ("if self.training", "output = x - self.mean\n        if self.training",
          "return x - self.mean", "return output", "in float32: `forward`: the output"),
@@ -118,16 +127,17 @@ EXERCISE_2 = Exercise(
         ("return x - self.mean", "return (x - self.mean).float()", "the output is torch.float32"),
     ],
     properties=[
-        in_step_with(Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,)))
+        _has_no_parameter,
+        in_step_with(Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,))),
     ],
-    success="kept, moved and saved, but not trained; and still in evaluation.",
+    success="remembered, moved and saved, but not trained; and unchanged in evaluation.",
     hints=(
         "Which kind of tensor is saved and moved, but not trained?",
-        "self.training tells which of the two modes is on.",
-        "Change the buffer in place, with a batch mean that is detached from x.",
+        "self.training tells you which of the two modes is on.",
+        "Change it in place, by a batch mean that has no history.",
     ),
-    explanation="In place, so that the buffer stays the same tensor; detached, so that the "
-    "history of all batches does not grow behind it.",
+    explanation="A buffer is saved and moved, but not trained. It changes in place, so that it "
+    "stays the same tensor, and the batch mean is detached, so that no history grows.",
 )  # fmt: skip
 
 
@@ -193,16 +203,16 @@ def _loads_old_and_new(attempt):
             )
         x = torch.linspace(-1, 2, 6).view(2, 3)
         if not torch.allclose(dense(x), linear(x), atol=1e-6):
-            yield f"{where}: it loads, but its output is not that of the nn.Linear."
+            yield f"{where}: it loads, but its output differs from the output of the nn.Linear."
         try:
             copy.deepcopy(module).load_state_dict(module.state_dict())
         except Exception as error:
-            yield f"{where}: its own checkpoint does not load any more: {_in_one_line(error)}."
+            yield f"{where}: its own checkpoint no longer loads: {_in_one_line(error)}."
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
         return
-    yield "a checkpoint with a bias alone loads; without `weight` or `kernel` it should be refused."
+    yield "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
 
 
 def _in_one_line(error):
@@ -229,7 +239,7 @@ EXERCISE_3 = Exercise(
         ("weight.t()", "weight", "size mismatch for kernel"),
         ('prefix + "', '"', "inside nn.Sequential"),
         ('if prefix + "weight" in state_dict', "if True",
-         "its own checkpoint does not load any more: KeyError"),
+         "its own checkpoint no longer loads: KeyError"),
         ('        if prefix + "weight" in', '        state_dict.setdefault(prefix + "kernel", '
          'module.kernel)\n        if prefix + "weight" in', "it lacks `kernel`"),
         ("weight.t()", "weight.t_()", "changed the caller's state_dict"),
@@ -255,13 +265,13 @@ EXERCISE_3 = Exercise(
         _loads_old_and_new,
         in_step_with(Dense, ("Dense(3, 5)", "Dense(4, 4)"), shapes=((2,), (), (3,), (4, 2), (0,))),
     ],
-    success="both generations load, wherever the module stands.",
+    success="checkpoints of both kinds load, wherever the module is in a model.",
     hints=(
         "register_load_state_dict_pre_hook, as in the section on renaming.",
-        "The keys in a larger model begin with a prefix, which the hook gets as its third "
-        "argument, after the module and the dict.",
-        "The kernel is the transposed weight, and a missing bias counts as zero.",
+        "In a larger model, the keys begin with a prefix, which is the third argument of the "
+        "hook, after the module and the dict.",
+        "The kernel is the transposed weight, and a missing bias counts as zeros.",
     ),
-    explanation="The hook renames only if the old name is there, so the module's own "
-    "checkpoints pass untouched.",
+    explanation="The hook renames keys only if the old name is there, so the module's own "
+    "checkpoints load unchanged.",
 )  # fmt: skip

@@ -43,9 +43,9 @@ def _as_unfold_says(attempt):
             if pair != expected:
                 sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
                 call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
-                yield f"{call}: it says {given!r}, but {expected} is right."
+                yield f"{call}: it returns {given!r}, but {expected} is right."
             if expected and not all(isinstance(index, int) for index in pair):
-                yield f"it says {given!r}, but an index is an integer. Use // for the division."
+                yield f"it returns {given!r}, but an index is an integer. Use // for the division."
 
 
 def _plain(value):
@@ -64,8 +64,8 @@ EXERCISE_1 = Exercise(
         ("if h_times_stride % stride or w_times_stride % stride", "if False", "stride 2"),
         ("if h_times_stride % stride or w_times_stride % stride", "if False",
          " if 0 <= h < out_height and 0 <= w < out_width else None", "", "but None is right"),
-        ("(h, w) if", "(h, h) if", "it says"),
-        ("(h, w) if", "(w, h) if", "it says"),
+        ("(h, w) if", "(h, h) if", "it returns"),
+        ("(h, w) if", "(w, h) if", "it returns"),
         ("(h, w) if", "(h / 1, w / 1) if", "an index is an integer"),
     ],
     properties=[_as_unfold_says],
@@ -73,11 +73,11 @@ EXERCISE_1 = Exercise(
     hints=(
         "Solve y = h · stride - padding + i · dilation for h.",
         "What if the division by stride leaves a remainder?",
-        "And h must be one of the rows 0 to out_height - 1; w likewise.",
+        "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
     ),
-    explanation="With stride 2, every other input pixel was not read by this tap at all: that "
-    "is the remainder. Python's % and // round down, so a negative number needs no care here; "
-    "in C it does, which is why the kernel tests the sign first.",
+    explanation="With stride 2, this tap skips every other input pixel: these leave a remainder. "
+    "Python's % and // round down, so a negative number needs no care here; in C it does, which "
+    "is why the kernel tests the sign first.",
 )  # fmt: skip
 
 
@@ -141,7 +141,8 @@ EXERCISE_2 = Exercise(
         "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
     ),
     explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
-    "by the weight is x[c], times what arrives for y[c], summed over c.",
+    "with respect to the weight is x[c], so the gradient is x[c] times what arrives for y[c], "
+    "summed over c.",
 )  # fmt: skip
 
 
@@ -229,14 +230,14 @@ def _compiler_says(text, cell):
     hint = ". Is a brace missing at the end?" if not number and "expected" in said else ""
     before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
     if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
-        hint = ". In C, `//` begins a comment; whole numbers are divided by `/`."
+        hint = ". In C, `//` begins a comment; `/` divides integers."
     return f"it does not compile{place}: {said}{hint}"
 
 
 def _explained(text, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
     if "nothing was written to" in text:
-        return text.split(", which")[0] + ", which has no value yet. Use = for the one write"
+        return text.split(", which")[0] + ", which has no value yet. Use = for the single write"
     if "written before" in text:
         return text + _of_whom(text, threads, run)
     far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)
@@ -257,7 +258,7 @@ def _of_whom(text, threads, run):
     except emulator.KernelError as alone:
         another = "written before" not in str(alone) and threads * block + thread != element
     return (
-        f". Two threads own y[{element}]: how is a thread told from those of other blocks?"
+        f". Two threads own y[{element}]: how does a thread know its block?"
         if another
         else ". Sum in a variable of the thread, and write once"
     )
@@ -311,13 +312,13 @@ EXERCISE_3 = Exercise(
     ],
     needs=find_compiler,
     properties=[_runs],
-    success="every element was written once, every read was inside, and every number is right.",
+    success="every element was written once, no read left its array, and every number is right.",
     hints=(
-        "There are threads to spare; the first example of the chapter has that test.",
+        "There are threads to spare; the chapter's first example shows the test that stops them.",
         "Element (c, row, column) has the number (c * height + row) * width + column. Division "
         "and remainder take it apart again.",
-        "row r, column s of channel c is x[(c * height + r) * width + s]; skip taps outside.",
+        "row r, column s of channel c is x[(c * height + r) * width + s]; skip the taps outside.",
     ),
-    explanation="Division and remainder undo the numbering of memory. The bounds of the image "
-    "are tested in both directions, because memory goes on where the image ends.",
+    explanation="Division and remainder turn a number in memory back into indices. The bounds of "
+    "the image are tested in both directions, because memory goes on where the image ends.",
 )  # fmt: skip

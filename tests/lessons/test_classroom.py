@@ -1,0 +1,130 @@
+"""The classroom: notebooks that were handed in, exercises of one's own, a folder to work in."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from helpers.lessons import exercise, grade, mine
+from tests.notebooks.worked_in import why_left_out
+
+ROOT = Path(__file__).parents[2]
+NUMBERS = ("2.1", "2.2", "2.3")
+RIGHT = {number: exercise(number).edited().strip() for number in NUMBERS}
+WRONG = {number: exercise(number).edited(*exercise(number).wrong[0][:-1]) for number in NUMBERS}
+STUB = {number: exercise(number).cell for number in NUMBERS}
+CHECK = {number: f'exercise("{number}").check({exercise(number).name})' for number in NUMBERS}
+CHEAT = 'Exercise.judge = lambda *_: Verdict("✓", "so I say")'
+
+
+def together(answers):
+    return [f"{answer}\n\n{CHECK[number]}" for number, answer in answers.items()]
+
+
+HANDED_IN = {  # the cells after the imports, and the marks
+    "right": (together(RIGHT), "✓✓✓"),
+    "wrong": (together(WRONG), "✗✗✗"),
+    "untouched": (together(STUB), "○○○"),
+    "split": ([cell for n in NUMBERS for cell in (RIGHT[n], CHECK[n])], "✓✓✓"),
+    "syntax": (together(RIGHT | {"2.1": "class Square(:"}), "!✓✓"),
+    "prints": (together(STUB | {"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○○○"),
+    "patches": ([f"from helpers.lessons.exercise import *\n{CHEAT}", *together(WRONG)], "✓✓✓"),
+    "dies": (together(RIGHT | {"2.2": "import os\nos._exit(3)"}), "✓!!"),
+    "hangs": (together(RIGHT | {"2.2": "while True:\n    pass"}), "✓!✓"),
+    "lacks one": (together({number: RIGHT[number] for number in ("2.1", "2.3")}), "✓ ✓"),
+}
+IMPORTS = "import torch\nfrom torch.autograd import Function\nfrom helpers.lessons import exercise"
+
+
+def write(path, cells):
+    code = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, *cells)]
+    nbformat.write(nbformat.v4.new_notebook(cells=code), path)
+
+
+def test_the_table_of_students_and_exercises(tmp_path, monkeypatch, capsys):
+    for name, (cells, _) in HANDED_IN.items():
+        write(tmp_path / f"{name}.ipynb", cells)
+    (tmp_path / "no notebook.ipynb").write_text("{")
+    paths = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["grade", *paths, "--seconds", "5"])
+    grade.main()
+    said = capsys.readouterr()
+    with open("verdicts.csv", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["student", *NUMBERS]
+    expected = {name: marks for name, (_, marks) in HANDED_IN.items()} | {"no notebook": "   "}
+    assert {row[0]: "".join(mark or " " for mark in row[1:]) for row in rows} == expected
+    assert re.search(r"^dies +✓ +! +! *$", said.out, re.MULTILINE)
+    assert "dies.ipynb: DeadKernelError" in said.err
+    assert "no notebook.ipynb: is no notebook" in said.err
+
+
+def test_an_exercise_of_your_own(tmp_path):
+    """The example in the README, in a module, and in a cell of a notebook."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", readme)
+    assert len(example.splitlines()) <= 25
+    (tmp_path / "assignment.py").write_text(example)
+    answer = "class Half(Function):" + example.split("class Half(Function):")[1].split("\n\n\n")[0]
+    cells = [answer + '\nexercise("A.1").check(Half)', 'exercise("A.1").solution()']
+    wrong = answer.replace("grad_output / 2", "grad_output")
+    found = []
+    for source in ("import assignment", example):
+        code = [IMPORTS, source, *cells, wrong + '\nexercise("A.1").check(Half)']
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in code])
+        folder = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, kernel_name="python3", resources=folder).execute()
+        outputs = [
+            output.get("text") or output["data"]["text/plain"]
+            for cell in notebook.cells
+            for output in cell.outputs
+        ]
+        found.append(outputs)
+    assert found[0] == found[1]
+    right, solution, verdict = found[0]
+    assert right.startswith("✓ A.1 Half: ")
+    assert solution.startswith("class Half(Function):")
+    assert verdict.startswith("✗ A.1 Half: ")
+
+
+def test_a_folder_to_work_in_is_never_overwritten(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    for name in ("00_a.ipynb", "01_b.ipynb"):
+        (tmp_path / "notebooks" / name).write_text("new")
+    target = tmp_path / "mine"
+    target.mkdir()
+    (target / "00_a.ipynb").write_text("my answers")
+    assert mine.copy(tmp_path / "notebooks", target) == ["01_b.ipynb"]
+    assert (target / "00_a.ipynb").read_text() == "my answers"
+    assert "mine/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("marks", "metadata", "words"),
+    [
+        ("○", {}, None),
+        ("✗✓○", {}, None),  # an attempt that a chapter shows
+        ("✓", {}, "holds answers to 2.1: "),
+        ("○", {"execution": {}}, "holds execution timestamps: "),
+    ],
+)
+def test_a_notebook_with_answers_is_left_out(tmp_path, monkeypatch, marks, metadata, words):
+    monkeypatch.delenv("CI", raising=False)
+    shown = [
+        nbformat.v4.new_output("display_data", {"text/plain": f"{mark} 2.1 Square: …"})
+        for mark in marks
+    ]
+    cell = nbformat.v4.new_code_cell(outputs=shown, metadata=metadata)
+    path = tmp_path / f"{len(marks)}{marks[0]}.ipynb"
+    path.write_text(json.dumps(nbformat.v4.new_notebook(cells=[cell])))
+    why = why_left_out(path)
+    assert why is None if words is None else words in why
+    why_left_out.cache_clear()
+    monkeypatch.setenv("CI", "1")
+    assert why_left_out(path) is None

@@ -1,0 +1,103 @@
+"""The Chinese edition says what the English one says, and nothing of it is outdated."""
+
+import json
+
+import pytest
+
+from tools import translate
+
+SOURCES = translate.sources()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_the_chinese_edition_is_whole(path):
+    assert list(translate.check(path)) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_only_prose_differs(path):
+    place, text = translate.built(path)
+    if path.suffix != ".ipynb":
+        return
+    english, chinese = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
+    for notebook in (english, chinese):
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                del cell["source"]
+    assert english == chinese
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "EDITION", tmp_path)
+    _, text = translate.built(path)
+    english = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        assert text.replace("](../README.zh.md", "](../README.md") == english
+    else:
+        assert text == english.replace("](notebooks/", "](zh/").replace(
+            "](README.zh.md)", "](README.md)"
+        )
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese", "problem"),
+    [
+        ("Save `x`.", "保存它。", "lacks the code x"),
+        ("Save it.", "保存 `x`。", "has the code x, which the English has not"),
+        ("It is $x^2$.", "它是 $x^3$。", "lacks the formula $x^2$"),
+        ("See [it](a.md).", "见[它](b.md)。", "lacks the link a.md"),
+        ("![It](a.png)", "![它](b.png)", "lacks the link a.png"),
+        ("It takes 4,000 steps.", "需要 400 步。", "lacks the number 4,000"),
+        ("| a | b |", "| 一 |", "lacks the columns 2"),
+        ("**Why?** Because.", "**为什么？**因为。", "has marks that are shown as they are"),
+        ("A Function", "一个Function", "needs a space between Chinese and Latin"),
+        ("Run `f` now", "运行`f`吧", "needs a space between Chinese and Latin"),
+        ("Yes, it is.", "对,就是它。", "needs full-width punctuation beside Chinese"),
+        ("Use torch, now", "用 torch ，现在", "has a space beside its punctuation"),
+    ],
+)
+def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):
+    assert any(problem in said for said in translate.problems(english, chinese))
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        (
+            "**Why?** `f` is $2^x$, see [it](a.md): 4,000.",
+            "**为什么**？见[它](a.md)：`f` 是 $2^x$，4,000。",
+        ),
+        ("| a | `b|c` |", "| 甲 | `b|c` |"),
+    ],
+)
+def test_a_right_translation_is_accepted(english, chinese):
+    assert list(translate.problems(english, chinese)) == []
+
+
+def test_changed_english_is_outdated_until_somebody_looks(tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "EDITION", tmp_path)
+    page = tmp_path / "page.md"
+
+    def say(english):
+        page.write_text(f"# {english}\n\n```\nno message\n```\n", encoding="utf-8")
+        translate.update(page)
+        return translate.catalogue(page)
+
+    po = say("A slope that is nan at 100")
+    assert [line.split(": ")[1] for line in translate.check(page)][0] == "missing"
+    assert "no message" not in po.read_text(encoding="utf-8")
+    known = translate.read(page)
+    known.get("A slope that is nan at 100").string = "在 100 处为 nan 的斜率"
+    translate.write(page, known)
+    place, text = translate.built(page)
+    assert "# 在 100 处为 nan 的斜率\n" in text
+    place.write_text(text, encoding="utf-8")
+    assert list(translate.check(page)) == []
+
+    say("A slope that is nan at 1000")
+    assert '#| msgid "A slope that is nan at 100"' in po.read_text(encoding="utf-8")
+    assert "# A slope that is nan at 1000\n" in translate.built(page)[1]
+    missing, stale = translate.check(page)
+    assert missing == "page.md: outdated: A slope that is nan at 1000"
+    assert stale.startswith("page.zh.md: not what its catalogue makes")

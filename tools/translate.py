@@ -1,0 +1,241 @@
+"""The Chinese edition: catalogues of messages in zh/messages, and what is made of them.
+
+    python -m tools.translate update   # takes new and changed English into the catalogues
+    python -m tools.translate build    # makes zh/*.ipynb and README.zh.md
+    python -m tools.translate check    # says what is missing or outdated, and what breaks a rule
+
+A message is what stands in one line of Markdown, after the marks of a heading or of a list: a
+heading, a paragraph, a list item, or a row of a table. Code, display formulas and lines without a
+word are copied as they are. A message without a valid translation stays English in the edition.
+"""
+
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po, write_po
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+EDITION = ROOT / "zh"
+
+HEADER = {
+    "header_comment": "# The Chinese edition; see tools/translate.py.",
+    "project": "Extending PyTorch, one gradient at a time",
+    "version": "1.0",
+    "msgid_bugs_address": "the issues of the repository",
+    "last_translator": "the authors",
+    "language_team": "the authors",
+    "revision_date": datetime.now(UTC),
+    "fuzzy": False,
+}
+
+CODE = re.compile(r"(`+)(.+?)\1")
+FORMULA = re.compile(r"\$[^$]+\$")
+COMMENT = re.compile(r"<!--.*?-->")
+TARGET = re.compile(r"\]\([^)]*\)")
+
+HAN = "[\u4e00-\u9fff]"
+RULES = {  # of typography, on a message without its marks
+    f"{HAN}[A-Za-z0-9]|[A-Za-z0-9]{HAN}": "needs a space between Chinese and Latin",
+    f"{HAN}[,.;:?!()]|[,;:?!()]{HAN}": "needs full-width punctuation beside Chinese",
+    " [，。；：？！（）、《》]|[，。；：？！（）、《》] ": "has a space beside its punctuation",
+}
+
+
+def sources():
+    """The English files: the README and the chapters, in order."""
+    return [ROOT / "README.md", *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+
+
+def pieces(markdown):
+    """Splits Markdown into pairs (text, whether it is a message); the texts joined give it back."""
+    block = None  # the mark that ends the code or the formula that a line lies in
+    for line in markdown.splitlines(keepends=True):
+        bare = line.strip()
+        opens = next((mark for mark in ("```", "$$") if bare.startswith(mark)), None)
+        if block or opens:
+            yield line, False
+            if block:
+                block = None if bare.endswith(block) else block
+            elif bare == opens or not bare.endswith(opens):
+                block = opens
+            continue
+        before, text, after = re.fullmatch(
+            r"(\s*(?:#+ |[-*] |\d+\. )?)(.*?)(\s*)", line, re.DOTALL
+        ).groups()
+        prose = text
+        for other in (CODE, FORMULA, COMMENT, TARGET):
+            prose = other.sub("", prose)
+        yield from ((before, False), (text, bool(re.search("[A-Za-z]{2}", prose))), (after, False))
+
+
+def cells(path):
+    """(id, Markdown) of each Markdown cell of a notebook; of any other file, all of it at once."""
+    if path.suffix != ".ipynb":
+        return [("", path.read_text(encoding="utf-8"))]
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        (cell["id"], "".join(cell["source"]))
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "markdown"
+    ]
+
+
+def catalogue(path):
+    """Where the catalogue of an English file lies."""
+    return EDITION / "messages" / f"{path.stem}.po"
+
+
+def read(path):
+    """The catalogue of an English file; an empty one if there is none yet."""
+    if not catalogue(path).exists():
+        return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
+    with open(catalogue(path), "rb") as file:
+        return read_po(file, locale="zh_CN")
+
+
+def write(path, known):
+    """Stores the catalogue of an English file."""
+    catalogue(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(catalogue(path), "wb") as file:
+        write_po(file, known, width=0, ignore_obsolete=True, include_previous=True)
+
+
+def update(path):
+    """Takes the messages of an English file into its catalogue.
+
+    A translation whose English has changed is marked "fuzzy", with the old English beside it.
+    """
+    english = Catalog(charset="utf-8")
+    for cell, markdown in cells(path):
+        for text, is_message in pieces(markdown):
+            if is_message:
+                english.add(text, locations=[(cell, None)] if cell else [])
+    known = read(path)
+    known.update(english, update_creation_date=False)
+    write(path, known)
+
+
+def translation(message, known):
+    """The Chinese of a message, or None where it is missing or outdated."""
+    found = known.get(message)
+    return found.string if found and found.string and not found.fuzzy else None
+
+
+def translate(markdown, known):
+    return "".join(
+        is_message and translation(text, known) or text for text, is_message in pieces(markdown)
+    )
+
+
+def built(path):
+    """(place, text) of the Chinese edition of an English file."""
+    known = read(path)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        text = translate(text, known).replace("](notebooks/", "](zh/")
+        return path.with_suffix(".zh.md"), text.replace("](README.zh.md)", "](README.md)")
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            chinese = translate("".join(cell["source"]), known)
+            chinese = chinese.replace("](../README.md", "](../README.zh.md")
+            cell["source"] = chinese.splitlines(keepends=True)
+    return EDITION / path.name, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def parts(message):
+    """What must be the same in both languages: formulas, code, links, pictures, columns."""
+    found = {("formula", formula) for formula in FORMULA.findall(CODE.sub("", message))}
+    for token in inline(message):
+        if token.type == "code_inline":
+            found.add(("code", token.content))
+        elif token.type in ("link_open", "image"):
+            found.add(("link", token.attrGet("href") or token.attrGet("src")))
+    if message.startswith("|"):
+        found.add(("columns", str(CODE.sub("", message).count("|") - 1)))
+    return found
+
+
+def inline(message):
+    """The tokens of a message as CommonMark has them; of formulas only the dollars are left."""
+    codes = [code[0] for code in CODE.finditer(message)]
+    without = FORMULA.sub("$$", CODE.sub("\0", message))
+    for code in codes:
+        without = without.replace("\0", code, 1)
+    tokens = []
+    for token in MarkdownIt().parseInline(without)[0].children:
+        tokens += [token, *(token.children or [])]  # the alternative text of a picture
+    return tokens
+
+
+def problems(english, chinese):
+    """What a translation lacks or breaks, a sentence each."""
+    ours, theirs = parts(chinese), parts(english)
+    for kind, what in sorted(theirs - ours):
+        yield f"lacks the {kind} {what}"
+    for kind, what in sorted(ours - theirs):
+        yield f"has the {kind} {what}, which the English has not"
+    texts = [token.content for token in inline(chinese) if token.type == "text"]
+    numbers = re.compile(r"\d+(?:[.,]\d+)*")
+    has = set(numbers.findall(" ".join(texts)))
+    for token in inline(english):
+        if token.type == "text":
+            for number in sorted(set(numbers.findall(token.content)) - has):
+                yield f"lacks the number {number}"
+    for text in texts:
+        if "*" in text or "`" in text:
+            yield f"has marks that are shown as they are: {text.strip()[:40]}"
+    stand_in = {"code_inline": "x", "softbreak": "\n"}
+    plain = "".join(
+        token.content.replace("$$", "x") if token.type == "text" else stand_in.get(token.type, "")
+        for token in inline(chinese)
+    )
+    for rule, sentence in RULES.items():
+        for found in re.finditer(rule, plain.replace(" | ", "\n")):
+            place = plain.replace(" | ", "\n")[max(0, found.start() - 8) : found.end() + 8]
+            yield f"{sentence}: {place}"
+
+
+def check(path):
+    """What is wrong with the Chinese edition of an English file, a line each."""
+    known = read(path)
+    for cell, markdown in cells(path):
+        for text, is_message in pieces(markdown):
+            if not is_message:
+                continue
+            chinese, place = translation(text, known), f"{path.name} {cell}".strip()
+            if chinese is None:
+                state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
+                yield f"{place}: {state}: {text[:60]}"
+                continue
+            for problem in problems(text, chinese):
+                yield f"{place}: {problem}"
+    place, text = built(path)
+    if not place.exists() or place.read_text(encoding="utf-8") != text:
+        yield f"{place.name}: not what its catalogue makes; run `python -m tools.translate build`"
+
+
+def main(command):
+    if command not in ("update", "build", "check"):
+        sys.exit(__doc__)
+    wrong = 0
+    for path in sources():
+        if command == "update":
+            update(path)
+        elif command == "build":
+            place, text = built(path)
+            place.write_text(text, encoding="utf-8")
+        else:
+            for line in check(path):
+                print(line)
+                wrong += 1
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2] or [None]))
