@@ -5,12 +5,14 @@ input, and what was measured. What PyTorch said is read for the causes that the 
 for, and quoted.
 """
 
+import difflib
 import inspect
 import re
 import traceback
 
 import torch
 from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
 
 from helpers.doctor.report import MEANT
 
@@ -88,6 +90,10 @@ def _cause(found, message, attempt, inputs):
     unpacked = re.search(r"expected (\d+), got 0\)", message)
     if unpacked and _saves_nothing(attempt, inputs):
         return f"backward unpacks {unpacked[1]} saved tensor(s), but forward saved none."
+    unknown = re.search(r"Backward' object has no attribute '(\w+)'", message)
+    meant = unknown and difflib.get_close_matches(unknown[1], dir(BackwardCFunction), 1)
+    if meant:
+        return f"ctx has no `{unknown[1]}`. Did you mean `{meant[0]}`?"
     name = re.search("tuple|sequence|converted to an index", message) and _not_unpacked(
         attempt, inputs
     )

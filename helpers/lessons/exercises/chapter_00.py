@@ -38,11 +38,12 @@ EXERCISE_1 = Exercise(
     like=lambda x: 3 * x,
     feeds=(Feed(shapes="..."),),
     success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
-    "passed on three times as large.",
+    "multiplied by 3 before it is passed on.",
     hints=(
         "How much does 3 * x grow if x grows by a little?",
-        "backward gets grad_output, the slope of what follows. The chain rule combines both.",
+        "backward gets grad_output, the slope of what follows. The chain rule combines it with "
+        "the slope of 3 * x.",
     ),
-    explanation="The chain rule: slope of all = slope of what follows (grad_output) times "
-    "slope of this step (3).",
+    explanation="The chain rule: the slope of the whole is the slope of what follows "
+    "(grad_output) times the slope of this step (3).",
 )  # fmt: skip

@@ -9,14 +9,14 @@ import torch
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judging import difference, first_line, unlike
 from helpers.lessons.net import Feed, caught
-from helpers.lessons.requirements import at, instances_apart, random
+from helpers.lessons.requirements import at, instances_apart, keeps_only, random
 from helpers.ops.legacy import Function
 
 
 def _is_legacy(attempt):
     if issubclass(attempt, torch.autograd.Function):
         yield (
-            "it derives from today's torch.autograd.Function. The old style is "
+            "it derives from today's torch.autograd.Function. In the old style you write "
             "`from helpers.ops.legacy import Function`."
         )
     if not issubclass(attempt, Function):
@@ -25,8 +25,8 @@ def _is_legacy(attempt):
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
             yield (
-                f"`{name}` is a static method, as today. In 2017 {name} was handed (self, "
-                f"{argument}), and what is no tensor went to `__init__`."
+                f"`{name}` is a static method, as it is today. In 2017 {name} took (self, "
+                f"{argument}), and arguments that were not tensors went to `__init__`."
             )
     if attempt.__init__ is object.__init__:
         yield "it has no method `__init__`. Two underscores on each side?"
@@ -84,12 +84,12 @@ def _wrong_instance(attempt, arguments, like, x):
         ("the order of the factors, and every", "every"),  # of factors there are none
         (
             r"is right, but (transposed|its dimensions are permuted: .*? it is right)\. At",
-            "has the numbers of grad_output in their old order, as a reshape or a view leaves "
+            "has the elements of grad_output in their old order, as a reshape or a view leaves "
             "them. At",
         ),
         (
             r"(their old order.*) Look at: .*",
-            r"\1 A reshape renames places; it does not exchange dimensions.",
+            r"\1 A reshape renames positions; it does not exchange dimensions.",
         ),
     ]:
         wrong = wrong and re.sub(old, new, wrong)
@@ -131,7 +131,7 @@ EXERCISE_1 = Exercise(
         ("self.constant = constant", "pass",
          "has no attribute 'constant'. Look at: `return x + self.constant` (line"),
         ("self.constant", "AddConstant.constant",
-         "two instances with other constants disturb each other"),
+         "two instances with different constants disturb each other"),
         ("+ self.constant", "+ 2.5", "with constant = -1.0"),
         ("return x + self.constant", "x + self.constant", "Is a `return` missing in `forward`?"),
         ("return x +", "x +=", "self.constant\n\n    def backward", "self.constant; return x\n\n"
@@ -145,7 +145,7 @@ EXERCISE_1 = Exercise(
         ("__init__", "_init_", "it has no method `__init__`"),
         ("(self, constant)", "(self)", "= constant", "= 2.5", "the constructor raises TypeError"),
         ("def forward", "@staticmethod\n    def forward",
-         "In 2017 forward was handed (self, x), and what is no tensor went to `__init__`."),
+         "In 2017 forward took (self, x), and arguments that were not tensors went to `__init__`."),
         ("__init__(self, constant)", "forward(ctx, x, constant)", "self.constant = constant\n\n"
          "    def forward(self, x):\n        return x + self.constant", "return x + constant",
          "    def", "    @staticmethod\n    def", "`forward` is a static method"),
@@ -163,15 +163,16 @@ EXERCISE_1 = Exercise(
             ),
         ),
         instances_apart([1.0], [100.0], random(3),
-            "two instances with other constants disturb each other. Keep the constant in `self`.",
+            "two instances with different constants disturb each other. Keep it in `self`.",
         ),
     ],
-    success="the constant came through the constructor, and the gradient passes unchanged.",
+    success="the constant came in through the constructor, and the gradient passes unchanged.",
     hints=(
-        "The constant is no tensor. Which method took those in 2017?",
+        "The constant is not a tensor. Which method took such arguments in 2017?",
         "If x grows by 1, how much does x + c grow?",
     ),
-    explanation="The slope of x + c is 1 whatever c is, so backward returns what it got.",
+    explanation="The slope of x + c is 1, whatever c is, so backward returns the gradient "
+    "that it received.",
 )  # fmt: skip
 
 
@@ -215,14 +216,14 @@ EXERCISE_2 = Exercise(
          "with dim0 = -1 and dim1 = 0: The gradient of `x`"),
         ("return x.transpose", "self.size = x.size(); return x.transpose",
          "grad_output.transpose(*self.dims)", "grad_output.reshape(self.size)",
-         "A reshape renames places; it does not exchange dimensions."),
+         "A reshape renames positions; it does not exchange dimensions."),
         ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "with dim0 = -2"),
         ("return x.", "Transpose.last = self.dims; return x.",
          "grad_output.transpose(*self.dims)", "grad_output.transpose(*Transpose.last)",
          "disturb each other"),
         ("return grad_output.transpose(*self.dims)", "return grad_output.reshape([4, 5, 3])\\\n"
          "            if grad_output.dim() == 3 else grad_output.t()",
-         "has the numbers of grad_output in their old order"),
+         "has the elements of grad_output in their old order"),
         ("self.dims", "Transpose.dims", "disturb each other"),
         ("grad_output.", "grad_output.float().", "returns float32 for `x`"),
         ("(Function)", "(torch.autograd.Function)", "derives from today's"),
@@ -237,60 +238,72 @@ EXERCISE_2 = Exercise(
             ),
         ),
         instances_apart((0, 1), (1, 2), random(3, 3, 3),
-            "two instances with other dimensions disturb each other. Keep the two in `self`.",
+            "two instances with different dimensions disturb each other. Keep the two in `self`.",
         ),
     ],
-    success="exchanging the same two dimensions again brings each gradient home.",
+    success="exchanging the same two dimensions again brings each gradient back to its place.",
     hints=(
         "Each output element is one input element that has moved. Its gradient moves back.",
         "What undoes an exchange of two dimensions?",
     ),
-    explanation="A transposition is its own inverse. Nothing has to be saved but the two "
-    "numbers, which live in self.",
+    explanation="A transposition is its own inverse. backward needs only the two dimensions, "
+    "and they live in self.",
 )  # fmt: skip
 
 
-class SquareToday(torch.autograd.Function):
+class SquaredErrorToday(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input):
-        ctx.save_for_backward(input)
-        return input * input
+    def forward(ctx, x, target):
+        ctx.save_for_backward(x)
+        ctx.target = target
+        return (x - target) ** 2
 
     @staticmethod
     def backward(ctx, grad_output):
-        (input,) = ctx.saved_tensors
-        return 2 * input * grad_output
+        (x,) = ctx.saved_tensors
+        return grad_output * 2 * (x - ctx.target), None
 
 
 EXERCISE_3 = Exercise(
     number="1.3",
-    name="SquareToday",
-    reference=SquareToday,
-    stub="class SquareToday(torch.autograd.Function): ...",
+    name="SquaredErrorToday",
+    reference=SquaredErrorToday,
+    stub="class SquaredErrorToday(torch.autograd.Function): ...",
     wrong=[
         ("torch.autograd.Function", "Function",
          "must derive from torch.autograd.Function; its Function is that of helpers.ops.legacy."),
         ("    @staticmethod\n", "", "`forward` must be a static method"),
-        ("2 * input", "2 * input.data", "silently wrong"),
-        ("2 * input", "2 * input.detach()", "Look at: .detach(), .data"),
-        ("        return 2 * input", "        with torch.no_grad(): return 2 * input",
+        ("(x - ctx", "(x.data - ctx", "silently wrong"),
+        ("(x - ctx", "(x.detach() - ctx", "Look at: .detach(), .data"),
+        ("        return grad", "        with torch.no_grad(): return grad",
          "Look at: .detach(), .data, torch.no_grad"),
-        ("(input,) = ctx", "input = ctx", "`(input,) = ctx.saved_tensors`"),
-        ("2 * input", "input", "multiplied by 0.5"),
-        ("ctx.save_for_backward(input)", "SquareToday.saved = input",
-         "(input,) = ctx.saved_tensors", "input = SquareToday.saved",
+        ("(x,) = ctx", "x = ctx", "`(x,) = ctx.saved_tensors`"),
+        ("* 2 *", "*", "multiplied by 0.5"),
+        ("), None", ")", "Backward returned 1 gradient(s)"),
+        ("(ctx, x, target)", "(ctx, x)", "ctx.target = target", "ctx.target = 5",
+         "(x - target)", "(x - 5)", "`forward` must take (ctx, x, target)."),
+        ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
+         "`ctx.x` holds an input outside `save_for_backward`"),
+        ("save_for_backward(x)", "save_for_backward(x - target)", "(x - ctx.target)", "x",
+         "an intermediate kept on ctx, or saved and not returned"),
+        ("ctx.target", "SquaredErrorToday.target", "disturb each other"),
+        ("ctx.save_for_backward(x)", "SquaredErrorToday.saved = x",
+         "(x,) = ctx.saved_tensors", "x = SquaredErrorToday.saved",
          "is another if forward runs once more"),
     ],
-    like=lambda x: x**2,
-    feeds=(Feed(shapes="..."),),
+    like=lambda x, target: (x - target) ** 2,
+    feeds=(Feed(shapes="...", constants=((5,), (0,), (-1.5,), (40,)), names="target"),),
     order=2,
-    success="same formula, other home: ctx instead of self. And the second derivative, which "
-    "the old style could not have, is there.",
+    properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
+    success="the same formula in a new home: ctx instead of self, and None for the constant. "
+    "The second derivative, which the old style could not have, is there.",
     hints=(
-        "Two decorators, and self becomes ctx.",
-        "ctx.save_for_backward and ctx.saved_tensors keep their names.",
-        "For the second derivative, use what saved_tensors gives you as it is: no .data, no "
-        "detach.",
+        "Two decorators, and self becomes ctx. There is no constructor any more: forward takes "
+        "the target after x.",
+        "ctx.save_for_backward and ctx.saved_tensors keep their names; the target, a number, is "
+        "an attribute of ctx.",
+        "backward returns two values: the gradient of x, and None for the target. For the second "
+        "derivative, use x as saved_tensors gives it to you: no .data, no detach.",
     ),
     explanation="In the new style saved tensors come with their history, so backward is "
     "recorded like any other computation and can be differentiated.",

@@ -63,7 +63,7 @@ EXERCISE_1 = Exercise(
     hints=(
         "backward needs x. How does forward hand it over?",
         "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
-        "Which rule combines your own derivative with grad_output, the one that arrives?",
+        "Which rule combines your derivative with grad_output, the gradient that arrives?",
     ),
     explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
     "on x, so that a second derivative is right as well.",
@@ -132,14 +132,16 @@ EXERCISE_2 = Exercise(
         gradients_fit("ab", PAIRS),
         keeps_only("inputs and outputs", random(100, 200), random(200)),
     ],
-    success="both gradients, each in the shape of its own input, without the engine's help.",
+    success="both gradients are right, each in the shape of its own input, without help from "
+    "the engine.",
     hints=(
         "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
-        "Where one number of a was used several times, its gradient is the sum over the uses.",
+        "Where one element of a was used several times, its gradient is the sum over its uses.",
         "tensor.sum_to_size(shape) undoes a broadcast.",
     ),
-    explanation="Broadcasting copies a number to several places; each place sends a gradient "
-    "back, and they add up. sum_to_size sums over exactly the dimensions that were broadcast.",
+    explanation="Broadcasting copies an element to several places; each place sends a gradient "
+    "back, and these gradients add up. sum_to_size sums over exactly the dimensions that were "
+    "broadcast.",
 )  # fmt: skip
 
 
@@ -204,16 +206,16 @@ EXERCISE_3 = Exercise(
         Feed(
             shapes="N D",
             far=1e6,
-            without=dict.fromkeys(("zero", "equal"), "no two numbers of a row are equal"),
+            without=dict.fromkeys(("zero", "equal"), "no two elements of a row are equal"),
         ),
     ),
     properties=[keeps_only("inputs, outputs and positions", random(100, 200))],
-    success="each gradient went to the place its number came from, and nowhere else.",
+    success="each gradient went to the place that its element came from, and nowhere else.",
     hints=(
         "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
-        "The gradient of x is zero but at two places of each row.",
+        "The gradient of x is zero except at two places in each row.",
         "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
     ),
     explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
-    "scatter_) matters when both positions are the same, as in a row of one number.",
+    "scatter_) matters when both positions are the same, as in a row of one element.",
 )  # fmt: skip

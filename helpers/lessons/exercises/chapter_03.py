@@ -54,7 +54,7 @@ EXERCISE_1 = Exercise(
     properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
-        "x is a tensor and n is none. Each has its own place between forward and backward.",
+        "x is a tensor, n is not. Each has its own place between forward and backward.",
         "The derivative of xⁿ is n · xⁿ⁻¹.",
         "backward returns two values: the gradient of x, and None for n.",
     ),
@@ -145,7 +145,7 @@ EXERCISE_2 = Exercise(
         _leaves_x_alone,
         _makes_no_gradient_up,
     ],
-    success="the values pass unchanged, the gradient is scaled, and where none arrives, "
+    success="the values pass unchanged, the gradient is scaled, and where no gradient arrives, "
     "none is made up.",
     hints=(
         "forward returns the values as they are; only backward has something to do.",
@@ -153,7 +153,7 @@ EXERCISE_2 = Exercise(
         "Then grad_output may be None; return None for both arguments in that case.",
     ),
     explanation="The copy lets callers change the result in place. gradcheck rejects this "
-    "Function, as it should: its gradient is not its derivative.",
+    "Function, as it should: the gradient is not the derivative of forward.",
 )  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def _lets_go_of_the_output(attempt):
     if leaks:
         yield (
             "the output is still alive after its last use. What still holds it: an attribute of "
-            "ctx, which is the grad_fn of the output, or something outside of the call?"
+            "ctx, which is the grad_fn of the output, or something outside the call?"
         )
 
 
@@ -236,11 +236,11 @@ EXERCISE_3 = Exercise(
         _lets_go_of_the_output,
         keeps_only("inputs and outputs", random(100, 200)),
     ],
-    success="the output dies with its last user, and autograd watches what is saved.",
+    success="the output is freed with its last reference, and autograd watches what is saved.",
     hints=(
         "Which attribute of ctx is a tensor?",
-        "save_for_backward stores an output of forward without making a circle.",
+        "save_for_backward stores an output of forward without making a reference cycle.",
     ),
-    explanation="save_for_backward recognises the output and keeps it without a reference "
-    "from the node back to itself, and with its version number.",
+    explanation="save_for_backward recognises the output and saves it with its version number, "
+    "but without a reference cycle.",
 )  # fmt: skip

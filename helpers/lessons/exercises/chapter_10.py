@@ -6,11 +6,13 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
+from helpers.lessons.judging import wrong_outputs
 from helpers.lessons.net import Feed
 from helpers.lessons.requirements import random
 from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
+SQUARE = random(3, 3)  # so that a batch and a sample can be mistaken for each other
 
 
 def _under(like, tensors, *names):
@@ -22,11 +24,24 @@ def _under(like, tensors, *names):
                 given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
                 same = _alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
-                yield f"under `{name}` it raises {raised(error)}"
+                yield f"under `{name}` it raises {raised(error)}{_own_apply(attempt)}"
             else:
-                yield None if same else f"under `{name}` it is wrong, without a word."
+                yield None if same else f"under `{name}` it is silently wrong."
 
     return sentences
+
+
+def _own_apply(attempt):
+    return "" if "apply" not in vars(attempt) else (
+        " torch.func, too, calls the `apply` of the class that has the `forward`, and expects all "
+        "outputs: leave it as it is, and take the first output in an `apply` of another class."
+    )  # fmt: skip
+
+
+def _differs(given, right):
+    """How a result differs from the right one, in words; None if it does not."""
+    wrong = wrong_outputs(given, right, differentiable=False)
+    return wrong and wrong.removeprefix("`forward`: ")
 
 
 def _alike(given, right):
@@ -54,10 +69,6 @@ class Squash(Function):
         return grad_output / torch.sqrt(1 + x**2) ** 3
 
 
-def _squash(x):
-    return x / torch.sqrt(1 + x**2)
-
-
 EXERCISE_1 = Exercise(
     number="10.1",
     name="Squash",
@@ -78,9 +89,6 @@ EXERCISE_1 = Exercise(
         ("def forward(x)", "def forward(ctx, x)", "`forward` must take (x)"),
         ("setup_context(ctx, inputs, output)", "setup_context(ctx, x)",
          "`setup_context` must take (ctx, inputs, output)"),
-        ("(*inputs)", "(inputs)", "one tensor after the other"),
-        ("ctx.save_for_backward(*inputs)", "(x,) = input\n        ctx.save_for_backward(x)",
-         "`setup_context` raised TypeError"),
         ("return x / torch.sqrt(1 + x**2)", "return x.div_(torch.sqrt(1 + x**2))",
          "end in an underscore"),
         ("        ctx.save_for_backward(*inputs)",
@@ -100,20 +108,26 @@ EXERCISE_1 = Exercise(
          "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
          "        ctx.save_for_backward(*inputs)\n\n", "",
          "it must override the setup_context staticmethod"),
+        ("return x / torch.sqrt(1 + x**2)", "return x / torch.sqrt(1 + x**2), x + 1",
+         "(ctx, grad_output)", "(ctx, grad_output, grad_other)",
+         "    @staticmethod\n    def setup", "    @classmethod\n    def apply(cls, x):\n"
+         "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup",
+         "in an `apply` of another class"),
+        ("torch.sqrt(1 + x**2) ** 3", "torch.sqrt(x**2).square().add(1) ** 1.5", "it is nan"),
+        ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "near 1000"),
     ],
-    like=_squash,
+    like=Squash.forward,
     feeds=(Feed(shapes="...", far=1000),),
     order=2,
-    properties=[_under(_squash, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
+    properties=[_under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
     success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
-        "In setup_context there are only inputs and outputs. Which of them do you need?",
-        "The root can be computed again in backward, from x.",
-        "vmap needs one more line, which the chapter's Split has.",
+        "setup_context sees only inputs and outputs. Which of them do you need?",
+        "Backward can recompute the root from x.",
+        "vmap needs one more line, which Split in this chapter has.",
     ),
-    explanation="The intermediate is computed again, so that it has a history. With the output "
-    "saved instead, 1 - y² is 1 / (1 + x²): no root at all, but no digits left where y is nearly "
-    "1.",
+    explanation="Backward recomputes the intermediate, so it has a history. You could save the "
+    "output instead: 1 - y² is 1 / (1 + x²), but it loses its digits where y is nearly 1.",
 )  # fmt: skip
 
 
@@ -141,24 +155,46 @@ class Multiply(Function):
 
 
 def _goes_forward(attempt):
-    """What the doctor, who compares the slopes, does not say."""
+    """What the doctor, who compares derivatives, does not say."""
     tensors = (SAMPLE, random(2, 3))
     try:
-        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors)
+        slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
     except Exception as error:
-        yield f"forwards it raises {raised(error)}"
-    if not _alike(slope, jvp(torch.mul, tensors, tensors)):
-        yield "where an input is 0, the tangent of the output is wrong."
-    small = [tensor[0] for tensor in tensors]
+        yield f"in forward mode it raises {raised(error)}"
+    right = jvp(torch.mul, tensors, tensors[::-1])[1]
+    wrong = _differs(slope, right)
+    if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
+        yield f"where an input is 0, the tangent of the output is wrong: {wrong}"
+    yield wrong and f"in forward mode, {wrong.replace('the output', 'the tangent of the output')}"
+    small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
         if not _alike(*second):
             yield (
-                "the slopes are right, but not when they are differentiated again: "
-                f"`{outer.__name__}({inner.__name__}(f))` is wrong."
+                "the tangent is right, but not its own derivative: "
+                f"`{outer.__name__}({inner.__name__}(f))` is silently wrong."
             )
 
 
+def _saves_in_one_order(attempt):
+    """What vmap takes for the batch of a saved tensor is that of the last call that saves."""
+    for in_dims, batches in (((0, None), (SQUARE, SQUARE[0])), ((None, 0), (SQUARE[0], SQUARE))):
+        slopes = []
+        for function in (attempt.apply, torch.mul):
+            try:
+                alone = grad(loss(function), (0, 1))(*batches)
+                slopes.append((alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches)))
+            except Exception:  # the doctor's to say
+                return
+        (alone, under), (right, right_under) = slopes
+        if _alike(alone, right) and not _alike(under, right_under):
+            yield (
+                f"through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
+                "in save_for_backward and in save_for_forward."
+            )
+
+
+RULE = "a_tangent * b + a * b_tangent"
 EXERCISE_2 = Exercise(
     number="10.2",
     name="Multiply",
@@ -172,52 +208,44 @@ EXERCISE_2 = Exercise(
     wrong=[
         ("        ctx.save_for_forward(*inputs)\n", "", "Look at: save_for_forward"),
         ("forward(*inputs)", "forward(inputs)", "save_for_forward was handed something"),
-        ("save_for_forward(", "save_for_forwards(", "ctx has no `save_for_forwards`"),
+        ("save_for_forward(", "save_for_forwards(", "Did you mean `save_for_forward`?"),
         ("        ctx.save_for_forward(*inputs)", "        ctx.a, ctx.b = inputs",
          "a, b = ctx.saved_tensors\n        return a_", "a, b = ctx.a, ctx.b\n        return a_",
          "for jvp, save_for_forward"),
         (" + a * b_tangent", "", "Where `b` moves, the tangent of the output"),
-        ("a_tangent * b + a * b_tangent", "(a + a_tangent) * (b + b_tangent) - a * b",
-         "Where all inputs move, the tangent"),
-        ("a_tangent * b + a * b_tangent", "a * b * (a_tangent / a + b_tangent / b)",
-         "where an input is 0"),
-        ("a_tangent * b + a * b_tangent", "a_tangent * a + b * b_tangent",
-         "Where `a` moves"),
-        ("a_tangent * b + a * b_tangent", "a_tangent * b, a * b_tangent",
-         "one for each output"),
-        ("a_tangent * b + a * b_tangent", "a_tangent * b - a * b_tangent",
-         "gives is negated"),
-        ("a_tangent * b + a * b_tangent", "a_tangent + b_tangent", "Where `a` moves"),
+        (RULE, "(a + a_tangent) * (b + b_tangent) - a * b", "Where all inputs move, the tangent"),
+        (RULE, "a * b * (a_tangent / a + b_tangent / b)", "where an input is 0"),
+        (RULE, "a_tangent * b, a * b_tangent", "one for each output"),
+        (RULE, "torch.where(a == 0, 0, a_tangent * b + a * b_tangent)", "where an input is 0"),
+        (RULE, "a_tangent * b - a * b_tangent", "gives is negated"),
         ("def jvp(ctx, a_tangent, b_tangent)", "def jvp(ctx, tangent)",
-         "a_tangent * b + a * b_tangent", "tangent * b", "a tangent for each input"),
+         RULE, "tangent * b", "a tangent for each input"),
         ("return a_tangent * b + a * b_tangent", "a_tangent * b + a * b_tangent",
          "Is a `return` missing?"),
-        ("a_tangent * b +", "a_tangent * b.detach() +", "differentiated again"),
+        ("a_tangent * b +", "a_tangent * b.detach() +", "not its own derivative"),
+        (RULE, "(a_tangent * b + a * b_tangent).float()", "float32"),
+        (RULE, "((a + 1e-6 * a_tangent) * (b + 1e-6 * b_tangent) - a * b) / 1e-6", "Nearly:"),
+        ("forward(*inputs)", "forward(*inputs[::-1])", RULE, "a_tangent * a + b * b_tangent",
+         "the order in save_for_backward"),
         ("        a, b = ctx.saved_tensors\n        return a_tangent", "        return a_tangent",
          "name 'b' is not defined"),
-        ("a_tangent * b + a * b_tangent",
-         "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent",
-         "forwards it raises RuntimeError: Cannot access data pointer"),
-        ("""
-
-    @staticmethod
-    def jvp(ctx, a_tangent, b_tangent):
-        a, b = ctx.saved_tensors
-        return a_tangent * b + a * b_tangent""", "",
-         "forwards it raises NotImplementedError: You must implement the jvp function"),
+        (RULE, "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent",
+         "in forward mode it raises RuntimeError: Cannot access data pointer"),
+        ("def jvp", "def jpv", "in forward mode it raises NotImplementedError: You must implement"),
     ],
     like=torch.mul,
     feeds=(Feed(shapes="..., ..."),),
     order=2,
+    kind=[_saves_in_one_order],
     properties=[_goes_forward],
-    success="it goes forwards, and `hessian` goes forwards over your backward.",
+    success="forward mode works, and so does `hessian`, forward mode over your backward.",
     hints=(
         "How fast does a product change when both factors move?",
         "The product rule: two terms, each with one tangent.",
         "jvp reads ctx.saved_tensors, too, but only what save_for_forward saved.",
     ),
     explanation="The product rule. What jvp reads must be saved for forward as well. For jvp of "
-    "jvp, forward mode would have to be switched on, and the tangents taken off a and b: see "
+    "jvp, you would have to switch forward mode on and remove the tangents of a and b: see "
     "helpers/ops/linear.py.",
 )  # fmt: skip
 
@@ -249,29 +277,62 @@ def _matmul(x, weight):
     return x @ weight.mT
 
 
+def _batches(in_dims):
+    """What `vmap` with these in_dims is called with."""
+    return [
+        tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
+        for tensor, dim in zip([random(4, 2), random(3, 2, seed=1)], in_dims, strict=True)
+    ]
+
+
+def _says_where(attempt):
+    """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
+    for in_dims in everywhere(2):
+        where, batches = f"with in_dims={in_dims}", _batches(in_dims)
+        try:
+            given, right = (vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul))
+            slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
+        except Exception:
+            return
+        if given.shape == (3, *right.shape) and _alike(given[0], right):
+            yield (
+                f"{where} the result has the batch twice. Look at: 0 and None, which are different "
+                "in in_dims, but both false; and the second value that the rule returns."
+            )
+        moved = any(_alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
+        if moved and not _alike(given, right):
+            yield (
+                f"{where} the numbers are right, but `vmap` finds them in the wrong place. Look "
+                "at: the second value that the rule returns, which says where the batch is in the "
+                "result."
+            )
+        for name, slope in zip(("x", "weight"), slopes, strict=True):
+            if _alike(given, right) and not slope.any():
+                yield (
+                    f"{where} the values are right, but the gradient of `{name}` is 0. Look at: "
+                    ".detach(), .data and torch.no_grad in the rule."
+                )
+
+
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield "the rule itself is asked for: a static method `vmap`, and no `generate_vmap_rule`."
+        yield "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
     f = attempt.apply
-    tensors = [random(4, 2), random(3, 2, seed=1)]
     for in_dims in everywhere(2):
-        batches = [
-            tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
-            for tensor, dim in zip(tensors, in_dims, strict=True)
-        ]
+        batches = _batches(in_dims)
         where, rule = f"with in_dims={in_dims}", lambda f, in_dims=in_dims: vmap(f, in_dims)
         yield _unlike(f, rule, batches, where)
         try:
             slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
         except Exception as error:
-            yield f"the values are right, but with a grad around the vmap, {raised(error)}"
+            yield f"the values are right, but with a grad around the vmap it raises {raised(error)}"
         if not _alike(*slopes):
             yield f"the values are right, but not grad of vmap, {where}."
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
-    yield wrong and f"{wrong} Look at: the argument that has no new dimension."
+    yield wrong and f"{wrong} Look at: the argument that has no batch."
 
 
 def _unlike(f, rule, batches, where):
@@ -280,12 +341,8 @@ def _unlike(f, rule, batches, where):
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
         return f"{where} it raises {raised(error)}"
-    if given.shape != right.shape:
-        return (
-            f"{where} the result has the shape {tuple(given.shape)} instead of "
-            f"{tuple(right.shape)}, without a word."
-        )
-    return None if _alike(given, right) else f"{where} the numbers are wrong, without a word."
+    wrong = _differs(given, right)
+    return wrong and f"{where} {wrong}"
 
 
 EXERCISE_3 = Exercise(
@@ -306,10 +363,12 @@ EXERCISE_3 = Exercise(
          "where the batch is dimension -1 of `x`"),
         ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
          "but under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]",
-         "gives another result than a loop over the batch"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)",
-         "to have two returns"),
+        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]", "the batch twice"),
+        ("if dim is None", "if not dim", "0 and None"),
+        ("info.batch_size, *tensor.shape", "info.batch_size, -1, -1", "but under two"),
+        ("apply(x, weight), 0", "apply(x.detach(), weight), 0", "the gradient of `x` is 0"),
+        ("apply(x, weight), 0", "apply(x.float(), weight.float()).double(), 0", "Nearly:"),
+        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)", "to have two returns"),
         ("tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)",
          "tensor.movedim(dim, 0)", "got (NoneType, int)"),
         ("    @staticmethod\n    def forward",
@@ -318,25 +377,23 @@ EXERCISE_3 = Exercise(
         ("    @staticmethod\n    def forward",
          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))", "x @ weight.mT",
-         "def vmap(", "def rule(", "the rule itself is asked for"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1",
-         "gives another result than a loop over the batch"),
-        ("Matmul.apply(x, weight), 0", "x @ weight, 0", "Under vmap, `Matmul` fails"),
-        ("def vmap(info, in_dims, x, weight)", "def vmap(in_dims, x, weight)",
-         "info.batch_size", "3", "takes 3 positional arguments but 4 were given"),
+         "def vmap(", "def rule(", "write the rule itself"),
+        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1", "in the wrong place"),
+        ("def vmap(info, ", "def vmap(", "info.batch_size", "3", "takes 3 positional"),
         ("return Matmul.apply(x, weight), 0",
          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0",
          "what the rule calls: apply"),
     ],
     like=_matmul,
     feeds=(Feed(shapes="N D, V D"),),
+    kind=[_says_where],
     properties=[_has_a_rule],
-    success="wherever the new dimension comes in, it goes out where you say.",
+    success="wherever the batch comes in, it is in the result where your rule says.",
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
-        "tensor.movedim(dim, 0) puts the new dimension in front; expand makes one.",
-        "With the dimension in front of both, call apply, and say that it is in front.",
+        "tensor.movedim(dim, 0) moves the batch to the front; expand makes one.",
+        "With the batch in front of both, call apply, and say that the batch is dimension 0.",
     ),
-    explanation="Both arguments get the dimension in front, so the result has it in front. apply, "
-    "and not forward: there may be a grad around the vmap.",
+    explanation="Both arguments get the batch as dimension 0, so the result has it there, too. The "
+    "rule calls apply, not forward, because there may be a grad around the vmap.",
 )  # fmt: skip
