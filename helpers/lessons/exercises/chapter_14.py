@@ -331,8 +331,8 @@ def _asked(answer, where, how):
 
 
 def _finds(attempt):
-    for size, where, how, why in CASES:
-        answers, wrong = in_each(size, _asked, attempt, where, how, first=how is TWICE)
+    for i, (size, where, how, why) in enumerate(CASES):
+        answers, wrong = in_each(size, _asked, attempt, where, how, first=i == 0)
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
