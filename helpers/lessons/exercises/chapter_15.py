@@ -4,21 +4,16 @@ import contextlib
 import inspect
 import os
 import re
-import subprocess
-import sys
-import tempfile
-import textwrap
 from numbers import Number
-from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import torch
 
 from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.requirements import with_zeros
+from helpers.lessons.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -238,46 +233,6 @@ def involution_1d(x, weight, y, n):
     tl.store(y + i, sum, mask=mine)
 
 
-def _triton():
-    """Triton, which interprets kernels on the CPU where there is no GPU."""
-    here = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    with mock.patch.dict(os.environ, here):
-        import triton
-        import triton.language
-
-        return triton
-
-
-@contextlib.contextmanager
-def _watched(arrays):
-    """Of Triton's interpreter: a list that receives what is loaded beside `arrays`.
-
-    What a mask leaves out is nan, where no `other` is given.
-    """
-    from triton.runtime import interpreter
-
-    builder, beside = interpreter.interpreter_builder, []
-    load = builder.create_masked_load
-
-    def watched(places, mask, other, *how):
-        for place in map(int, places.data[mask.data]):
-            name, element, size = min(
-                ((name, (place - a.data_ptr()) // 4, a.numel()) for name, a in arrays.items()),
-                key=lambda it: max(-it[1], it[1] - it[2] + 1),
-            )
-            if not 0 <= element < size:
-                program = builder.grid_idx[0]
-                beside.append(f"program {program} loads {name}[{element}], but {name} has {size}")
-        # (For a single element Triton's interpreter loses an `other` of 0.)
-        if other is None and places.data.size > 1 and places.get_element_ty().is_floating():
-            nans = np.full(places.data.shape, np.nan, np.float32)
-            other = interpreter.TensorHandle(nans, places.get_element_ty())
-        return load(places, mask, other, *how)
-
-    with mock.patch.object(builder, "create_masked_load", watched):
-        yield beside
-
-
 PRECEDENCE = (
     "`&` binds tighter than `>`, and `and` does not work element by element: write"
     " `(i > 0) & (i < n)`."
@@ -285,7 +240,7 @@ PRECEDENCE = (
 
 
 def _runs_in_triton(attempt):
-    triton = _triton()
+    triton = import_triton()
     attempt = getattr(attempt, "fn", attempt)  # with @triton.jit left in
     names = attempt.__globals__
     if names.get("tl") is None:
@@ -304,7 +259,7 @@ def _runs_in_triton(attempt):
         expected = _in_one_dimension(x[own], weight[32 : 32 + 3 * n].view(3, n))
         x, weight, y = x.to(device), weight.to(device), y.to(device)
         arrays = {"x": x[own], "weight": weight[32 : 32 + 3 * n]}
-        with _watched(arrays) if interpreted else contextlib.nullcontext() as beside:
+        with watched_loads(arrays) if interpreted else contextlib.nullcontext() as beside:
             try:
                 kernel[(programs,)](x[own], weight[32:], y[32:], n)
             except Exception:
@@ -313,7 +268,7 @@ def _runs_in_triton(attempt):
                         f"`{indexed[1]}` is an address, not an array. `tl.load` reads at an"
                         " address, `tl.store` writes there."
                     )
-                yield from _compiles_for_a_gpu(attempt)
+                yield from compiles_for_a_gpu(attempt)
                 raise
         y = y.cpu()
         where = f"with n = {n}"
@@ -336,65 +291,6 @@ def _runs_in_triton(attempt):
             i = int((given - expected).abs().argmax())
             why = ": a load whose mask leaves an element out needs `other`" * bool(given[i].isnan())
             yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right{why}."
-
-
-FOR_A_GPU = """
-import inspect
-import re
-import sys
-import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-{source}
-
-types = {{"x": "*fp32", "weight": "*fp32", "y": "*fp32", "n": "i32"}}
-kernel = {name} if hasattr({name}, "fn") else triton.jit({name})
-names = inspect.signature(kernel.fn).parameters
-types = dict(zip(names, types.values())) | {{name: "constexpr" for name in list(names)[4:]}}
-constants = {{name: names[name].default for name in list(names)[4:]}}
-try:
-    triton.compile(ASTSource(kernel, types, constants), target=GPUTarget("cuda", 90, 32))
-except Exception as error:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    arrow = lines.index("^") if "^" in lines else 0
-    place = f" `{{lines[arrow - 1]}}`" if arrow else ""
-    said = " ".join(lines[arrow + 1 :] if arrow else lines[-1:]) or type(error).__name__
-    said = re.sub(r"<function (\\w+) at .*>", r"\\1, which has no @triton.jit", said)
-    sys.exit(f"Triton's compiler refuses{{place or ' it'}}: {{said}}")
-"""
-
-
-def _with_what_it_uses(function):
-    """The text of a function, after what it uses of its module: constants, functions, modules."""
-    lines, raw = [], getattr(function, "fn", function)
-    for name in raw.__code__.co_names:
-        used = raw.__globals__.get(name)
-        if inspect.ismodule(used):
-            lines.append(f"import {used.__name__} as {name}")
-        elif inspect.isfunction(getattr(used, "fn", used)):
-            lines.append(_with_what_it_uses(used))
-        elif isinstance(used, (int, float)):
-            lines.append(f"{name} = {used!r}")
-        elif type(used).__name__ == "constexpr":
-            lines.append(f"{name} = tl.constexpr({used.value!r})")
-    source = textwrap.dedent(inspect.getsource(raw))
-    jit = "@triton.jit\n" if function is not raw else ""
-    return "\n".join([*lines, jit + source[re.search("^def ", source, re.M).start() :]])
-
-
-def _compiles_for_a_gpu(attempt):
-    """In a process of its own, without the interpreter, which takes more than the compiler."""
-    name = getattr(attempt, "fn", attempt).__name__
-    program = FOR_A_GPU.format(source=_with_what_it_uses(attempt), name=name)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "program.py")  # a file, for Triton reads the source again
-        path.write_text(program, encoding="utf-8")
-        here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=here)
-    if run.returncode:
-        yield run.stderr.strip().splitlines()[-1]
 
 
 SEEN_BY_THE_INTERPRETER = [
@@ -436,8 +332,8 @@ EXERCISE_3 = Exercise(
          "refuses `for k in range(2):`: "),
         ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
     ],
-    needs=_triton,
-    properties=[_runs_in_triton, _compiles_for_a_gpu],
+    needs=import_triton,
+    properties=[_runs_in_triton, compiles_for_a_gpu],
     success="three loads of each x: Triton does not merge them, but the cache serves them. How"
     " often something is loaded is your decision.",
     hints=(

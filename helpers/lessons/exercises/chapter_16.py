@@ -4,7 +4,6 @@ import contextlib
 import functools
 import io
 import logging
-import os
 import re
 import tempfile
 import warnings
@@ -35,22 +34,16 @@ BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
 
 
-@contextlib.contextmanager
-def _inside(folder):
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def _packed(pyproject):
     """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
     from setuptools import Distribution  # it replaces a part of Python, so not before it must
     from setuptools.compat.py310 import tomllib
 
-    with tempfile.TemporaryDirectory() as folder, _inside(folder), warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         for name in (*(f"src/{name}" for name in WANTED), "tests/test_scans.py"):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
