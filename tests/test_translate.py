@@ -45,6 +45,7 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
     [
         ("Save `x`.", "保存它。", "lacks the code x"),
         ("Save it.", "保存 `x`。", "has the code x, which the English has not"),
+        ("If `x` is `x`.", "若 `x`。", "lacks the code x"),
         ("It is $x^2$.", "它是 $x^3$。", "lacks the formula $x^2$"),
         ("See [it](a.md).", "见[它](b.md)。", "lacks the link a.md"),
         ("![It](a.png)", "![它](b.png)", "lacks the link a.png"),
@@ -96,7 +97,10 @@ def test_changed_english_is_outdated_until_somebody_looks(tmp_path, monkeypatch)
     assert list(translate.check(page)) == []
 
     say("A slope that is nan at 1000")
-    assert '#| msgid "A slope that is nan at 100"' in po.read_text(encoding="utf-8")
+    for _ in range(2):  # also after another update, and as no comment
+        assert '\n#| msgid "A slope that is nan at 100"\n' in po.read_text(encoding="utf-8")
+        assert "# |" not in po.read_text(encoding="utf-8")
+        translate.update(page)
     assert "# A slope that is nan at 1000\n" in translate.built(page)[1]
     missing, stale = translate.check(page)
     assert missing == "page.md: outdated: A slope that is nan at 1000"

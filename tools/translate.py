@@ -12,11 +12,12 @@ word are copied as they are. A message without a valid translation stays English
 import json
 import re
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
-from babel.messages.pofile import read_po, write_po
+from babel.messages.pofile import denormalize, read_po, write_po
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +96,13 @@ def read(path):
     if not catalogue(path).exists():
         return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
     with open(catalogue(path), "rb") as file:
-        return read_po(file, locale="zh_CN")
+        known = read_po(file, locale="zh_CN")
+    for message in known:  # Babel reads the old English, "#| msgid …", as a comment
+        old = [line[1:].strip() for line in message.user_comments if line.startswith("|")]
+        message.user_comments = [line for line in message.user_comments if line[0] != "|"]
+        if old:
+            message.previous_id = [denormalize("\n".join(old).removeprefix("msgid "))]
+    return known
 
 
 def write(path, known):
@@ -116,7 +123,10 @@ def update(path):
             if is_message:
                 english.add(text, locations=[(cell, None)] if cell else [])
     known = read(path)
+    old = {message.id: message.previous_id for message in known if message.fuzzy}
     known.update(english, update_creation_date=False)
+    for message in known:
+        message.previous_id = message.previous_id or old.get(message.id, [])
     write(path, known)
 
 
@@ -150,14 +160,14 @@ def built(path):
 
 def parts(message):
     """What must be the same in both languages: formulas, code, links, pictures, columns."""
-    found = {("formula", formula) for formula in FORMULA.findall(CODE.sub("", message))}
+    found = Counter(("formula", formula) for formula in FORMULA.findall(CODE.sub("", message)))
     for token in inline(message):
         if token.type == "code_inline":
-            found.add(("code", token.content))
+            found["code", token.content] += 1
         elif token.type in ("link_open", "image"):
-            found.add(("link", token.attrGet("href") or token.attrGet("src")))
+            found["link", token.attrGet("href") or token.attrGet("src")] += 1
     if message.startswith("|"):
-        found.add(("columns", str(CODE.sub("", message).count("|") - 1)))
+        found["columns", str(CODE.sub("", message).count("|") - 1)] += 1
     return found
 
 
