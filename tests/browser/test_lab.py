@@ -11,7 +11,10 @@ from playwright.sync_api import TimeoutError, expect
 from tests.browser.markdown import formulas
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CHAPTERS = [
+    path for folder in ("notebooks", "zh") for path in sorted((ROOT / folder).glob("*.ipynb"))
+]
+EACH_PUSH = "notebooks/00_start_here", "notebooks/02_static_functions", "zh/00_start_here"
 CONTRAST = """element => {
     const light = colour => {
         const [r, g, b] = colour.match(/[\\d.]+/g).map(x => x / 255)
@@ -29,6 +32,10 @@ WIDE = """cells => cells.filter(cell => [...cell.querySelectorAll(
         '.cm-scroller, .jp-OutputArea-output, .jp-MarkdownOutput')]
     .some(part => part.clientWidth > 50 && part.scrollWidth > part.clientWidth + 2))
     .map(cell => cell.textContent.slice(0, 80))"""
+
+
+def named(path):
+    return path.relative_to(ROOT).with_suffix("").as_posix()
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +66,7 @@ def command(page, name):
 def open_chapter(page, lab, path):
     """Opens a chapter by its address, and clears its stored outputs."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    page.goto(f"{lab}/tree/notebooks/{path.name}?reset")
+    page.goto(f"{lab}/tree/{named(path)}.ipynb?reset")
     expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(cells), timeout=90_000)
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
@@ -91,9 +98,9 @@ def look(page, path, cells):
     assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CHAPTERS, ids=named)
 def test_a_chapter_runs(page, lab, path, request):
-    if not request.config.getoption("--all-chapters") and path.stem[:2] not in ("00", "02"):
+    if not request.config.getoption("--all-chapters") and named(path) not in EACH_PUSH:
         pytest.skip("runs with --all-chapters")
     cells = open_chapter(page, lab, path)
     run_all(page, cells)
