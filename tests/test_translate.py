@@ -76,6 +76,13 @@ def test_a_right_translation_is_accepted(english, chinese):
     assert list(translate.problems(english, chinese)) == []
 
 
+def test_a_link_carries_the_title_of_its_chapter():
+    english, chinese = translate.titles()["03_mul_constant.ipynb"]
+    link = "← [{}](03_mul_constant.ipynb)"
+    assert not list(translate.mistitled(link.format(english), link.format(chinese)))
+    assert list(translate.mistitled(link.format(english), link.format("03 常数")))
+
+
 def test_changed_english_is_outdated_until_somebody_looks(tmp_path, monkeypatch):
     monkeypatch.setattr(translate, "EDITION", tmp_path)
     page = tmp_path / "page.md"

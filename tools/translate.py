@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
@@ -38,6 +39,7 @@ CODE = re.compile(r"(`+)(.+?)\1")
 FORMULA = re.compile(r"\$[^$]+\$")
 COMMENT = re.compile(r"<!--.*?-->")
 TARGET = re.compile(r"\]\([^)]*\)")
+LINKED = re.compile(r"\[([^\]]*)\]\((?:notebooks/)?(\d\d_\w+\.ipynb)\)")
 
 HAN = "[\u4e00-\u9fff]"
 RULES = {  # of typography, on a message without its marks
@@ -211,6 +213,23 @@ def problems(english, chinese):
             yield f"{sentence}: {plain[max(0, found.start() - 8) : found.end() + 8]}"
 
 
+@cache
+def titles():
+    """(English, Chinese) title of each chapter, by its file name."""
+    first = {path.name: cells(path)[0][1].splitlines()[0][2:] for path in sources()[1:]}
+    return {path.name: (first[path.name], translation(first[path.name], read(path)))
+            for path in sources()[1:]}  # fmt: skip
+
+
+def mistitled(english, chinese):
+    """Links to chapters that carry the title in English, but not in Chinese."""
+    ours = {file: label for label, file in LINKED.findall(chinese)}
+    for label, file in LINKED.findall(english):
+        title, translated = titles().get(file, ("", None))
+        if label == title and translated and ours.get(file) != translated:
+            yield f"calls {file} {ours.get(file)}; its title is {translated}"
+
+
 def check(path):
     """What is wrong with the Chinese edition of an English file, a line each."""
     known = read(path)
@@ -223,7 +242,7 @@ def check(path):
                 state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
                 yield f"{place}: {state}: {text[:60]}"
                 continue
-            for problem in problems(text, chinese):
+            for problem in (*problems(text, chinese), *mistitled(text, chinese)):
                 yield f"{place}: {problem}"
     place, text = built(path)
     if not place.exists() or place.read_text(encoding="utf-8") != text:
