@@ -190,7 +190,7 @@ def problems(english, chinese):
     ours, theirs = parts(chinese), parts(english)
     for kind, what in sorted(theirs - ours):
         yield f"lacks the {kind} {what}"
-    for kind, what in sorted(ours - theirs):
+    for kind, what in sorted({*ours} - {*theirs}):  # a noun may stand again, for a pronoun
         yield f"has the {kind} {what}, which the English has not"
     texts = [token.content for token in inline(chinese) if token.type == "text"]
     numbers = re.compile(r"\d+(?:[.,]\d+)*")
