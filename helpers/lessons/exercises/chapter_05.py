@@ -156,12 +156,11 @@ def _multiplies(attempt):
             yield "it leaves a trace in x: its values, its .grad or its requires_grad changed."
         if not torch.equal(v, v_before):
             yield "it changes v in place."
-    del given
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
         yield (
-            "the values are right, but the tensor that f got is never freed, not even by Python's "
-            "garbage collector. Does it have a .grad with a history?"
+            "the values are right, but the tensor that f got is not freed, not even by Python's "
+            "garbage collector. Does its .grad, or the result, have a history?"
         )
 
 
@@ -189,6 +188,7 @@ EXERCISE_2 = Exercise(
          "`functional.jvp` computes it"),
         (".detach()", "", "leaves a trace in x"),
         ("first * v", "v.mul_(first)", "changes v in place"),
+        (".sum(), x)", ".sum(), x, create_graph=True)", "or the result, have a history?"),
         ("[0]", "", "must be a tensor of that shape, got a tuple"),
         ("(first,) = grad(f(x), x, create_graph=True)",
          "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None", "fills the .grad"),
