@@ -233,13 +233,15 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
         ]
         for index, (one, other, *terms) in enumerate(zip(given, right, *apart, strict=True)):
             leaf = _leaves(theirs)[index] if say_input and len(given) == 1 else None
+            which = "the gradient" if len(given) == 1 else f"gradient {index}"
+            if one is None and other is not None and other.any():
+                return f"{which} is None, but the output depends on that input."
             if one is None or other is None:
                 continue
             # Divided, since PyTorch's own rounding grows with grad_output.
             scaled = [t / max(size, 1) for t in (other, *terms) if t is not None]
             if _worst(one / max(size, 1), *scaled):
                 worst = _worst(one, other, of=leaf)
-                which = "the gradient" if len(given) == 1 else f"gradient {index}"
                 others = "with a grad_output of about 1,000,000, " if size > 1 else ""
                 others = "with a grad_output that is not all ones, " if size == 1 else others
                 return f"{others}{which} {worst}"

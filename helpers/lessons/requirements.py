@@ -158,7 +158,7 @@ def gradients_fit(names, feed):
             with torch.no_grad():
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
-                if given.shape != leaf.shape:
+                if given is not None and given.shape != leaf.shape:
                     yield (
                         f"{where}: `backward` returns a gradient of shape {tuple(given.shape)} "
                         f"for `{name}`, whose shape is {tuple(leaf.shape)}; only the engine made "

@@ -51,7 +51,7 @@ EXERCISE_1 = Exercise(
          "return grad_sinh * c + grad_cosh * (c * c - 1) / s", "at 0"),
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
-    feeds=(Feed(shapes="..."),),
+    feeds=(Feed(shapes="...", far=400),),
     order=3,
     properties=[keeps_only("outputs", random(100, 200))],
     success="both outputs are saved and both are differentiated, so every order is right.",
@@ -121,7 +121,7 @@ def _multiplies(attempt):
             why = (
                 " (f got a tensor without requires_grad: make a leaf of your own.)"
                 if False in needs
-                else " (Which of the two derivatives needs create_graph=True?)"
+                else " (Does the first derivative have a history?)"
             )
             yield f"for {kind}, it raises: {error}" + (why if asks else "")
         for name in ("hvp", "vhp", "jvp"):
