@@ -124,6 +124,7 @@ EXERCISE_2 = Exercise(
          "with inputs of shapes (4, 3) and (1, 1)"),
         (*_fits(f"g.sum() if t.dim() == 0 else g.sum(0) if g.dim() > t.dim() else {ONES}"),
          "with inputs of shapes (2, 4, 3) and (3,)"),
+        (*_fits("None"), "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None"),
         (*_fits(LEADING + ONES), "with inputs of shapes (2, 4, 3) and (4, 1)"),
     ],
     like=torch.mul,

@@ -36,6 +36,8 @@ EXERCISE_1 = Exercise(
     stub="class Sinh(Function): ...",
     wrong=[
         (" + grad_cosh * s", "", "`output[1]` depends on `x`"),
+        ("backward(s, c)", "backward(s)", "s, c = ctx.saved_tensors",
+         "s = ctx.saved_tensors[0]; c = (1 + s * s).sqrt()", "at numbers near 400"),
         ("+ grad_cosh", "- grad_cosh", "The gradient of `x`"),
         ("return s, c", "return s.clone(), c.clone()", "ctx.save_for_backward(s, c)",
          "ctx.s, ctx.c = s, c", "ctx.saved_tensors", "ctx.s, ctx.c", "silently wrong"),
