@@ -195,10 +195,10 @@ def problems(english, chinese):
         token.content.replace("$$", "x") if token.type == "text" else stand_in.get(token.type, "")
         for token in inline(chinese)
     )
+    plain = re.sub(r" ?\| ?", "\n", plain)  # the columns of a table
     for rule, sentence in RULES.items():
-        for found in re.finditer(rule, plain.replace(" | ", "\n")):
-            place = plain.replace(" | ", "\n")[max(0, found.start() - 8) : found.end() + 8]
-            yield f"{sentence}: {place}"
+        for found in re.finditer(rule, plain):
+            yield f"{sentence}: {plain[max(0, found.start() - 8) : found.end() + 8]}"
 
 
 def check(path):

@@ -12,16 +12,14 @@
 How it knows. The function runs in float64, at the given point and at two more. For random v and u,
 the product v · J · u is formed twice: with v · J from backward, and with J · u from differences of
 the forward pass. Where the two disagree, the gradient is computed element by element (a sample of
-elements if there are many): by autograd through forward where differences along some directions
-confirm what that says, by differences alone where they do not. Causes are tried on it, the simplest
-first: negated? scaled? transposed? that of another input? Then the line to change is looked for:
-the source of backward is edited, if it does nothing but compute, until its gradient is right; or
-that of forward, until autograd's gradient is the one given. Other trials repeat the same backward
+elements if there are many) by differences. Causes are tried on it, the simplest first: negated?
+scaled? transposed? that of another input? Then the source is edited: backward until its gradient is
+right, or forward until autograd's gradient is the one given. Other trials repeat the same backward
 under other circumstances: with an expanded grad_output, a second time, for one of the inputs only,
 and so on. A jvp is compared with differences, too, and a rule for vmap with a loop over the batch.
 
-It does not examine tensors that a closure holds, nor whether forward computes what it should, and
-knows nothing of branches that its calls do not take.
+It does not examine tensors that a closure holds, branches that its calls do not take, or whether
+forward computes what it should.
 
 Sources of the ideas
 - v · J · u instead of Jacobians: gradcheck's fast mode,
@@ -43,10 +41,9 @@ SPDX-License-Identifier: BSD-3-Clause
 Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
+from .circumstances import TRIALS
 from .circumstances.examination import Examination
-from .circumstances.trials import TRIALS
-from .function.budget import Budget
-from .function.surroundings import undisturbed
+from .function.surroundings import Budget, undisturbed
 from .program.rounds import Found, rounds
 from .report import Finding, Report, WrongGradientError
 

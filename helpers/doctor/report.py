@@ -165,7 +165,7 @@ def marked_up(line):
 
 
 def distinct(one, other):
-    """So many digits that two numbers look different."""
+    """How many digits two numbers need to look different."""
     for digits in range(3, 17) if isinstance(one, float) and isinstance(other, float) else ():
         if brief(one, digits) != brief(other, digits):
             return digits
@@ -173,7 +173,7 @@ def distinct(one, other):
 
 
 def brief(value, digits=3):
-    """A number with so many digits, a dtype without "torch.", anything else as it prints."""
+    """A number with this many digits, a dtype without "torch.", anything else as it prints."""
     if isinstance(value, complex):
         parts = brief(value.real, digits), brief(abs(value.imag), digits)
         return f"{parts[0]}{'-' if value.imag < 0 else '+'}{parts[1]}i"
@@ -183,7 +183,7 @@ def brief(value, digits=3):
 
 
 def exact(number):
-    """A whole number, a fraction, or so many digits that it can be recognised."""
+    """A whole number, a fraction, or enough digits to recognise it."""
     for n in (*range(1, 13), round(1 / number) if 0 < abs(number) < 1 else 1):
         if abs(times := number * n) >= 0.5 and abs(times - round(times)) < 1e-6:
             whole = f"{round(times)}/{n}"

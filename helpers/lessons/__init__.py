@@ -6,9 +6,10 @@ import warnings
 import torch
 
 from helpers.lessons.exercise import exercise
-from helpers.lessons.setup_check import VERIFIED_WITH
 
 __all__ = ["exercise"]
+
+VERIFIED_WITH = "2.15.0"  # the torch with which every stored output was computed
 
 if torch.__version__.split("+")[0] != VERIFIED_WITH:
     print(

@@ -22,8 +22,8 @@ from helpers.lessons.net import Feed, caught, disturbed
 from helpers.lessons.requirements import at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
-# Two that colour-blind people tell apart, on a white page and on a black one.
-COLOURS = {NOT_ATTEMPTED: "gray", WRONG: "#d55e00", RIGHT: "#009e73"}
+# White on these is read on a light page and on a dark one; colour-blind people tell them apart.
+COLOURS = {NOT_ATTEMPTED: "#696969", WRONG: "#b34f00", RIGHT: "#007a59"}
 KNOWN = {}  # every Exercise made so far, by its number
 
 
@@ -116,7 +116,7 @@ class Exercise:
         _show(
             _wrapped(f"{verdict.mark} {title}: {verdict.message}"),
             f'<div style="border-left: 4px solid {colour}; padding-left: 8px">'
-            f'<b style="color: {colour}">{verdict.mark}</b> '
+            f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b> '
             f"<b>{html.escape(title)}</b>: {message}</div>",
         )
 

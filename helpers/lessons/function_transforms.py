@@ -74,7 +74,7 @@ def transforms(choice):
 
 
 TRANSFORMS = transforms(everywhere)
-# Compiling takes a while, so no more than needed. torch 2.13.0 compiles `linearize` of nothing.
+# Compiling takes a while, so no more than needed. torch 2.15.0 compiles `linearize` of nothing.
 COMPILABLE = transforms(turn_and_turn_about)
 del COMPILABLE["linearize"], COMPILABLE["jvp(jvp)"]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
+from helpers.lessons import VERIFIED_WITH
 from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
-
-VERIFIED_WITH = "2.15.0"
 
 
 def report():

@@ -66,7 +66,7 @@ def _check(input, **numbers):
 def _clamped(input, limit):
     # No further than the largest finite number: the difference of two infinities would be nan.
     limit = min(limit, torch.finfo(input.dtype).max)
-    # Not `clamp`, whose slope at its bounds is 1 on torch 2.13 and 0 on 2.15.
+    # Not `clamp`, whose slope at its bounds is 1 up to torch 2.13 and 0 from 2.14 on.
     return torch.where(input.abs() <= limit, input, _constant(input).clamp(-limit, limit))
 
 

@@ -2,7 +2,7 @@
 
     python -m helpers.template NAME FOLDER
 
-Copies `project`, which works as it stands, under a name of your own.
+Copies the folder `project`, a package that works as it is, and gives it your name.
 """
 
 import keyword
@@ -20,11 +20,12 @@ LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist
 
 
 def make(name, folder):
-    """Write the package `name` into `folder`, new or empty but for `.git`; returns its path.
+    """Write the package `name` into `folder` and return its path.
 
-    name: of the package, of what one imports, and of the operators' namespace.
-    Raises ValueError or TypeError, before anything is written, for a name that cannot be used, and
-    for a folder that is not empty, or in the template.
+    name: a str; the name of the package, of the module to import and of the operators' namespace.
+    folder: a path; it must be new or empty, apart from `.git`.
+    Raises ValueError or TypeError, before anything is written, if the name cannot be used, or if
+    the folder is not empty or lies in the template.
     """
     folder = Path(folder)
     _check(name, folder)
@@ -61,7 +62,7 @@ def _check(name, folder):
 
 
 def _can_be_imported(name):
-    """Whether there is a module of that name; a mere folder where one stands is not meant."""
+    """Whether a module has that name; a folder here that has it does not count."""
     spec = find_spec(name)
     if spec is None or spec.origin:
         return spec is not None

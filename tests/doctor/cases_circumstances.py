@@ -7,7 +7,6 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.numbers import NaiveSoftplus
 from helpers.lessons.patients.patient import Square, vector
 from tests.doctor.cases import Table, drawn, ones
 
@@ -75,7 +74,7 @@ class CountedSquare(Square):
         return grad_output * x * Counts.calls
 
 
-case("backward-not-deterministic", inputs=vector, name="said once")(Counts())
+case(state, "`Counts.calls`", inputs=vector, name="said once")(Counts())
 
 
 class KeepsWeights(nn.Module):
@@ -89,9 +88,7 @@ class KeepsWeights(nn.Module):
         return self.kept[x.shape] @ x
 
 
-case(
-    "backward-not-deterministic",
-     inputs=lambda: drawn((5,)), name="a cache with a graph")(KeepsWeights())  # fmt: skip
+case(state, "`self.kept`", inputs=lambda: drawn((5,)), name="a cache with a graph")(KeepsWeights())
 
 
 class CachesItsTable(nn.Module):
@@ -112,29 +109,14 @@ case("", name="a cache of the doctor's own copies",
      inputs=lambda: drawn((3, 4), dtype=torch.float32))(CachesItsTable())  # fmt: skip
 
 
-class Decays(Function):
-    """A table of the module, which a function beside keeps."""
-
-    @staticmethod
-    def forward(ctx, x, rate):
-        ctx.rate = rate
-        return x * decay(len(x), rate)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * decay(len(grad_output), ctx.rate), None
+def halved():
+    """A hook on a parameter changes its gradient."""
+    layer = nn.Linear(4, 2).double()
+    layer.weight.register_hook(lambda g: g / 2)
+    return layer
 
 
-DECAYS = {}
-
-
-def decay(n, rate):
-    if n not in DECAYS:
-        DECAYS[n] = rate ** torch.arange(n).double()
-    return DECAYS[n]
-
-
-case("cache-key", "Where `rate` is 0.4", inputs=lambda: (*drawn((4,)), 0.5))(Decays)
+case("scaled", "`weight` is right, but multiplied by 0.5", inputs=lambda: drawn((3, 4)))(halved())
 
 
 # --- other arguments ------------------------------------------------------------------------------
@@ -270,20 +252,6 @@ case("backward-only-once", inputs=vector)(Frees)
 case("not-linear", inputs=vector)(FreesAndForgets)
 
 # --- numbers that are not finite ------------------------------------------------------------------
-
-
-class Overflows(NaiveSoftplus):
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        double = 2 * x
-        large = double.exp()
-        return g * (large / (large + double.exp() ** 0.5))
-
-
-case("backward-not-finite",
-     inputs=(torch.tensor([0.5, 800.0], dtype=torch.float64),))(Overflows)  # fmt: skip
 
 
 @case(

@@ -44,6 +44,14 @@ case("", inputs=(torch.ones(3, 4).double(),), name="a parameter that is not used
 )
 
 
+case("", inputs=(torch.tensor([1e-30, 1.0]),), name="a derivative that float32 has no number for")(
+    lambda x: 1 / x
+)
+case("", inputs=(torch.tensor([3e-7, 1e-7]).double(),), name="slopes that 1 + x hides")(
+    lambda x: x.cosh().log()
+)
+
+
 def bias_before_a_batch_norm():
     """Its gradient is zero by cancellation; with this seed float32 leaves 8e-5 of it."""
     torch.manual_seed(31)

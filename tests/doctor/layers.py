@@ -51,7 +51,7 @@ LINEAR_SLIPS = [
     ("inner.t() @ x", "inner.t() @ x / len(x)", "mean-for-sum", "inner.t() @ x"),
     ("inner.t() @ x", "inner.t() @ x.flip(0)", "grad-output-scaled", "x"),
     ("inner @ weight", "inner @ weight.abs()", "gradient-wrong", "weight"),
-    ("inner @ weight", "inner @ weight[0].expand_as(weight)", "outputs-scaled", "weight"),
+    ("inner @ weight", "inner @ weight[0].expand_as(weight)", "gradient-wrong", "weight"),
     ("g.sum(0)", "g.mean(0)", "mean-for-sum", "g.sum(0)"),
     ("g.sum(0)", "g[0]", "grad-output-partly-ignored", "g.sum(0"),
     ("g.sum(0)", "g.sum().expand_as(g[0])", "gradient-wrong", None),
@@ -237,7 +237,7 @@ RECURRENCE_SLIPS = [
     ("range(len(t) - 1, -1, -1)", "range(len(t) - 1, 0, -1)",
      "partly-right", "-1, -1"),
     ("decay * carry", "carry", "gradient-wrong", ""),
-    ("/ 2 + decay * carry", "/ 2 - decay * carry", "gradient-wrong", ""),
+    ("/ 2 + decay * carry", "/ 2 - decay * carry", "gradient-wrong", None),
     ("g[k] / 2", "g[k]", "scaled", ""),
     ("gw[rows[k]] += carry", "gw[rows[k]] = carry",
      {"partly-right", "contribution-lost"}, "+="),
@@ -302,10 +302,10 @@ PRODUCT = """
         return g * w + 2 * g.real * z, gw
 """
 PRODUCT_SLIPS = [
-    ("g * w + 2", "g * w.conj() + 2", {"gradient-wrong", "right-only-for-ones"}, "w"),
-    ("g.conj() * z", "g * z", {"gradient-wrong", "right-only-for-ones"}, "g.conj()"),
+    ("g * w + 2", "g * w.conj() + 2", "gradient-wrong", "w"),
+    ("g.conj() * z", "g * z", "right-only-for-ones", "g.conj()"),
     ("g.conj() * z", "g * z.conj()", "conjugate", None),
-    ("2 * g.real * z", "2 * g * z", {"gradient-wrong", "right-only-for-ones"}, "real"),
+    ("2 * g.real * z", "2 * g * z", "right-only-for-ones", "real"),
     ("2 * g.real * z", "g.real * z", "gradient-wrong", ""),
     ("g * w + 2 * g.real * z", "(g * w + 2 * g.real * z).real + 0 * z", "gradient-wrong", None),
 ]

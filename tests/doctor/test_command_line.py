@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from helpers.doctor.program.command_line import main, tensor
+from helpers.doctor.__main__ import main, tensor
 
 MINE = """
 import torch
@@ -104,7 +104,7 @@ def test_a_program_runs_as_it_would_without(tmp_path, capsys):
     assert main(["--run", str(file), "--epochs", "-h"]) == 1
     out = capsys.readouterr().out
     assert f"{[str(file), '--epochs', '-h']} __main__" in out
-    assert "Half: 1 error" in out and f"{file}:12 in apply" in " ".join(out.split())
+    assert "Half: 1 error" in out and f"{file.name}:12 in apply" in " ".join(out.split())
     assert (sys.argv, sys.path) == before
 
 

@@ -3,9 +3,7 @@
 import pytest
 
 from helpers.doctor import examine
-from helpers.lessons.patients import PATIENTS
 from tests.doctor.cases import drawn, errors, written
-from tests.doctor.cases_circumstances import DECAYS
 
 KEPT = """
 import torch
@@ -46,8 +44,10 @@ def test_what_forward_writes_outside_ctx_is_named(write, read, said, tmp_path):
     assert said is None or f"`{said}`" in found.remedy
 
 
-def test_what_functions_and_modules_keep_is_as_it_was():
-    assert {type(k) for k in DECAYS} <= {int} and all(DECAYS[n][1] == 0.5 for n in DECAYS)
-    spaced = PATIENTS["Spaced"]
-    spaced.fn.made.clear()
-    assert not spaced.examine(lines=False).ok and len(spaced.fn.made) <= 1
+def test_what_functions_keep_is_as_it_was(tmp_path):
+    layer = written(
+        KEPT.replace("WRITE", "MEMO[0] = Layer.held = x").replace("READ", "MEMO[0]"), tmp_path
+    )
+    memo = layer.forward.__globals__["MEMO"]
+    assert not examine(layer, *drawn((4,)), lines=False).ok
+    assert memo == {} and layer.held is None

@@ -197,15 +197,24 @@ def test_only_what_a_baseline_does_not_hold_turns_a_run_red(suite):
     assert status == 1 and "Half: 1 error" in out and "Functions: 3, wrong: 1" in out
 
 
-def test_what_was_not_examined_is_listed_and_strict_fails(suite):
-    tests = """
+ONCE = """
+class Own(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
 def test_it():
-    Right.apply(torch.ones(2))
+    Right.apply({})
 """
-    words = "not examined: test_it.Right (no input required a gradient)"
-    status, out, junit = suite(tests)
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [("torch.ones(2)", "no input required a gradient"),
+     ("leaf().as_subclass(Own)", "the inputs could not be copied")],
+)  # fmt: skip
+def test_what_was_not_examined_is_listed_and_strict_fails(suite, given, why):
+    words = f"not examined: test_it.Right ({why})"
+    status, out, junit = suite(ONCE.format(given))
     assert status == 0 and words in out and outcomes(junit) == {"test_it.Right": "skipped"}
-    status, out, junit = suite(tests, "--doctor-strict")
+    status, out, junit = suite(ONCE.format(given), "--doctor-strict")
     assert status == 1 and words in out and outcomes(junit) == {"test_it.Right": "failure"}
 
 
@@ -315,7 +324,7 @@ doctor_skip = ["Right", "tests.*"]
 
 
 def test_what_workers_of_xdist_found_is_gathered():
-    from helpers.doctor.program.plugin import Doctor
+    from helpers.doctor.plugin import Doctor
     from tests.doctor.test_bounds import Half, leaf
 
     config = SimpleNamespace(workeroutput={}, pluginmanager=None)

@@ -30,6 +30,16 @@ def make_geometry(batch, channels, groups, size, kernel, stride, padding, dilati
     return Geometry(batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation)
 
 
+def window(geometry):
+    """stride, padding and dilation, by name"""
+    s = geometry
+    return {
+        "stride": (s.stride_height, s.stride_width),
+        "padding": (s.padding_height, s.padding_width),
+        "dilation": (s.dilation_height, s.dilation_width),
+    }
+
+
 def random_geometry(rng):
     def pair(smallest, largest):
         return rng.randint(smallest, largest), rng.randint(smallest, largest)

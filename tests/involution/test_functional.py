@@ -12,13 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.ops.involution import Involution2d, benchmark, cpu, involution2d, plain
 from helpers.ops.involution.geometry import KERNELS
-from tests.common import assert_agree
 from tests.involution.reference import (
     TOLERANCE,
     assert_close,
     random_cases,
+    window,
 )
-from tests.ops.table import OPS
 
 DEVICES = [
     "cpu",
@@ -27,15 +26,6 @@ DEVICES = [
         marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     ),
 ]
-
-
-def arguments(geometry):
-    s = geometry
-    return {
-        "stride": (s.stride_height, s.stride_width),
-        "padding": (s.padding_height, s.padding_width),
-        "dilation": (s.dilation_height, s.dilation_width),
-    }
 
 
 def tensors(*sizes, **options):
@@ -49,15 +39,6 @@ def plain_path(monkeypatch):
     monkeypatch.setattr(cpu, "available", lambda: False)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads that meet after each tap wait long for one another on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # Values and derivatives
 
 
@@ -67,28 +48,14 @@ def test_random_cases_agree_with_loops(dtype, device):
     for geometry, case, expected in random_cases(50, str(dtype), dtype):
         input, weight, grad_output = (t.to(device, copy=True) for t in case)
         input.requires_grad_(), weight.requires_grad_()
-        output = involution2d(input, weight, **arguments(geometry))
+        output = involution2d(input, weight, **window(geometry))
         assert output.dtype == dtype
         actual = output, *grad(output, (input, weight), grad_output)
         for one, other in zip(actual, expected, strict=True):
             assert_close(one.detach(), other, dtype)
 
 
-def test_one_kernel_for_all_pixels_is_a_convolution():
-    input, kernel = tensors((2, 6, 9, 8), (3, 3, 5), dtype=torch.float64)
-    weight = kernel[None, :, :, :, None, None].expand(2, 3, 3, 5, 9, 8)
-    expected = F.conv2d(input, kernel.repeat_interleave(2, 0)[:, None], padding=(1, 2), groups=6)
-    torch.testing.assert_close(involution2d(input, weight, padding=(1, 2)), expected)
-
-
 # Layouts, sizes, types
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_samples_of_the_table(dtype):
-    _, reference, samples, *_ = OPS["involution"]
-    for arguments in samples(dtype).values():
-        assert_agree(involution2d, reference, arguments, dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -113,17 +80,6 @@ def test_many_chunks_are_as_one(monkeypatch):
     torch.testing.assert_close(output, expected, rtol=0, atol=0)
     for one, other in zip(grad(output.pow(2).sum(), (input, weight)), expected_grads, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def test_any_number_of_threads_gives_the_same_bits():
-    input, weight = tensors((4, 64, 28, 28), (4, 4, 3, 3, 28, 28))
-    results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        output = involution2d(input, weight, padding=1)
-        results.append((output, *grad(output.pow(2).sum(), (input, weight))))
-    for other in results[1:]:
-        assert all(one.equal(two) for one, two in zip(results[0], other, strict=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -170,15 +126,6 @@ def test_operations_are_counted():
         involution2d(input, weight, stride=2, padding=1).sum().backward()
     counted = counter.get_flop_counts()["Global"]
     assert list(counted.values()) == [2 * (3 * 4 * 3 * 3) * 9] * 3
-
-
-@pytest.mark.parametrize("keep_filters", [True, False])
-def test_torch_fx_records_the_call(keep_filters):
-    layer = Involution2d(16, 3, keep_filters=keep_filters).eval()
-    traced = torch.fx.symbolic_trace(layer)
-    assert involution2d in [node.target for node in traced.graph.nodes]
-    input = torch.randn(1, 16, 4, 5)
-    assert traced(input).equal(layer(input))
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")

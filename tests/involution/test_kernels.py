@@ -1,7 +1,6 @@
 """The CUDA source without a GPU: compiled by NVRTC, and executed on the CPU thread by thread."""
 
 import contextlib
-import re
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from tests.involution.reference import (
     GEOMETRIES,
     TOLERANCE,
     assert_close,
-    case_and_loops,
     channels_last,
     channels_last_with_gaps,
     make_geometry,
@@ -155,106 +153,6 @@ def test_32_bit_indices_are_chosen_up_to_their_limit():
         input = torch.empty(wide.input_size, device="meta")
         launch.launch("forward", input, torch.empty(wide.weight_size, device="meta"), wide, run)
     assert chosen == ["int", "int", "long long", "long long", "long long"]
-
-
-# Mutated by hand: each of these texts is wrong, and each has to be found out. The last column is
-# the sentence that tells, or None where only the values do.
-MUTATIONS = [
-    ("find", "*plane < planes && *pixel < pixels", "*plane < planes", "written before"),
-    ("find", "*plane < planes && *pixel < pixels", "*pixel < pixels", "elements"),
-    ("find", "(pixels + blockDim.x - 1) / blockDim.x", "pixels / blockDim.x + 1", None),
-    ("find", "* blockDim.y + threadIdx.y", "* blockDim.y", "written before"),
-    ("find", "% tiles * blockDim.x + threadIdx.x", "% tiles * 31 + threadIdx.x", "written before"),
-    ("forward", "y < 0 || ", "", None),
-    ("forward", "y >= s.height", "y > s.height", None),
-    ("forward", "x < 0 || ", "", None),
-    ("forward", "x >= s.width", "x > s.width", None),
-    ("forward", "- s.padding_height + kh", "+ kh", None),
-    ("forward", "kw * s.dilation_width", "kw", None),
-    ("forward", "h * s.stride_height", "h", None),
-    ("forward", "pixel / s.out_width", "pixel / s.out_height", None),
-    ("forward", "plane / (s.channels / s.groups)", "plane / s.groups", None),
-    ("forward", "kh * s.kernel_width + kw", "kh * s.kernel_height + kw", None),
-    ("forward", "y * s.width + x", "y * s.height + x", None),
-    ("forward", "plane * s.height * s.width", "plane * pixels", None),
-    ("forward", "sum +=", "sum =", None),
-    ("forward", "output[plane * pixels + pixel]", "output[pixel * pixels + plane]", "output"),
-    # the line of the published kernel that computes the wrong gradient of the input
-    ("grad_input", "w_times_stride / s.stride_width", "h_times_stride / s.stride_width", None),
-    ("grad_input", "h_times_stride < 0 || ", "", None),
-    ("grad_input", "h_times_stride % s.stride_height != 0", "false", None),
-    ("grad_input", "if (h >= s.out_height) continue;", "", None),
-    ("grad_input", "if (w >= s.out_width) continue;", "", None),
-    ("grad_input", "y + s.padding_height", "y - s.padding_height", None),
-    ("grad_input", "kw < s.kernel_width", "kw < s.kernel_width - 1", None),
-    ("grad_weight", "taps / s.kernel_width", "taps / s.kernel_height", None),
-    ("grad_weight", "plane % s.kernel_width", "plane % s.kernel_height", None),
-    ("grad_weight", "x < s.width", "x <= s.width", None),
-    ("grad_weight", "plane / taps * group_channels", "plane / taps", None),
-    ("grad_weight", "c < first + group_channels", "c <= first + group_channels", None),
-    ("grad_weight", "c * s.height * s.width", "c * s.height", None),
-]
-
-
-def section(source, kernel):
-    """Where the text of one kernel, or of find_my_element, begins and ends."""
-    names = ["find_my_element", *(f"involution2d_{k}" for k in KERNELS)]
-    starts = [re.search(rf"\b{name}\(", source).start() for name in names] + [len(source)]
-    index = 0 if kernel == "find" else 1 + KERNELS.index(kernel)
-    return starts[index], starts[index + 1]
-
-
-def mutate(kernel, old, new):
-    begin, end = section(launch.SOURCE, kernel)
-    assert launch.SOURCE[begin:end].count(old) == 1, "the text to mutate is not there, or twice"
-    return launch.SOURCE[:begin] + launch.SOURCE[begin:end].replace(old, new) + launch.SOURCE[end:]
-
-
-def judge(source, kernel, dtype=torch.float32):
-    """What is wrong with a source, in words, or None."""
-    for geometry in GEOMETRIES:
-        case, results = case_and_loops(geometry, dtype)
-        try:
-            run = involution.runner(source)
-            actual = launch.launch(kernel, *operands(kernel, *case), geometry, run)
-        except emulator.KernelError as error:
-            assert "compile" not in str(error)  # a mutation has to be found by running it
-            return str(error)
-        try:
-            assert_close(actual, results[KERNELS.index(kernel)], dtype)
-        except AssertionError:
-            return "values"
-    return None
-
-
-@needs_compiler
-@each_kernel
-def test_the_judges_acquit_the_source(kernel):
-    assert judge(launch.SOURCE, kernel) is None
-
-
-@needs_compiler
-@pytest.mark.parametrize("kernel, old, new, sentence", MUTATIONS)
-def test_a_mutated_source_is_caught(kernel, old, new, sentence):
-    verdict = judge(mutate(kernel, old, new), "forward" if kernel == "find" else kernel)
-    assert verdict is not None
-    assert sentence is None or sentence in verdict
-
-
-@needs_compiler
-def test_the_wrong_type_of_a_sum_is_caught():
-    in_float = launch.SOURCE.replace("using type = double", "using type = float")
-    assert judge(in_float, "forward", torch.float64) == "values"
-
-    in_half = launch.SOURCE.replace("sum += Sum(", "sum = T(sum) + Sum(")
-    geometry = make_geometry(1, 1, 1, (32, 32), (32, 32), (1, 1), (0, 0), (1, 1))
-    ones = [
-        torch.ones(size, dtype=torch.bfloat16)
-        for size in (geometry.input_size, geometry.weight_size)
-    ]
-    for source, expected in ((launch.SOURCE, 1024), (in_half, 256)):
-        run = involution.runner(source)
-        assert launch.launch("forward", *ones, geometry, run).item() == expected
 
 
 # The launch through CuPy

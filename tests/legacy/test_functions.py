@@ -43,6 +43,7 @@ def test_linear(dtype):
     close = {} if dtype in (torch.float32, torch.float64) else {"rtol": 2e-2, "atol": 2e-2}
     assert_same(linear, F.linear, x, w, b, **close)
     assert_same(linear, F.linear, x, w, **close)  # the wrapper passes None
+    assert_same(linear, F.linear, x[:0], w, b, **close)
     assert_same(lambda x, w: Linear()(x, w), F.linear, x, w, **close)  # one gradient too many
 
 
@@ -70,11 +71,6 @@ def test_programs_of_the_time(function, reference, dtype):
     assert_same(function, reference, x[:0])  # empty
 
 
-def test_scalars_and_empty_batches():
-    assert_same(lambda x: Exp()(x), torch.exp, variable())
-    assert_same(linear, F.linear, variable(0, 3), variable(5, 3), variable(5))
-
-
 def test_unused_output_has_a_gradient_of_zeros():
     x, function = variable(3), SinCos()
     function(x)[0].sum().backward()
@@ -87,11 +83,6 @@ def test_non_differentiable_outputs():
     _, index, position = Max()(x)
     assert torch.equal(index, x.max(1)[1]) and torch.equal(position, index.double())
     assert not index.requires_grad and not position.requires_grad
-
-
-def test_outputs_keep_their_form():
-    assert isinstance(made(lambda self, input: (input * 1,))(variable(2)), tuple)
-    assert isinstance(Square()(variable(2)), torch.Tensor)
 
 
 def test_forward_and_backward_get_plain_tensors():
@@ -131,12 +122,6 @@ def test_saved_tensors_are_plain_and_saved_variables_are_not():
     with torch.no_grad():
         function(variable(3))
     assert function.saved_tensors == ()
-
-
-def test_a_saved_none_stays_none():
-    function, x, w = Linear(), variable(2, 3), variable(4, 3)
-    y = function(x, w)
-    assert function.saved_tensors[2] is None and y.grad_fn.function is function
 
 
 def test_variables_inside_backward_record():
@@ -206,49 +191,22 @@ def test_a_view_of_an_input_stays_one_and_a_view_of_another_tensor_does_not():
     assert_same(lambda x: flat(x).mul_(2), lambda x: x.view(-1) * 2, variable(4, 3))
 
 
-@pytest.mark.parametrize("fast_mode", [False, True])
-def test_gradcheck_takes_wrappers_and_instances(fast_mode):
+def test_gradcheck_takes_wrappers_and_instances():
     x, w, b = variable(4, 3), variable(5, 3), variable(5)
     for function in (linear, Linear()):
-        assert gradcheck(function, (x, w, b), fast_mode=fast_mode)
-        assert gradcheck(function, (x, w), fast_mode=fast_mode)
+        assert gradcheck(function, (x, w, b))
+        assert gradcheck(function, (x, w))
     for function in (Exp(), Square(), MulConstant(2), Threshold(0.0, 1), SinCos(), Transpose(0, 1)):
-        assert gradcheck(function, (x,), fast_mode=fast_mode)
-    assert gradcheck(lambda x: ReLU(inplace=True)(x * 1), (x,), fast_mode=fast_mode)
-    assert gradcheck(lambda x: Max()(x)[0], (x,), fast_mode=fast_mode)
+        assert gradcheck(function, (x,))
+    assert gradcheck(lambda x: ReLU(inplace=True)(x * 1), (x,))
+    assert gradcheck(lambda x: Max()(x)[0], (x,))
 
     class Wrong(Exp):
         def backward(self, grad_output):
             return super().backward(grad_output) * 1.01
 
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
-        gradcheck(Wrong(), (x,), fast_mode=fast_mode)
-
-
-def test_training_loop():
-    torch.manual_seed(0)
-    inputs, targets = torch.randn(20, 3), torch.randn(20, 1)
-    legacy, modern = LinearModule(3, 1), nn.Linear(3, 1)
-    modern.load_state_dict(legacy.state_dict())
-    losses = []
-    for _ in range(20):
-        x, target = Variable(inputs), Variable(targets)
-        output = legacy(x)
-        loss = Square()(output - target).mean()
-        loss.backward()
-        for parameter in legacy.parameters():
-            parameter.data.add_(parameter.grad.data * -0.1)
-            parameter.grad.data.zero_()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    optimizer = torch.optim.SGD(modern.parameters(), lr=0.1)
-    for expected in losses:
-        loss = F.mse_loss(modern(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        assert abs(loss.item() - expected) < 1e-6
-    torch.testing.assert_close(legacy.state_dict(), modern.state_dict())
+        gradcheck(Wrong(), (x,))
 
 
 # Two generations.
@@ -336,21 +294,8 @@ def test_static_functions_get_plain_tensors_and_record():
     assert gradgradcheck(lambda x: NumpySquare.apply(x, 3), (x,))
 
     assert_same(Max.apply, lambda x: x.max(1), variable(4, 3))  # self is ctx
-    assert_same(lambda x: ClampInPlace.apply(x * 1), lambda x: x.clamp(min=0), x)
     with pytest.raises(TypeError, match="NumpySquare.forward: .* but got float for output 0"):
         type("NumpySquare", (Function,), {"forward": lambda ctx, x: 1.0}).apply(x)
-
-
-class ClampInPlace(Function):
-    @staticmethod
-    def forward(ctx, input):
-        ctx.mark_dirty(input)
-        ctx.save_for_backward(input.clamp_(min=0))
-        return input
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * (ctx.saved_tensors[0] > 0)
 
 
 def test_class_keywords_and_a_second_base():

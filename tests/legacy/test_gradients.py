@@ -54,14 +54,6 @@ def test_gradients_of_two_inputs_do_not_share_memory(create_graph):
     assert x.grad.data_ptr() != w.grad.data_ptr()
 
 
-def test_the_gradient_given_to_backward_may_have_a_history():
-    x, upstream = variable(3), variable(3)
-    double = made(lambda self, x: x * 2, lambda self, g: torch.from_numpy(g.numpy() * 2))
-    double(x).backward(upstream)
-    assert torch.equal(x.grad, 2 * upstream.detach()) and not x.grad.requires_grad
-    assert x.grad.data_ptr() != upstream.data_ptr()
-
-
 def test_a_stored_tensor_that_backward_returns_gets_no_history():
     x, stored = variable(3), torch.ones(3).double()
     function = made(lambda self, input: input * 1, lambda self, grad_output: stored)

@@ -74,13 +74,6 @@ def test_called_again_with_the_same_inputs():
     assert torch.equal(x.grad, w.detach().sum(0).expand(2, 3))
 
 
-def test_called_again_after_backward():
-    x, function = variable(3), Square()
-    for i in range(1, 4):
-        function(x * i).sum().backward()
-    torch.testing.assert_close(x.grad, 2 * (1 + 4 + 9) * x.detach())
-
-
 @pytest.mark.parametrize("gradients", [1, 3])
 def test_wrong_number_of_gradients(gradients):
     x = variable(2)
@@ -169,14 +162,6 @@ def test_no_second_derivative_with_respect_to_the_upstream_gradient():
         torch.autograd.grad(g.sum(), scale)
     with pytest.raises(RuntimeError, match="Square is not differentiable twice"):
         gradgradcheck(lambda x: Square()(x), (x,))
-
-
-def test_second_derivatives_elsewhere_are_untouched():
-    x, z = variable(3), variable(3)
-    f = Square()(x).sum() + (z**3).sum()
-    gx, gz = torch.autograd.grad(f, (x, z), create_graph=True)
-    torch.testing.assert_close(gx, 2 * x)
-    torch.testing.assert_close(torch.autograd.grad(gz.sum(), z)[0], 6 * z)
 
 
 def test_bad_input():

@@ -58,18 +58,6 @@ def test_the_type_of_a_tensor_equals_variable():
     assert not issubclass(list, Variable)
 
 
-def test_hidden_states_are_cut_off():
-    def cut(hidden):
-        if type(hidden) == Variable:  # noqa: E721
-            return Variable(hidden.data)
-        return tuple(map(cut, hidden))
-
-    x = variable(3)
-    for hidden in (x * 2, Variable(torch.ones(3), volatile=True) * 2):
-        for new in (cut(hidden), *cut((hidden, (hidden, hidden)))[1]):
-            assert torch.equal(new, hidden.data) and new.is_leaf and type(new) is torch.Tensor
-
-
 def test_numbers_without_a_gradient():
     for data in (torch.LongTensor([1]), torch.ones(2).byte(), torch.ones(2) > 0):
         assert not Variable(data, requires_grad=True).requires_grad
@@ -165,12 +153,6 @@ def test_volatile_cannot_change_what_has_a_history(change):
 def add_in_place(self, a, b):
     self.mark_dirty(a)
     return a.add_(b)
-
-
-def test_an_embedding_that_rescales_its_weights_takes_volatile():
-    embedding = nn.Embedding(3, 2, max_norm=0.1)
-    y = embedding(Variable(torch.LongTensor([0, 2]), volatile=True))
-    assert y.volatile and (y.data.norm(dim=1) < 0.11).all()
 
 
 def test_volatile_can_be_copied():

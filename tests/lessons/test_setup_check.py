@@ -23,13 +23,6 @@ def test_a_missing_compiler_names_the_remedy(monkeypatch):
     assert "compiler g++ " in setup_check.report()
 
 
-def test_on_windows_nothing_is_promised(monkeypatch):
-    monkeypatch.setattr(setup_check, "find_compiler", compiler.find_compiler.__wrapped__)
-    monkeypatch.setattr(compiler.sys, "platform", "win32")
-    assert "no C++ compiler" in setup_check.report()
-    assert "on Windows, work in WSL" in setup_check.report()
-
-
 def test_another_torch_is_noticed(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "9.9.9+cpu")
     assert "outputs may differ" in setup_check.report()

@@ -95,9 +95,12 @@ def test_few_outputs_are_ignored():
 
 def omissions(path, paths, notebook, readme):
     """What to write, as sentences, until the chapter at `path`, one of `paths`, is complete."""
-    rows = re.findall(r"^\| \[(.+)\]\((notebooks/.+)\) \| (.*) \|$", readme, re.MULTILINE)
-    titles = {file: title for title, file, _ in rows}
-    questions = {file: question for _, file, question in rows}
+    rows = re.findall(
+        r"^\| \[(.+)\]\((notebooks/.+)\) \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE
+    )
+    titles = {file: title for title, file, *_ in rows}
+    questions = {file: question for _, file, question, *_ in rows}
+    promises = {file: (minutes, needed) for _, file, _, minutes, needed in rows}
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     title, question = (texts[0] + "\n\n").split("\n\n")[:2]
     file, place, number = f"notebooks/{path.name}", paths.index(path), path.stem[:2]
@@ -106,11 +109,22 @@ def omissions(path, paths, notebook, readme):
     if not re.match(r"\*\*.+\?.*\*\*", question):
         yield "write the question under the title, between `**` and `**`"
     if titles.get(file) != title[2:]:
-        yield f"write a row `| [{title[2:]}]({file}) | question |` into the chapters of README.md"
+        yield f"write a row `| [{title[2:]}]({file}) | question | … |` into the README's chapters"
     elif [*titles].index(file) != place:
         yield f"make its row in README.md number {place + 1} of the chapters"
     elif len(questions[file].split()) < 3 or questions[file][-1] != "?":
         yield f"write a question in words into README.md, in place of `{questions[file]}`"
+    minutes = re.search(r"\*\*It takes\*\* about (\d+) minutes to read, and (\d+) for", texts[0])
+    needed = re.search(r"\*\*You need\*\*([^;\n]*)", texts[0])
+    if not minutes or not needed:
+        yield (
+            "say in the first cell `**You need** …` and `**It takes** about 30 minutes to read, "
+            "and 20 for the exercises`"
+        )
+    else:
+        row = " + ".join(minutes.groups()), ", ".join(re.findall(r"\]\((\d\d)_", needed[1])) or "–"
+        if promises.get(file) != row:
+            yield f"end its row in README.md with `| {row[0]} | {row[1]} |`, as its first cell says"
     if not any(f'\nexercise("{int(number)}.' in f"\n{cell.source}" for cell in notebook.cells):
         yield f'write an exercise: a cell that ends with `exercise("{int(number)}.1").check(...)`'
     if not texts[-1].startswith("## What you learned\n"):
@@ -131,11 +145,18 @@ def test_nothing_of_a_chapter_was_forgotten(path):
     [
         ("# 02 Two", "# Two", "the line `# 02 ` and the title"),
         ("**How?**", "How?", "the question under the title"),
-        ("[02 Two]", "[02 Twice]", "a row `| [02 Two](notebooks/02_two.ipynb) | question |`"),
+        ("[02 Two]", "[02 Twice]", "a row `| [02 Two](notebooks/02_two.ipynb) | question | … |`"),
         ("notebooks/02_two", "notebooks/2", "a row `| [02 Two](notebooks/02_two.ipynb)"),
-        ("[01 One](notebooks/01_one.ipynb) | What is one? |\n| ", "", "number 2 of the chapters"),
+        (
+            "[01 One](notebooks/01_one.ipynb) | What is one? | 5 + 5 | – |\n| ",
+            "",
+            "number 2 of the chapters",
+        ),
         ("What is two?", "?", "in words into README.md, in place of `?`"),
         ("What is two?", "This is two.", "in place of `This is two.`"),
+        ("20 + 10 | 01 |", "30 | 01 |", "with `| 20 + 10 | 01 |`"),
+        ("20 + 10 | 01 |", "20 + 10 | – |", "with `| 20 + 10 | 01 |`"),
+        ("It takes", "It is", "say in the first cell"),
         ('exercise("2.1")', 'exercise("1.1")', 'ends with `exercise("2.1").check(...)`'),
         ("## What you learned", "## The end", "begins with `## What you learned`"),
         ("(01_one.ipynb)", "", "a link to 01_one.ipynb"),
@@ -143,10 +164,11 @@ def test_nothing_of_a_chapter_was_forgotten(path):
     ],
 )
 def test_what_was_forgotten_is_said(old, new, sentence):
-    readme = """| [01 One](notebooks/01_one.ipynb) | What is one? |
-| [02 Two](notebooks/02_two.ipynb) | What is two? |"""
+    readme = """| [01 One](notebooks/01_one.ipynb) | What is one? | 5 + 5 | – |
+| [02 Two](notebooks/02_two.ipynb) | What is two? | 20 + 10 | 01 |"""
     sources = [
-        "# 02 Two\n\n**How?** So.",
+        "# 02 Two\n\n**How?** So.\n\n- **You need** [chapter 01](01_one.ipynb); a pen.\n"
+        "- **It takes** about 20 minutes to read, and 10 for the exercises.",
         'exercise("2.1").check(f)',
         "## What you learned\n\n(01_one.ipynb) (03_three.ipynb)",
     ]
@@ -161,6 +183,17 @@ def test_what_was_forgotten_is_said(old, new, sentence):
 
     assert said(str) == []
     assert sentence in " ".join(said(lambda text: text.replace(old, new)))
+
+
+def test_the_ways_through_say_their_hours():
+    """The hours of each way in the README are those of its chapters."""
+    rows = re.findall(r"^\| \[(\d\d) .* \| (\d+) \+ (\d+) \|", README, re.MULTILINE)
+    minutes = {number: int(read) + int(do) for number, read, do in rows}
+    ways = re.findall(r"^- \*\*.+\*\*, (\d+) hours: (.+)\.$", README, re.MULTILINE)
+    assert len(ways) >= 3
+    for hours, chapters in ways:
+        numbers = re.findall(r"\d\d", chapters) if "all" not in chapters else minutes
+        assert int(hours) == round(sum(minutes[number] for number in numbers) / 60), chapters
 
 
 @each_notebook

@@ -45,8 +45,6 @@ class Op(NamedTuple):
     dtypes:    which are supported.
     remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
                gradient is not the derivative of the forward.
-    raises:    what of test_table.USES raises, with some of the words.
-    wrong:     what of test_table.USES is wrong without a word on the pinned version of torch.
     wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
     """
 
@@ -57,8 +55,6 @@ class Op(NamedTuple):
     small: tuple = ("contiguous",)
     dtypes: tuple = FLOATS
     remarks: tuple = ()
-    raises: dict = {}
-    wrong: tuple = ()
     wraps: Callable | None = None
 
 
@@ -183,26 +179,10 @@ OPS = {
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
             ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
-            (
-                linear_weight(4, 3, dtype=torch.bool),
-                TypeError,
-                "linear_weight must be floating-point, got",
-            ),
-            (
-                linear_weight(4, 3, dtype=torch.float),
-                TypeError,
-                "linear_weight is torch.float32, but input is",
-            ),
-            (
-                {"linear_bias": torch.zeros(4).half()},
-                TypeError,
-                "linear_bias is torch.float16, but input is",
-            ),
-            (
-                {"target": torch.ones(5).bool()},
-                TypeError,
-                "torch.int64 or floating-point, got torch.b",
-            ),
+            (linear_weight(4, 3, dtype=torch.bool), TypeError, "linear_weight must be floating"),
+            (linear_weight(4, 3, dtype=torch.float), TypeError, "linear_weight is torch.float32"),
+            ({"linear_bias": torch.zeros(4).half()}, TypeError, "linear_bias is torch.float16"),
+            ({"target": torch.ones(5).bool()}, TypeError, "or floating-point, got torch.bool"),
             ({"target": torch.ones(5)}, ValueError, "target must have shape (5, 4), got (5,)"),
             ({"target": random(5, 4)}, ValueError, "target must not require a gradient"),
             ({"weight": random(4)}, ValueError, "weight must not require a gradient"),
@@ -211,11 +191,7 @@ OPS = {
             ({"z_loss": -1}, ValueError, "z_loss must be 0 or more, got -1"),
             ({"softcap": None}, TypeError, "softcap must be a number, got NoneType"),
             ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
-            (
-                {"input": random(5, 3).to("meta")},
-                ValueError,
-                "linear_weight is on cpu, but input is on",
-            ),
+            ({"input": random(5, 3).to("meta")}, ValueError, "is on cpu, but input is on meta"),
             ({"target": torch.ones(5).to("meta")}, ValueError, "target is on meta, but input is"),
             (linear_weight(3), ValueError, "linear_weight must have shape (V, D), V > 0, got (3,)"),
             (linear_weight(0, 3), ValueError, "got (0, 3)"),

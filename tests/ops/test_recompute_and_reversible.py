@@ -158,3 +158,51 @@ def test_random_state_and_buffers_are_held_only_where_they_are_needed(monkeypatc
         assert alive.now == plain + 8 * buffers
         assert sum(state() is not None for state in states) == random_states
         del y
+
+
+@each_way
+def test_the_second_call_has_the_parameters_and_buffers_of_the_first(again):
+    class Holder(nn.Module):
+        def __init__(self, how, affine):
+            super().__init__()
+            self.norm, self.how = nn.BatchNorm1d(6, affine=affine).double().eval(), how
+
+        def forward(self, x):
+            return self.how(self.norm, x).square()
+
+    x = random(8, 6)
+    for affine in (True, False):
+        model, right = Holder(again, affine), Holder(lambda module, x: module(x), affine)
+        state = {name: 2 * t.detach() + 1 for name, t in model.state_dict().items()}
+        y, expected = (torch.func.functional_call(m, state, (x,)).sum() for m in (model, right))
+        torch.testing.assert_close(grad(y, x), grad(expected, x))
+        assert not y.equal(model(x).sum())
+
+
+@each_way
+def test_nothing_is_held_after_backward_or_when_the_result_is_dropped(again):
+    x = random(4, 6)
+    for runs in (0, 1, 2):
+        with Alive() as alive:
+            y = again(nn.Dropout(), x.sin()).sum()
+            found = [grad(y, x, retain_graph=run + 1 < runs)[0] for run in range(runs)]
+            assert all(gradient.equal(found[0]) for gradient in found)
+            del y, found
+            assert alive.now == 0
+
+
+@each_way
+def test_a_parameter_that_changes_between_forward_and_backward_is_named(again):
+    x, module = random(2, 3), nn.Linear(3, 3).double()
+    y = again(module, x)
+    with torch.no_grad():
+        module.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad(y.sum(), x)
+
+
+@each_way
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, torch.func.jacfwd])
+def test_torch_func_raises(again, transform):
+    with pytest.raises(RuntimeError, match="setup_context"):
+        transform(lambda x: again(nn.Tanh(), x).sum())(random(3))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import grad, gradcheck, gradgradcheck
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
@@ -85,14 +84,6 @@ def test_derivatives_of_every_order():
             slopes = grad((y1.square() * y2).sum(), leaves, create_graph=True)
             seconds.append(grad(sum(slope.square().sum() for slope in slopes), leaves))
         torch.testing.assert_close(*seconds, rtol=1e-9, atol=1e-9)
-
-
-def test_its_operations_can_be_counted():
-    model, (x1, x2) = reversible(2), inputs()
-    with FlopCounterMode(display=False) as counter:
-        sum(model(x1, x2)).sum().backward()
-    # 8 products of 8 x 4 with 4 x 6: in forward, again, and for the gradients to both factors
-    assert counter.get_total_flops() == 2 * 8 * (8 * 4 * 6) * (1 + 1 + 2)
 
 
 def test_parts_without_parameters_frozen_and_without_a_gradient():
@@ -196,19 +187,6 @@ def test_a_loss_that_uses_one_output_only():
         torch.testing.assert_close(ours, right)
 
 
-def test_nothing_is_held_when_backward_is_over_or_the_result_dropped():
-    model, x = reversible(2, nn.Dropout(0.5)), inputs()
-    for ends in (lambda y: y.sum().backward(), lambda y: None):
-        with Alive() as alive:
-            y = model(*x)[0]
-            ends(y)
-            model.zero_grad()
-            del y
-            for tensor in x:
-                tensor.grad = None
-            assert alive.now == 0
-
-
 def test_halves_of_different_shapes():
     model = ReversibleSequential([(nn.Linear(4, 3), nn.Linear(3, 4))] * 2).double()
     x1, x2 = random(8, 3), random(8, 4)
@@ -217,13 +195,6 @@ def test_halves_of_different_shapes():
         grad(sum(y.square().sum() for y in how(model, x1, x2)), leaves) for how in (ours, plain)
     ]
     torch.testing.assert_close(*pairs)
-
-
-def test_the_inverse():
-    model, (x1, x2) = reversible(5), inputs()
-    back = model.inverse(*model(x1, x2))
-    torch.testing.assert_close(back, (x1, x2), rtol=1e-12, atol=1e-12)
-    assert not back[0].equal(x1)  # computed, not kept
 
 
 def test_memory_does_not_grow_with_depth():
@@ -242,29 +213,11 @@ def test_memory_does_not_grow_with_depth():
     assert figures[plain][1][1] > 4 * figures[plain][0][1]
 
 
-def test_parameters_and_buffers_are_those_of_the_call():
-    model, (x1, x2) = reversible(2, nn.BatchNorm1d(6)).eval(), inputs()
-    state = {name: 0.5 * t.detach() + 0.5 for name, t in model.state_dict().items()}
-    y1, y2 = torch.func.functional_call(model, state, (x1, x2))
-    ours = grad((y1 * y2).sum(), (x1, x2))
-    model.load_state_dict(state)
-    y1, y2 = plain(model, x1, x2)
-    torch.testing.assert_close(ours, grad((y1 * y2).sum(), (x1, x2)))
-
-
-def test_backward_twice():
-    model, (x1, x2) = reversible(2, nn.Dropout(0.5)), inputs()
-    y = model(x1, x2)[0].sum()
-    assert grad(y, x1, retain_graph=True)[0].equal(grad(y, x1, retain_graph=True)[0])
-
-
-@pytest.mark.parametrize("which", ["output", "parameter"])
-def test_a_change_in_place_between_forward_and_backward_is_named(which):
-    model = reversible(1)
-    y1, y2 = model(*inputs())
+def test_a_changed_output_is_named():
+    y1, y2 = reversible(1)(*inputs())
     loss = (y1 * y2).sum()
     with torch.no_grad():
-        (y1 if which == "output" else next(model.parameters())).add_(1)
+        y1.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -290,11 +243,7 @@ def test_what_a_part_may_not_do_is_named(f, g, kind, words):
     [
         ([], ValueError, "at least one pair of modules, got none"),
         (3, TypeError, "blocks must be pairs of modules in a list, got 3"),
-        (
-            [(nn.Tanh(), nn.Tanh()), nn.Tanh()],
-            TypeError,
-            "block 1 must be a pair of modules, got T",
-        ),
+        ([(nn.Tanh(),) * 2, nn.Tanh()], TypeError, "block 1 must be a pair of modules, got T"),
         ([(nn.Tanh(),) * 3], TypeError, "block 0 must be a pair"),
         ([(nn.Tanh(), torch.tanh)], TypeError, "block 0 must be a pair"),
     ],
@@ -333,9 +282,3 @@ def test_compiled_it_stays_as_it_is():
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match="backward calls the parts again"):
         torch.compile(twice, backend=backend, fullgraph=True)(model, *inputs())
-
-
-def test_torch_func_raises():
-    model, (x1, x2) = reversible(1), inputs()
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.grad(lambda x: model(x, x2)[0].sum())(x1)

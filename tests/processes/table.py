@@ -144,150 +144,120 @@ def to_the_last(size):
     return [0] * (dist.get_world_size() - 1) + [size]
 
 
-BAD = {  # what process `rank` calls, what all are told, and what that with rank 1 is told instead
-    "shapes": (
+BAD = [  # what process `rank` calls, what all are told, and what that with rank 1 is told instead
+    (
         lambda rank: all_reduce(ones(2 + (rank == 1), 4)),
         "all_reduce: rank 1 has an input of shape (3, 4), but rank 0 (2, 4)",
     ),
-    "shapes but for one dimension": (
+    (
         lambda rank: all_gather(ones(2, 4 + (rank == 1)), -2),
         "all_gather: rank 1 has an input of shape ('*', 5), but rank 0 ('*', 4)",
     ),
-    "numbers of dimensions": (
+    (
         lambda rank: halo_exchange(ones(2, 4, *[1] * (rank == 1)), 1, 0),
         "halo_exchange: rank 1 has an input of shape ('*', 4, 1), but rank 0 ('*', 4)",
     ),
-    "dtypes": (
+    (
         lambda rank: copy(ones(2).double() if rank == 1 else ones(2)),
         "copy: rank 1 has an input of torch.float64, but rank 0 torch.float32",
     ),
-    "calls": (
+    (
         lambda rank: (reduce_scatter if rank == 1 else copy)(ones(2)),
         "rank 1 calls reduce_scatter, but rank 0 copy",
     ),
-    "losses": (
+    (
         lambda rank: all_reduce(ones(2), loss="summed" if rank == 1 else "replicated"),
         "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 (0,)",
     ),
-    "dimensions": (
+    (
         lambda rank: all_to_all(ones(4, 4, 4), 2 if rank == 1 else 0, 1),
         "all_to_all: rank 1 has as dimensions, loss, width, sizes (2, 1, ",
     ),
-    "sizes": (
+    (
         lambda rank: reduce_scatter(ones(9), sizes=to_the_last(9) if rank == 1 else None),
         "reduce_scatter: rank 1 has as dimensions, loss, width, sizes (0, 0, ",
     ),
-    "requires_grad": (
+    (
         lambda rank: copy(ones(2, requires_grad=rank == 1)),
         "copy: rank 1 has an input with requires_grad True, but rank 0 False",
     ),
-    "requires_grad, where backward sends": (
+    (
         lambda rank: all_gather(ones(2, requires_grad=rank == 1), loss="summed"),
         "all_gather: rank 1 has an input with requires_grad True, but rank 0 False",
     ),
-    "a low strip": (
+    (
         lambda rank: halo_exchange(ones(3 - 2 * (rank == 1), 2), (0, 2), 0),
         "halo_exchange: width is (0, 2), but the strip of rank 1 is only 1 high",
     ),
-    "a low strip at the edge": (
+    (
         lambda rank: halo_exchange(ones(2 - (rank == 0), 2), (1, 2), 0),
         "halo_exchange: width is (1, 2), but the strip of rank 0 is only 1 high",
     ),
-    "one is refused": (
+    (
         lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
         "all_reduce: rank 1 refused its arguments",
         "input must be floating-point, got torch.int32",
     ),
-    "losses of what requires a gradient": (
+    (
         lambda rank: all_reduce(
             ones(2, requires_grad=True), loss="summed" if rank == 1 else "replicated"
         ),
         "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 (0,)",
     ),
-    "one is sparse": (
+    (
         lambda rank: copy(ones(2).to_sparse() if rank == 1 else ones(2)),
         "copy: rank 1 refused its arguments",
         "input must be dense (torch.strided), got torch.sparse_coo",
     ),
-    "one halo is too wide": (
+    (
         lambda rank: halo_exchange(ones(6), 2**64 if rank == 1 else 1, 0),
         "halo_exchange: rank 1 refused its arguments",
         "width must be from 0 to 2**40, got 18446744073709551616",
     ),
-    "one is too narrow for its layer": (
+    (
         lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
         "all_reduce: rank 1 refused its arguments",
         "input must have shape (..., ",
     ),
-}
+]
 LOSS = "loss must be 'replicated' or 'summed', got"
 WIDTH = "width must be an int or a pair of ints, got"
-EVERYWHERE = {
-    "a list": (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
-    "integers": (
-        lambda: all_gather(ones(2).long()),
-        "input must be floating-point, got torch.int64",
-    ),
-    "nine dimensions": (
-        lambda: copy(ones(*[1] * 9)),
-        "input must have at most 8 dimensions, got 9",
-    ),
-    "loss": (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
-    "loss of all_reduce": (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
-    "no dimension": (
-        lambda: all_gather(ones()),
-        "dim must be a dimension of an input with 0, got 0",
-    ),
-    "dim": (
-        lambda: reduce_scatter(ones(2), -2),
-        "dim must be a dimension of an input with 1, got -2",
-    ),
-    "dim, a float": (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
-    "dim, a bool": (lambda: all_gather(ones(2), False), "dim must be an int, got False"),
-    "concat_dim": (
+EVERYWHERE = [
+    (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
+    (lambda: all_gather(ones(2).long()), "input must be floating-point, got torch.int64"),
+    (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
+    (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
+    (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
+    (lambda: all_gather(ones()), "dim must be a dimension of an input with 0, got 0"),
+    (lambda: reduce_scatter(ones(2), -2), "dim must be a dimension of an input with 1, got -2"),
+    (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
+    (lambda: all_gather(ones(2), False), "dim must be an int, got False"),
+    (
         lambda: all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",
     ),
-    "one dimension twice": (
-        lambda: all_to_all(ones(4, 4), 1, -1),
-        "split_dim and concat_dim must differ, got 1 twice",
-    ),
-    "too few sizes": (
-        lambda: reduce_scatter(ones(6), sizes=[6]),
-        "sizes that add up to 6, got [6]",
-    ),
-    "no list of sizes": (
-        lambda: all_to_all(ones(6, 2), 0, 1, sizes=6),
-        "sizes that add up to 6, got 6",
-    ),
-    "sizes, floats": (
+    (lambda: all_to_all(ones(4, 4), 1, -1), "split_dim and concat_dim must differ, got 1 twice"),
+    (lambda: reduce_scatter(ones(6), sizes=[6]), "sizes that add up to 6, got [6]"),
+    (lambda: all_to_all(ones(6, 2), 0, 1, sizes=6), "sizes that add up to 6, got 6"),
+    (
         lambda: reduce_scatter(ones(6), sizes=[float(n) for n in to_the_last(6)[::-1]]),
         "sizes that add up to 6, got [6.0, 0.0",
     ),
-    "a wrong sum of sizes": (
+    (
         lambda: all_to_all(ones(6, 2), 0, 1, sizes=[1] * dist.get_world_size()),
         "sizes that add up to 6, got [1, 1",
     ),
-    "a negative size": (
+    (
         lambda: reduce_scatter(ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)),
         "sizes that add up to 6, got [7, -1",
     ),
-    "width": (lambda: halo_exchange(ones(6), 1.0, 0), f"{WIDTH} 1.0"),
-    "width, a bool": (lambda: halo_exchange(ones(6), (1, True), 0), f"{WIDTH} (1, True)"),
-    "three widths": (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
-    "a negative width": (
-        lambda: halo_exchange(ones(6), (1, -1), 0),
-        "width must be from 0 to 2**40, got (1, -1)",
-    ),
-    "a width and no dimension": (
-        lambda: halo_exchange(ones(6), -1, 1),
-        "dim must be a dimension of an input with 1, got 1",
-    ),
-    "features": (
-        lambda: ColumnParallelLinear(3, 4)(ones(2, 4)),
-        "input must have shape (..., 3), got (2, 4)",
-    ),
-}
+    (lambda: halo_exchange(ones(6), 1.0, 0), f"{WIDTH} 1.0"),
+    (lambda: halo_exchange(ones(6), (1, True), 0), f"{WIDTH} (1, True)"),
+    (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
+    (lambda: halo_exchange(ones(6), (1, -1), 0), "width must be from 0 to 2**40, got (1, -1)"),
+    (lambda: halo_exchange(ones(6), -1, 1), "dim must be a dimension of an input with 1, got 1"),
+    (lambda: ColumnParallelLinear(3, 4)(ones(2, 4)), "input must have shape (..., 3), got (2, 4)"),
+]
 
 
 def cubes(output):

@@ -167,9 +167,9 @@ def with_rank(calls):
 
 
 def test_what_differs_is_said_on_every_process(team):
-    said = team(with_rank, [call for call, *_ in BAD.values()])
+    said = team(with_rank, [call for call, *_ in BAD])
     for rank, sentences in enumerate(said):
-        for sentence, (_, words, *own) in zip(sentences, BAD.values(), strict=True):
+        for sentence, (_, words, *own) in zip(sentences, BAD, strict=True):
             assert (own[0] if own and rank == 1 else words) in sentence
 
 
@@ -183,8 +183,8 @@ def test_the_odd_one_is_named(team):
 
 
 def test_bad_input_is_named(team):
-    for sentences in team(said_here, [call for call, _ in EVERYWHERE.values()]):
-        for sentence, (_, words) in zip(sentences, EVERYWHERE.values(), strict=True):
+    for sentences in team(said_here, [call for call, _ in EVERYWHERE]):
+        for sentence, (_, words) in zip(sentences, EVERYWHERE, strict=True):
             assert words in sentence
 
 

@@ -1,30 +1,23 @@
 """The same gradient once more with one thing changed, and compared with that of the first backward.
 
-A row of `CIRCUMSTANCES` is one such change. To add one: a row, and a patient.
+To add such a change: a function that takes the examination and returns gradients, a row where its
+trial goes through them, and a patient.
 """
 
 import contextlib
-import functools
 import itertools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from ..function.budget import Work
-from ..function.source import only_compute
-from ..function.subject import graph, of_fewer, with_other_arguments
-from ..function.surroundings import CallError, forgiving, phase, reseed
-from ..function.tensors import Dice, has_gradient, tensors
-from ..function.watched import Effects, watching
+from ..function.subject import graph, name_of, of_fewer, with_other_arguments
+from ..function.surroundings import CallError, Work
+from ..function.tensors import Dice
 from ..measure.measurement import Measurement, Point
-from ..measure.measurements import Measurements
-from ..measure.screen import is_large, screen
+from ..measure.slopes import is_large, screen
 from ..name.exceptions import told
 from ..report import error, warning
 from .examination import Trials
-from .forward import name_of
 
 trial = Trials()
 STATE = ("backward-not-deterministic", "state-between-calls")  # after which the rest means nothing
@@ -65,14 +58,12 @@ ONLY_ONE = error(
 )
 
 
-# --- one thing is changed: each takes the examination, and returns gradients ----------------------
+# --- once more, and in other calls ----------------------------------------------------------------
 
 
 def second_time(exam, seed=1):
-    """The same backward, after it has run once."""
-    run = exam.subject.run(exam.subject.values)
-    exam.subject.backward(run, exam.vs, retain=True)
-    return exam.subject.backward(run, exam.vs, retain=True, seed=seed)
+    """The same backward, after it has run once, through the same graph."""
+    return exam.subject.backward(exam.run, exam.vs, retain=True, seed=seed)
 
 
 def calls_between(exam):
@@ -90,33 +81,56 @@ def calls_between(exam):
         return [None] * len(subject.values)
 
 
-def contiguous_ones(exam):
-    """A grad_output of ones."""
-    ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in exam.run.outputs]
-    return exam.gradients(ones)
+REPEATED = (  # text, when, gradients
+    (NOT_DETERMINISTIC, "the second time", second_time),
+    (NOT_DETERMINISTIC, "for another random state, because it draws random numbers",
+     lambda exam: second_time(exam, seed=2)),
+    (STATE_BETWEEN_CALLS, "in a later call with the same inputs", lambda exam: exam.gradients()),
+    (STATE_BETWEEN_CALLS, "if forward runs once more, with other inputs, before backward",
+     calls_between),
+)  # fmt: skip
 
 
-def expanded_ones(exam):
-    """The same, as a view of one number."""
-    return exam.gradients([o.new_ones(()).expand(o.shape) for o in exam.run.outputs])
+@trial(unless=("saved-modified",))
+def repeated(exam):
+    """Is the gradient the same once more, and in other calls?"""
+    for text, when, changed in REPEATED:
+        raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
+        found = list(exam.compare(text, lambda c=changed: c(exam), raising=raising, when=when))
+        for finding in found:
+            if text is STATE_BETWEEN_CALLS:
+                finding.remedy = left_outside(exam) or finding.remedy
+            yield finding
+        if found:
+            return
 
 
-def strided(exam):
+def left_outside(exam):
+    """In words, what the calls of this examination have left elsewhere than on ctx."""
+    names = exam.outside.changed(exam.outside.start)
+    return names and f"what calls leave elsewhere than on ctx: {', '.join(names[:3])}"
+
+
+# --- what backward is handed, and what is wanted of it --------------------------------------------
+
+
+def strided(v):
     """The dimensions in another order in memory, and gaps, so that no .view is possible."""
-    vs = []
-    for v in exam.vs:
-        back = tuple(range(v.dim()))[::-1]
-        turned = v.permute(back).contiguous()
-        vs.append(torch.stack([turned, turned], -1)[..., 0].permute(back))
-    return exam.gradients(vs)
+    back = tuple(range(v.dim()))[::-1]
+    turned = v.permute(back).contiguous()
+    return torch.stack([turned, turned], -1)[..., 0].permute(back)
 
 
-def none_used(exam):
-    """Whatever comes back through an output of which nothing is used, it may only not raise."""
-    run = exam.subject.run(exam.subject.values)
-    run.outputs = [Nothing.apply(o) for o in run.outputs]
-    exam.subject.backward(run, exam.vs)
-    return exam.first.grads
+@trial(unless=STATE)
+def layouts(exam):
+    """Does backward take whatever grad_output may be?"""
+    outputs = exam.run.outputs
+    ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
+    views = [o.new_ones(()).expand(o.shape) for o in outputs]
+    expected, when = exam.gradients(ones), "an expanded view, as `.sum()` makes it"
+    if (yield from exam.compare(LAYOUT, lambda: exam.gradients(views), expected, when=when)):
+        apart = [strided(v) for v in exam.vs]
+        yield from exam.compare(LAYOUT, lambda: exam.gradients(apart), when="not contiguous")
 
 
 class Nothing(torch.autograd.Function):
@@ -131,92 +145,32 @@ class Nothing(torch.autograd.Function):
         return None
 
 
-def one_used(k, other):
-    """Of output k alone: others receive other(their grad_output)."""
-    return lambda exam: exam.gradients([v if j == k else other(v) for j, v in enumerate(exam.vs)])
-
-
-# --- the table, and how it is gone through --------------------------------------------------------
-
-
-@dataclass
-class Circumstance:
-    """One thing that is changed.
-
-    text, when: the finding that is due where this changes the gradients, and a word in it.
-    changed: takes the examination, and returns the gradients. expected: the same for those that
-    are due, if not those of the first backward. raising: the finding if it raises, if another.
-    hint: takes the examination, and returns words for where to look, or nothing.
-    """
-
-    text: Callable
-    when: str
-    changed: Callable
-    expected: Callable = lambda exam: exam.first.grads
-    raising: Callable | None = None
-    hint: Callable = lambda exam: ""
-
-
-def effects(exam):
-    """Where backward changes in place what was there before it, or draws random numbers."""
-    with contextlib.suppress(CallError), watching(Effects()) as watch:
-        exam.gradients()
-    for what, found in (("draws", watch.draws), ("changes", watch.changes)):
-        if places := [f"{text} ({place})" for text, place in found.items()]:
-            return f"what backward {what}: {', '.join(places[:3])}"
-    return ""
-
-
-def left_outside(exam):
-    """What the calls of this examination have left elsewhere than on ctx."""
-    names = exam.outside.changed(exam.outside.start)
-    return names and f"what calls leave elsewhere than on ctx: {', '.join(names[:3])}"
-
-
-REPEATED = (
-    Circumstance(NOT_DETERMINISTIC, "the second time", second_time, raising=ONLY_ONCE,
-                 hint=effects),
-    Circumstance(NOT_DETERMINISTIC, "for another random state, because it draws random numbers",
-                 lambda exam: second_time(exam, seed=2), raising=ONLY_ONCE),
-    Circumstance(STATE_BETWEEN_CALLS, "in a later call with the same inputs",
-                 lambda exam: exam.gradients(),
-                 hint=left_outside),
-    Circumstance(STATE_BETWEEN_CALLS,
-                 "if forward runs once more, with other inputs, before backward", calls_between,
-                 hint=left_outside),
-)  # fmt: skip
-LAYOUTS = (
-    Circumstance(LAYOUT, "an expanded view, as `.sum()` makes it", expanded_ones, contiguous_ones),
-    Circumstance(LAYOUT, "not contiguous", strided),
-)
-
-
-def in_turn(exam, circumstances):
-    """The finding of the first of these circumstances where one is due."""
-    for c in circumstances:
-        changed, expected = functools.partial(c.changed, exam), c.expected(exam)
-        for finding in exam.compare(c.text, changed, expected, raising=c.raising, when=c.when):
-            finding.remedy = c.hint(exam) or finding.remedy
-            yield finding
-            return
-
-
-@trial(unless=("saved-modified",))
-def repeated(exam):
-    """Is the gradient the same once more, and in other calls?"""
-    yield from in_turn(exam, REPEATED)
+@trial(unless=STATE)
+def none_for_what_is_not_used(exam):
+    """Does backward take None for the outputs that are not used?"""
+    if has_own_nodes(exam):
+        yield from exam.with_line(unused_outputs, "backward")
 
 
 def unused_outputs(exam):
     """All of them; then, where nothing else is the matter, all but one."""
-    if not has_own_nodes(exam):
-        return
-    rows = [Circumstance(NONE_NOT_HANDLED, "", none_used)]
+
+    def none_used():
+        run = exam.subject.run(exam.subject.values)
+        run.outputs = [Nothing.apply(o) for o in run.outputs]
+        exam.subject.backward(run, exam.vs)  # whatever comes back, it may only not raise
+        return exam.first.grads
+
+    def one_used(k, other):
+        return exam.gradients([v if j == k else other(v) for j, v in enumerate(exam.vs)])
+
+    right = yield from exam.compare(NONE_NOT_HANDLED, none_used)
     for k, output in enumerate(exam.run.outputs):
-        if output.requires_grad and len(exam.run.outputs) > 1 and not exam.has("error"):
-            zeros = one_used(k, torch.zeros_like)
-            rows.append(Circumstance(NONE_NOT_HANDLED, "", one_used(k, lambda v: None), zeros))
-    yield from in_turn(exam, rows)
+        if right and output.requires_grad and len(exam.run.outputs) > 1 and not exam.has("error"):
+            expected = one_used(k, torch.zeros_like)
+            right = yield from exam.compare(
+                NONE_NOT_HANDLED, lambda k=k: one_used(k, lambda v: None), expected
+            )
 
 
 def has_own_nodes(exam):
@@ -225,11 +179,16 @@ def has_own_nodes(exam):
     return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
 
 
+@trial(unless=(*STATE, "swapped"))
+def wanted(exam):
+    """Is a gradient the same where no other is wanted?"""
+    if len(exam.subject.values) > 1 and has_own_nodes(exam):
+        yield from exam.with_line(one_input, "backward")
+
+
 def one_input(exam):
     """Each as the only one that requires a gradient: the same gradient, with less work."""
-    subject, n = exam.subject, len(exam.subject.values)
-    if n < 2 or not has_own_nodes(exam):
-        return
+    subject, ignored = exam.subject, []
 
     def alone(which):
         """Its gradients, what backward returned, the operations, whether an output requires one."""
@@ -241,7 +200,7 @@ def one_input(exam):
     _, _, total, _ = alone(True)
     for i, x in enumerate(subject.inputs):
         try:
-            grads, returned, spent, graded = alone([j == i for j in range(n)])
+            grads, returned, spent, graded = alone([j == i for j in range(len(subject.values))])
         except CallError as raised:
             if raised.phase == "backward":  # else forward itself asks for a gradient
                 severity = None if subject.cls and not exam.of_a_program else "warning"
@@ -254,76 +213,16 @@ def one_input(exam):
             return
         vain = [f"`{name}`" for name in returned if name != x]
         if vain and spent == total > 0:
-            seen = {f"operations for `{x}` alone": spent, "for all inputs": total}
-            yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
-            total = -1  # once is enough
+            ignored.append((x, vain))
+    if len(ignored) == len(subject.inputs):  # else one gradient may be a step on the way to another
+        x, vain = ignored[0]
+        seen = {f"operations for `{x}` alone": total, "for all inputs": total}
+        yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
 
 
-@trial(unless=STATE)
-def handed(exam):
-    """Does backward take whatever grad_output may be?"""
-    yield from in_turn(exam, LAYOUTS)
-    yield from exam.with_line(unused_outputs, "backward")
+# --- other arguments ------------------------------------------------------------------------------
 
-
-@trial(unless=(*STATE, "swapped"))
-def wanted(exam):
-    """Is a gradient the same where no other is wanted?"""
-    yield from exam.with_line(one_input, "backward")
-
-
-STALE = error(
-    "stale",
-    "Forward does not notice that {x} was changed in place, as an optimiser does: its output stays "
-    "that of an earlier call.",
-    look="caches whose key is id() or data_ptr(), and what is made in the first call and kept",
-)
-
-
-@trial(unless=("error", "coarse-inside", "input-freed", *STATE))
-def changes_are_noticed(exam):
-    """Does forward compute anew where an input, or a parameter, has changed?"""
-    subject = exam.subject
-    if subject.records:  # it asks for a graph, which what is changed does not have
-        return
-
-    def outputs(given, contents):
-        for t, content in zip(given, contents, strict=True):
-            t.copy_(content)
-        reseed(0)
-        with phase("forward"):
-            return [t for _, t in tensors(subject.call(given)) if has_gradient(t)]
-
-    def unnoticed(which):
-        """Is the output the same after a change, but another one without earlier calls?"""
-        given, contents = [t.clone() for t in subject.tensors], list(subject.tensors)
-        before = outputs(given, contents)
-        for k in which:
-            contents[k] = Dice().nearby(contents[k])
-        after = outputs(given, contents)
-        with exam.outside.as_before():
-            anew = outputs([t.clone() for t in given], contents)
-        return not exam.all_same(after, anew), exam.all_same(after, before)
-
-    with contextlib.suppress(CallError):
-        if unnoticed(subject.examined)[0]:  # of all together, for there may be many
-            for k in subject.examined:
-                if all(unnoticed([k])):
-                    merged = subject.is_module and not subject.scope.module.training
-                    finding = STALE(subject.names[k], severity="warning" if merged else None)
-                    finding.remedy = left_outside(exam) or finding.remedy
-                    yield finding
-
-
-# --- other arguments -----------------------------------------------------------------------------
-
-OTHERS = 6  # at most
-CACHE_KEY = error(
-    "cache-key",
-    "Where {what}, forward gives something else after a call with the given arguments than "
-    "without one.",
-    look="a cache whose key leaves that out",
-)
+OTHERS = 6  # arguments, at most
 WRONG_ELSEWHERE = error(
     "arguments-ignored",
     "The gradient of {x} is right for the given arguments, but wrong where {what}.",
@@ -333,46 +232,27 @@ WRONG_ELSEWHERE = error(
 
 @trial(unless=("error", *STATE, "too-coarse", "input-not-finite"))
 def with_other_numbers(exam):
-    """One after the other, until one is found."""
+    """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    if exam.of_a_program or is_large(subject.values) or subject.is_slow:
+    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    if skipped or is_large(subject.values):
         return
-    whole = functools.cache(lambda: only_compute(subject.applied, caches=True))
-    for other in itertools.islice(with_other_arguments(subject, whole), OTHERS):
+    for other in itertools.islice(with_other_arguments(subject), OTHERS):
         with contextlib.suppress(CallError, RuntimeError):
-            found = list(of_another(exam, other))
-            yield from found
-            if found:
+            if case := wrong_case(exam, other):
+                x = subject.inputs[case.i]
+                yield WRONG_ELSEWHERE(x, seen=case.evidence, what=other.what)
                 return
 
 
-def of_another(exam, other):
-    """The finding for other arguments, if one is due."""
-    values = exam.subject.values
-    after = other.forward(values)
-    with exam.outside.as_before():
-        anew = other.forward(values)
-    if not exam.all_same(after, anew):
-        yield CACHE_KEY(what=other.what)
-        return
-    point = Point(other, values, Dice())
-    verdicts, *_ = screen(other.forward, point.vjp, values, Dice(), exam.subject.eps,
+def wrong_case(exam, subject):
+    """The `Measurement` of the first gradient that is wrong with other arguments, or None."""
+    point = Point(subject, subject.values, Dice())
+    verdicts, *_ = screen(subject.forward, point.vjp, subject.values, Dice(), exam.subject.eps,
                           exam.tolerance, point.y0, 1)  # fmt: skip
-    graded = [output.requires_grad for output in other.run(values).outputs]
-    wrong = {io for io, verdict in verdicts.items() if verdict == "wrong" and graded[io[1]]}
-    for i, o in sorted(wrong) if exam.faithful else ():
-        case = Measurement(point, i, o, exam.tolerance)
-        if case.wrong.any():
-            words = {"seen": case.evidence, "what": other.what}
-            with forgiving():  # the given arguments may make other outputs
-                words |= mended(exam, case, wrong) if exam.line else {}
-            yield WRONG_ELSEWHERE(exam.subject.inputs[i], **words)
-            return
-
-
-def mended(exam, case, wrong):
-    """The words for the edit that makes it right, and leaves it so with the given arguments."""
-    cases, point = Measurements([case]), Point(exam.subject, exam.subject.values, Dice())
-    cases.wrong, cases.wrong_through = {i for i, _ in wrong}, wrong
-    cases.all, cases.whole = [cases], [Measurement(point, case.i, case.o, case.tolerance)]
-    return exam.line.find(cases, exam.budget)
+    graded = [output.requires_grad for output in subject.run(subject.values).outputs]
+    for (i, o), verdict in verdicts.items():
+        if verdict == "wrong" and graded[o]:
+            case = Measurement(point, i, o, exam.tolerance)
+            if case.wrong.any():
+                return case

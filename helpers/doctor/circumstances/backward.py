@@ -1,21 +1,29 @@
-"""Trials of backward: does a gradient come back, of which kind, and is it finite?"""
+"""Trials of backward: does a gradient come back, of which kind, finite, and in which precision?"""
 
 import contextlib
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..function.surroundings import CallError
-from ..function.tensors import differentiable, largest, position
-from ..function.watched import frame_of_a_step, place_of, source, watching
-from ..measure.by_autograd import is_number
+from ..function.surroundings import (
+    CallError,
+    Grain,
+    OwnGenerators,
+    draws,
+    dtype_of,
+    frame_of_a_step,
+    place_of,
+    source,
+    watching,
+)  # fmt: skip
+from ..function.tensors import differentiable, is_number, largest, position, worst
 from ..measure.measurement import Point
-from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED
+from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
-from .again import effects
 from .examination import Trials
+from .forward import FORWARD_NOT_FINITE
 
-trial = Trials()
+trial, in_low_precision = Trials(), Trials()
 
 OUTPUT_DETACHED = error(
     "output-detached",
@@ -30,8 +38,7 @@ MARKED_NON_DIFFERENTIABLE = note(
 @trial()
 def outputs_require_a_gradient(exam):
     """Does a gradient come back through each output that changes with an input?"""
-    outputs = list(zip(exam.run.names, exam.run.outputs, exam.vs, strict=True))
-    for k, (name, output, _) in enumerate(outputs):
+    for k, (name, output) in enumerate(zip(exam.run.names, exam.run.outputs, strict=True)):
         x = None if output.requires_grad else depends_on(exam, k)
         if x:
             marked = any(output is t for t in exam.run.marked)
@@ -40,24 +47,13 @@ def outputs_require_a_gradient(exam):
 
 
 def depends_on(exam, k):
-    """The name of an input with which output k changes."""
+    """The name of an input with which output k changes, or None."""
     subject = exam.subject
     point = Point(subject, subject.values, exam.dice)
     for i, value in enumerate(subject.values):
         slope = point.slopes(i, exam.dice.direction(value))[k]
         if (slope.value.abs() > 1e-6 * largest(point.y0[k]))[slope.trusted].any():
             return subject.inputs[i]
-
-
-@trial()
-def backward_changes_nothing(exam):
-    """Are grad_output and what was saved the same after backward?"""
-    if exam.first.grad_output_changed:
-        finding = GRAD_OUTPUT_MODIFIED()
-        finding.remedy = effects(exam) or finding.remedy
-        yield finding
-    if exam.first.saved_changed:
-        yield SAVED_MODIFIED(which=", by backward itself")
 
 
 GRADIENT_FOR_INDEX = warning(
@@ -78,8 +74,14 @@ ENGINE_SUMS = note(
 
 
 @trial()
-def what_backward_returns(exam):
-    """Have the gradients the dtype and the shape of their inputs?"""
+def what_backward_does(exam):
+    """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
+    if exam.first.grad_output_changed:
+        yield GRAD_OUTPUT_MODIFIED()
+    if changed := exam.first.saved_changed:
+        callers = [memory(t) for t in (*exam.run.passed, *exam.run.outputs)]
+        own = not any(memory(t) in callers for t in changed)  # so that only a second call fails
+        yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
         if not differentiable(t):
@@ -89,6 +91,13 @@ def what_backward_returns(exam):
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
+
+def memory(tensor):
+    """Where its memory begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+# --- nan and inf ----------------------------------------------------------------------------------
 
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
@@ -106,13 +115,10 @@ class NotFinite(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
-        if frame is not None and not self.where and is_number(value) and not is_finite(value):
-            self.where = f", first of all in {source(frame)} ({place_of(frame)})"
+        if frame is not None and not self.where and is_number(value):
+            if not value.isfinite().all():
+                self.where = f", first of all in {source(frame)} ({place_of(frame)})"
         return value
-
-
-def is_finite(t):
-    return bool(t.isfinite().all())
 
 
 def where_not_finite(exam, vs):
@@ -132,19 +138,115 @@ def gradients_are_finite(exam):
         bad = ~grad.isfinite() & subject.values[i].isfinite()
         for output in exam.run.outputs:  # where forward failed, backward may
             bad &= output.isfinite() if output.shape == grad.shape else output.isfinite().all()
-        if bad.any():
-            k = int(bad.reshape(-1).nonzero()[0])
-            value = subject.values[i].reshape(-1)[k].item()
-            seen = {"at": position(k, grad.shape), f"`{x}` there": value}
-            seen["given"] = grad.reshape(-1)[k].item()
-            point = Point(subject, subject.values, exam.dice)
-            slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
-            fine = all(slope.trusted.all() for slope in slopes)
-            if fine or grad[bad].isnan().any():  # nan is no slope, not even at an edge
-                words = {"what": "nan or inf" if fine else "nan"}
-                words["finite"] = "the slope is" if fine else "input and output are"
-                yield BACKWARD_NOT_FINITE(
-                    x, seen=seen, where=where_not_finite(exam, exam.vs), **words
-                )
-            else:
-                yield SINGULAR(x, seen=seen)
+        if not bad.any():
+            continue
+        k = int(bad.reshape(-1).nonzero()[0])
+        given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
+        seen = {"at": position(k, grad.shape), f"`{x}` there": value, "given": given}
+        point = Point(subject, subject.values, exam.dice)
+        slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
+        if all(slope.trusted.all() for slope in slopes):
+            words = {"what": "nan or inf", "finite": "the slope is"}
+        elif grad[bad].isnan().any():  # nan is no slope, not even at an edge
+            words = {"what": "nan", "finite": "input and output are"}
+        else:
+            yield SINGULAR(x, seen=seen)
+            continue
+        yield BACKWARD_NOT_FINITE(x, seen=seen, where=where_not_finite(exam, exam.vs), **words)
+
+
+# --- lower precision: in backward alone, and in the dtype that was given --------------------------
+
+COARSE_BACKWARD = warning(
+    "coarse-backward",
+    "Backward computes the gradient of {x} in {dtype}, forward computes in {finer}.",
+    look="casts in backward",
+)
+LOW_PRECISION = error(
+    "low-precision",
+    "The gradient of {x} is right in float64 but not in {dtype}{made}.",
+    look="overflow, cancellation and long sums in the formula{where}",
+)
+PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
+
+
+@contextlib.contextmanager
+def as_it_was_given(exam):
+    """Inside, the function is called with inputs of the dtype that was given."""
+    low = exam.low
+    exam.subject.use(None)
+    try:
+        yield exam.subject
+    finally:
+        exam.subject.use(torch.float64 if low else None)
+
+
+@in_low_precision(unless=("error",))
+def precision_of_backward(exam):
+    """Has a gradient fewer digits than forward, what it saves, and what was given?"""
+    with as_it_was_given(exam) as subject, contextlib.suppress(CallError):
+        with Grain(subject.values) as watch:
+            run = subject.run(subject.values)
+            coarse = [eps or 0.0 for eps in watch.of(run.outputs)]
+            coarse += [torch.finfo(t.dtype).eps for t in run.saved if is_number(t)]
+            vs = [v.to(o.dtype) for v, o in zip(exam.vs, run.outputs, strict=True)]
+            watch.note(vs)
+            grads = subject.backward(run, vs)
+        finest = max(exam.precision, *coarse)
+        finer = torch.float64 if finest < 1e-10 else dtype_of(finest)
+        for x, grad in zip(subject.inputs, grads, strict=True):
+            (eps,) = (None,) if grad is None else watch.of([grad])
+            if eps and eps > max(1e-10, 100 * finest):
+                yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)), finer=brief(finer))
+
+
+@in_low_precision(unless=("error",))
+def as_given(exam):
+    """Is the gradient in the dtype that was given that of float64?"""
+    if exam.low:
+        yield from with_these(exam, exam.vs)
+        # None below zero: long sums grow, and lose digits.
+        yield from with_these(exam, [v.abs() for v in exam.vs])
+
+
+def with_these(exam, vs):
+    """The finding for these grad_outputs, if one is due."""
+    subject, dtype = exam.subject, exam.low
+    try:
+        with as_it_was_given(exam), exam.outside.as_before():  # not what float64 has left
+            with OwnGenerators() as own:
+                run = subject.run(subject.values)
+            if own.used or draws():
+                return  # other numbers in another dtype, so nothing can be compared
+            vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]
+            low = subject.backward(run, vs)
+    except CallError as raised:
+        yield told(subject, raised)
+        return
+    fine = all(o.isfinite().all() for o in run.outputs)
+    for y, o, exact in zip(run.names, run.outputs, exam.run.outputs, strict=True):
+        if exact.isfinite().all() and not o.isfinite().all():
+            yield FORWARD_NOT_FINITE(y=y, precision=f" of {brief(dtype)}")
+    high = exam.gradients(wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)])
+    # How far would the gradients be off if only the inputs were rounded?
+    eps = torch.finfo(dtype).eps
+    rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
+    rounded = subject.gradients(rounded, wide)
+    # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that
+    # cancel. What rounding leaves of them is measured by the other gradients.
+    scale = max((largest(g) for g in high if g is not None), default=0.0)
+    for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
+        if a is None or b is None or not (b.numel() and b.isfinite().all()):
+            continue
+        a = torch.where(
+            b.abs() > torch.finfo(dtype).max, b, a.to(b.dtype)
+        )  # it has no such numbers
+        off = (a - b).abs().nan_to_num(nan=torch.inf)
+        size = largest(b) if largest(b) > 1e-9 * scale else scale
+        if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
+            made = where = ""
+            if not (a.isfinite().all() and fine):
+                made = f": {'backward' if fine else 'forward'} makes nan or inf"
+                with as_it_was_given(exam):
+                    where = where_not_finite(exam, vs)
+            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made, where=where)

@@ -6,25 +6,19 @@ from collections import namedtuple
 
 import torch
 
-from ..function.budget import calls_allowed, shared
-from ..function.surroundings import CallError, draws
+from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, is_float, shared
 from ..function.tensors import Dice, as_vector, is_symmetric
-from ..function.watched import dtype_of, is_float
-from ..measure.corner import CORNER, FEWER, in_a_corner
-from ..measure.kinks import KINK, kink
 from ..measure.measurement import Measurement, Point
-from ..measure.measurements import Measurements
-from ..measure.screen import is_large, screen
-from ..measure.slopes import agrees
+from ..measure.measurements import Measurements, in_a_corner
+from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored
 from ..report import CUT_OFF, MEANT, TEXTS, brief, note
 from .again import has_own_nodes
-from .apart import apart
 from .examination import Trials
 from .forward import NOT_EXAMINED
-from .kept import FIRST_CALL_KEPT, idle, of_other_calls, right_with_copies
+from .kept import FIRST_CALL_KEPT, of_other_calls, right_with_copies
 
 trial = Trials()
 
@@ -50,15 +44,12 @@ NOISY = (
     "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
 )  # fmt: skip
 RAISES = "forward raises near the given point, so that there are no differences"
-QUICK, FEW_ELEMENTS, SMALL = 800, 100, 5000
+SMALL = 5000  # elements
 IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
-VAGUE = (  # which say what the gradient is, but not what to write
-    *COARSE, "contribution-lost", "factor-missing", "few-digits", "gradient-zero",
-    "grad-output-partly-ignored", "grad-output-scaled", "inner-derivative-forgotten",
-    "jacobian-transposed", "mean-for-sum", "misplaced", "operand-turned", "other-mask",
-    "other-output", "outputs-scaled", "right-only-for-ones", "scaled", "scaled-along", "shifted",
-    "sum-for-mean", "swapped", "term-missing", "term-off",
+SHARP = (  # which say what to write
+    "conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear", "reversed",
+    "right-here-only", "straight-through", "transposed",
 )  # fmt: skip
 
 
@@ -81,16 +72,15 @@ def derivative_of_forward(exam):
         with contextlib.suppress(CallError):
             yield kink(point, i)
     wrong = yield from measured(exam, suspected)
-    within = apart(exam, derivative_of_forward) if wrong else None
     # What explains a gradient that is not zero may explain that another one is.
     in_order = sorted(wrong.items(), key=lambda item: not item[1][0].given.any())
-    found = {io: diagnosis(exam, ms, within) for io, ms in in_order}
+    found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if found and is_estimator(exam, wrong, found):
         which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
         yield ESTIMATOR(which=which)
         return
     for i, o in wrong:
-        yield finding_of(exam, i, o, found, within)
+        yield finding_of(exam, i, o, found)
 
 
 def points_of(exam):
@@ -142,13 +132,10 @@ def measured(exam, suspected):
     subject, values = exam.subject, exam.subject.values
     right_here = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
     judged = [s for s in suspected if s.verdict in ("wrong", "unsure")]
-    others, inputs = (
-        {s.i for s in suspected if s.verdict == "unknown"},
-        sorted({s.i for s in judged}),
-    )
+    others, inputs = {s.i for s in suspected if s.verdict == "unknown"}, {s.i for s in judged}
     at_once = 1 if is_large(values) or subject.is_slow else 2
     number, limit = shared(calls_allowed(subject) // at_once, len(inputs) or 1)
-    others |= set(inputs[number:])
+    others |= set(sorted(inputs)[number:])
     wrong, symmetric = {}, {}
     for s in judged:
         if s.i in others or len(wrong.get((s.i, s.o), ())) == at_once:
@@ -184,8 +171,7 @@ def measured(exam, suspected):
     several = any(not s.here for s in suspected)
     through = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")} | set(wrong)
     for io, ms in wrong.items():
-        ms.elsewhere, ms.returned = io in right_here and several, exam.first.returned
-        ms.wrong, ms.wrong_through, ms.all = {i for i, _ in wrong}, through, list(wrong.values())
+        ms.elsewhere, ms.wrong_through = io in right_here and several, through
     return wrong
 
 
@@ -239,31 +225,31 @@ def right_on_average(m, seeds=100):
     return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / seeds**0.5)
 
 
-def diagnosis(exam, ms, within):
-    """(text, input, evidence, words) for a wrong gradient; within: a Function within it, or ()"""
+def diagnosis(exam, ms):
+    """(text, input, evidence, words) for a wrong gradient."""
     m = ms[0]
     if not exam.faithful:
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
-    for reason in (stored_coarsely, overwritten, of_another_call):
-        if known := reason(exam, ms):
-            return known
+    if known := stored_coarsely(exam, ms) or overwritten(exam, ms):
+        return known
+    if words := of_other_calls(exam, m):
+        return FIRST_CALL_KEPT, m.input, m.evidence, words
     text, words = named(ms)
-    seen, corner = {}, corner_of(exam, ms) if text.code in VAGUE else None
-    if corner and m.sparse:
+    seen, sharp, corner = {}, text.code in SHARP, None
+    size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
+    if not sharp and (m.sparse or size > SMALL):
+        corner = in_a_corner(ms)
+    if corner and m.sparse and text.code in COARSE:
         there, its_words = named(corner)
-        if text.code in COARSE and there.code not in COARSE:
-            ms, m, text, words = corner, corner[0], there, its_words
+        if there.code not in COARSE:
+            m, text, words = corner[0], there, its_words
             seen = {IN_A_CORNER: list(m.shape)}
     words = {"meant": MEANT if m.is_identity else "", **words}
-    sharp = text.code not in VAGUE and not (text.code == "gradient-none" and has_own_nodes(exam))
     if exam.line and text.code != "straight-through":
-        words |= exam.line.find(corner or ms, exam.budget, few=sharp, only_known=bool(within))
-    if within and "change" not in words:
-        of, finding = within
-        words["within"] = f"`{of}`, which is wrong by itself: {finding.message}"
-        words |= {"change": finding.change, "place": finding.place} if finding.change else {}
+        sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
+        words |= exam.line.find(corner or ms, exam.budget, few=sharp)
     if words.get("change"):
         words["nameless"] = ""
     return text, m.input, seen | m.evidence, words
@@ -294,25 +280,11 @@ def overwritten(exam, ms):
         return SAVED_MODIFIED, None, ms[0].evidence, words | {"place": place}
 
 
-def of_another_call(exam, ms):
-    if words := of_other_calls(exam, ms[0]):
-        return FIRST_CALL_KEPT, ms[0].input, ms[0].evidence, words
-
-
-def corner_of(exam, ms):
-    """The same for fewer elements, where there are many, or the function is slow; or None."""
-    size = sum(t.numel() for t in (*ms[0].point.values, *ms[0].point.outputs))
-    slow = exam.subject.calls_a_second < QUICK and size > FEW_ELEMENTS
-    if ms[0].sparse or slow or size > SMALL:
-        return in_a_corner(ms, FEWER if slow else CORNER)
-
-
-def finding_of(exam, i, o, found, within):
+def finding_of(exam, i, o, found):
     """The finding of a diagnosis: through which output, and what to look at."""
     text, x, seen, words = found[i, o]
     of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
-    sharp = text.code not in VAGUE
-    said = {(t, not sharp and w.get("change"), w.get("other")) for t, w in of_this}
+    said = {(t, t.code not in SHARP and w.get("change"), w.get("other")) for t, w in of_this}
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len(said) == 1
     everywhere &= graded == 1 or text.code != "derivative-wrong"  # another for each output
@@ -323,10 +295,6 @@ def finding_of(exam, i, o, found, within):
     if IN_A_CORNER in seen:
         message = finding.message[0].lower() + finding.message[1:]
         finding.message = f"{IN_A_CORNER.capitalize()} {seen[IN_A_CORNER]}, {message}"
-    if finding.remedy and "within" in words and text.code in (*VAGUE, "gradient-none"):
-        finding.remedy = words["within"]
-    elif finding.remedy and not has_own_nodes(exam):
+    if finding.remedy and not has_own_nodes(exam):
         finding.remedy = CUT_OFF
-    elif finding.remedy and not finding.change:
-        finding.remedy += idle(exam)
     return finding

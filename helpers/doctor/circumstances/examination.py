@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..function.budget import Budget
 from ..function.private import methods, transforming
 from ..function.subject import Subject
-from ..function.surroundings import CallError, draws
+from ..function.surroundings import Budget, CallError, draws
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
@@ -44,7 +43,7 @@ class FirstBackward:
     grads: list
     returned: dict  # what backward returned for each argument, before the engine corrected it
     grad_output_changed: bool
-    saved_changed: bool
+    saved_changed: list  # what was saved, and changed
 
 
 def tolerance(eps):
@@ -55,24 +54,21 @@ def tolerance(eps):
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    as_given: in the dtype of its inputs, not in float64. own, faithful, lines: as in `Subject` and
-    `examine`.
+    as_given: in the dtype of its inputs, not in float64; faithful, lines: as in `examine`.
     """
 
-    def __init__(self, fn, args, kwargs, faithful, as_given=False, own=False, lines=True):
-        self.given, self.own = (fn, args, kwargs, faithful), own
-        self.subject, self.faithful = Subject(fn, args, kwargs, own), faithful
+    def __init__(self, fn, args, kwargs, faithful, as_given=False, lines=True):
+        self.given, self.faithful = (fn, args, kwargs, faithful), faithful
+        self.subject = Subject(fn, args, kwargs)
         self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
         self.of_a_program = False  # are there calls that the program would not make?
         self.lines = self.budget = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
-        self.asks_too_much = False  # do the inputs of a module leave autograd, as they may?
-        if as_given:
-            self.subject.lower = None
+        self.subject.lower = None if as_given else self.subject.lower
 
     def report(self, trials):
-        """The report of these trials, of another examination where this one asked too much."""
+        """The report of these trials; as given, where in float64 something else is computed."""
         self.trials = trials
         try:
             for finding in self.run_through(trials):
@@ -82,8 +78,6 @@ class Examination:
                          if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
                 if not known or finding.through and finding.message not in known:
                     self.findings.append(finding)
-            if self.asks_too_much:
-                return Examination(*self.given, own=True, lines=self.lines).report(trials)
             tried = "refusal" in vars(self)
             if tried and self.has("error") and self.low and self.copies_differ():
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
@@ -113,7 +107,8 @@ class Examination:
                 self.dice.generator.set_state(state)
                 self.given_up = False
                 left = any(f.severity == "error" for f in trial(self)) or self.given_up
-                return not left and self.are_first(self.gradients())
+                pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
+                return not left and all(self.same(*pair) for pair in pairs)
 
             words = self.line.after_which(self.subject, name, passes, self.budget)
             for finding in wrong if words else ():
@@ -127,15 +122,8 @@ class Examination:
                 if not self.has(*unless) and (yield from trial(self)):
                     return
         except CallError as raised:
-            self.asks_too_much = raised.phase == "forward" and self.may_leave(raised.error)
             self.examined = raised.phase != "forward" or "first" in vars(self)
             yield told(self.subject, raised)
-
-    def may_leave(self, error):
-        """Does a module hand an input to NumPy that is not asked for a gradient?"""
-        given = {*self.subject.inputs} - {*self.subject.state}
-        asked = self.own or not self.subject.is_module or given & self.subject.leaves
-        return "numpy() on Tensor that requires grad" in str(error) and given and not asked
 
     def has(self, *codes):
         """Is there a finding with one of these codes, or of one of these severities?"""
@@ -187,9 +175,7 @@ class Examination:
         dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
-    @property
-    def tolerance(self):
-        return tolerance(self.subject.eps)
+    tolerance = property(lambda self: tolerance(self.subject.eps))
 
     @functools.cached_property
     def run(self):
@@ -216,12 +202,11 @@ class Examination:
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
         grads = [None if grad is None else grad.clone() for grad in grads]
         changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        pairs = list(zip(self.run.saved, versions, strict=True))
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
-            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
-        return FirstBackward(
-            grads, returned, changed, versions != [t._version for t in self.run.saved]
-        )
+            grads = self.gradients()
+        return FirstBackward(grads, returned, changed, [t for t, v in pairs if t._version != v])
 
     @contextlib.contextmanager
     def watched(self):
@@ -268,7 +253,7 @@ class Examination:
         return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
 
     def same(self, a, b, floor=0.0):
-        """Are two tensors the same but for rounding? None is zero."""
+        """Are two tensors the same apart from rounding? None is zero."""
         if a is None or b is None:
             return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
         a, b = as_vector(a), as_vector(b)
@@ -280,10 +265,6 @@ class Examination:
     def all_same(self, some, others):
         """The same of two lists, such as of outputs; they may differ in length."""
         return len(some) == len(others) and all(map(self.same, some, others))
-
-    def are_first(self, grads):
-        """Are these the gradients of the first backward?"""
-        return all(map(self.same, grads, self.first.grads, self.floors))
 
     def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
         """Are the gradients that gradients() returns those of the first backward, or as expected?

@@ -1,4 +1,4 @@
-"""Trials of forward: does it run, what does it return, what does it leave behind?"""
+"""Trials of forward: what it is given, what it returns, what it leaves behind."""
 
 import contextlib
 import re
@@ -6,10 +6,9 @@ import re
 import torch
 
 from ..function.private import BackwardCFunction
-from ..function.subject import graph
-from ..function.surroundings import CallError
+from ..function.subject import name_of, nodes_in_python
+from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
-from ..function.watched import Grain, dtype_of
 from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
 from .examination import Trials
@@ -20,23 +19,16 @@ trial = Trials()
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
 )
-
-
-@trial()
-def there_are_inputs(exam):
-    """Is there anything to be differentiated?"""
-    if not exam.subject.values:
-        exam.examined = False
-        yield NOTHING_TO_EXAMINE()
-        return True
-
-
 NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 
 @trial()
-def inputs_are_dense(exam):
-    """Notes which inputs are left out because of their layout."""
+def there_are_inputs(exam):
+    """Is there anything to be differentiated? Notes what is left out because of its layout."""
+    if not exam.subject.values:
+        exam.examined = False
+        yield NOTHING_TO_EXAMINE()
+        return True
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
             why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
@@ -47,26 +39,18 @@ DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not
 NOT_IN_DOUBLE = note(
     "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
 )
-
-
-@trial()
-def in_float64(exam):
-    """Notes in which dtype the function is examined."""
-    dtype = brief(exam.subject.lower)
-    if exam.refusal:
-        coarse = exam.subject.eps > 1e-3
-        where = "" if coarse else ", where only errors of some percent show"
-        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
-    elif exam.low:
-        yield DOUBLE_COPY(dtype=dtype)
-
-
 INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
 @trial()
-def inputs_are_finite(exam):
-    """Are there nan or inf in what was given?"""
+def numbers_that_are_given(exam):
+    """Notes the dtype of the examination, and inputs that are not finite."""
+    dtype = brief(exam.subject.lower)
+    if exam.refusal:
+        where = "" if exam.subject.eps > 1e-3 else ", where only errors of some percent show"
+        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
+    elif exam.low:
+        yield DOUBLE_COPY(dtype=dtype)
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
         if not value.isfinite().all():
             yield INPUT_NOT_FINITE(name)
@@ -77,20 +61,6 @@ NO_OUTPUT = error(
     "Forward returned no floating-point or complex tensor, so there is no gradient.",
     look="the return statement of forward",
 )
-ONLY_INTEGERS = note(
-    "only-integers",
-    "Forward returns only integers, float8 or empty tensors, which have no gradient.",
-)
-
-
-@trial()
-def there_are_outputs(exam):
-    """Is there an output that can have a gradient?"""
-    if not exam.run.outputs:
-        yield ONLY_INTEGERS() if exam.run.others else NO_OUTPUT()
-        return True
-
-
 NOT_DETERMINISTIC = error(
     "forward-not-deterministic",
     "The same input and the same random seed give another output {when}.",
@@ -101,8 +71,11 @@ NOT_DETERMINISTIC = error(
 
 @trial()
 def forward_twice(exam):
-    """Is the output the same once more, and after another call?"""
+    """Is there an output, and is it the same once more, and after another call?"""
     subject, outputs = exam.subject, exam.run.outputs
+    if not outputs:
+        yield NO_OUTPUT(severity="note" if exam.run.others else None)
+        return True
     try:
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
@@ -122,22 +95,8 @@ def forward_twice(exam):
 
 
 COARSE_INSIDE = note(
-    "coarse-inside",
-    "Forward computes in {dtype} inside, so that only errors of some percent show.",
+    "coarse-inside", "Forward computes in {dtype} inside, so that only errors of some percent show."
 )
-
-
-@trial()
-def precision_inside(exam):
-    """Does forward compute in coarser numbers than its inputs have?"""
-    subject = exam.subject
-    # The last call is the one to which exam.run belongs.
-    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
-    if coarse > max(subject.eps, 1e-10):
-        subject.eps = coarse
-        yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
-
-
 TOO_COARSE = note(
     "too-coarse",
     "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
@@ -146,10 +105,16 @@ TOO_COARSE = note(
 
 
 @trial()
-def differences_would_show(exam):
-    """Notes where numbers are too coarse for differences."""
-    if exam.subject.eps > 1e-3:
-        yield TOO_COARSE(dtype=brief(dtype_of(exam.subject.eps)))
+def precision_inside(exam):
+    """Notes whether forward computes in coarser numbers, and whether differences would show."""
+    subject = exam.subject
+    # The last call is the one to which exam.run belongs.
+    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
+    if coarse > max(subject.eps, 1e-10):
+        subject.eps = coarse
+        yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
+    if subject.eps > 1e-3:
+        yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
 
 
 OUTPUT_DTYPE = warning(
@@ -157,16 +122,6 @@ OUTPUT_DTYPE = warning(
     "Forward returns {dtype} for inputs of higher precision.",
     look="casts in forward",
 )
-
-
-@trial()
-def outputs_keep_the_dtype(exam):
-    """Is an output of lower precision than the inputs?"""
-    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
-        if torch.finfo(output.dtype).eps > exam.precision:
-            yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
-
-
 FORWARD_NOT_FINITE = warning(
     "forward-not-finite",
     "Forward makes nan or inf in {y} from finite inputs{precision}.",
@@ -174,11 +129,13 @@ FORWARD_NOT_FINITE = warning(
 )
 
 
-@trial(unless=("input-not-finite",))
-def outputs_are_finite(exam):
-    """Does forward make nan or inf of what is finite?"""
+@trial()
+def numbers_that_are_returned(exam):
+    """Is an output of lower precision than the inputs, or not finite where they are?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
-        if not output.isfinite().all():
+        if torch.finfo(output.dtype).eps > exam.precision:
+            yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
+        if not output.isfinite().all() and not exam.has("input-not-finite"):
             k = int((~output.isfinite()).reshape(-1).nonzero()[0])
             seen = {"output at": position(k, output.shape), "value": output.reshape(-1)[k].item()}
             for x, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
@@ -192,11 +149,6 @@ INPUT_MODIFIED = error(
     "Forward changes {x} in place without telling autograd.",
     look="ctx.mark_dirty, or work on a copy",
 )
-INPUT_FREED = warning(
-    "input-freed",
-    "Forward frees the memory of {x}, which the caller may still need.",
-    look="resize_(0)",
-)
 INPUT_CHANGED = warning(
     "input-changed",
     "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
@@ -207,16 +159,14 @@ INPUT_CHANGED = warning(
 
 @trial()
 def inputs_are_untouched(exam):
-    """Does forward change, or free, what belongs to the caller?"""
+    """Does forward change what belongs to the caller?"""
     subject, run = exam.subject, exam.run
     given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
     for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
-        if subject.is_module and name in subject.state or not has_memory(given[k]):
-            continue  # such as running statistics
+        if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
+            continue  # such as running statistics, and what is freed
         recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
-        if not has_memory(t):
-            yield INPUT_FREED(name)
-        elif recorded and name in subject.leaves:
+        if recorded and name in subject.leaves:
             yield TEXTS["in-place-leaf"](phase="Forward")
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
@@ -226,16 +176,11 @@ def inputs_are_untouched(exam):
             yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
 
 
-def name_of(node):
-    """The name of a node of the graph, whatever a Function may have put on its ctx as `name`."""
-    return type(node).name(node)
-
-
 TENSOR_ON_CTX = warning(
     "tensor-on-ctx",
     "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice when it "
     "changes in place{also}.",
-    look="{instead}",
+    look="ctx.save_for_backward{or_else}",
 )
 REFERENCE_CYCLE = error(
     "reference-cycle",
@@ -243,12 +188,11 @@ REFERENCE_CYCLE = error(
     "Python's garbage collector.",
     look="ctx.save_for_backward",
 )
-OF_AN_INPUT = {"what": "an input", "also": "", "instead": "ctx.save_for_backward"}
+OF_AN_INPUT = {"what": "an input", "also": "", "or_else": ""}
 OF_A_TENSOR = {
     "what": "a tensor",
     "also": ", and a second derivative, if there is one, takes it for a constant",
-    "instead": "ctx.save_for_backward for the one; to compute it anew in backward, or to return "
-    "it from forward, for both",
+    "or_else": " for the one; to recompute it in backward, or to return it from forward, for both",
 }
 
 
@@ -271,9 +215,9 @@ def is_constant(exam, path, t):
     """Is what ctx holds the same for other inputs, as a window or a table is?"""
     others = [exam.dice.nearby(-v) for v in exam.subject.values]
     try:
-        found = graph(exam.subject.run(others).outputs)
+        found = nodes_in_python(exam.subject.run(others).outputs)
     except CallError:
         return False
-    held = [tensors(vars(node), "ctx") for node in found if isinstance(node, BackwardCFunction)]
+    held = [tensors(vars(node), "ctx") for node in found]
     same = [torch.equal(t, other) for pairs in held for name, other in pairs if name == path]
     return bool(same) and all(same)

@@ -1,6 +1,5 @@
 """What a function keeps elsewhere than on ctx: where that may stand, what it was, and put back."""
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -12,29 +11,27 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
-from ..function.private import BackwardCFunction
-from ..function.source import nodes_of
-from ..function.subject import graph
-from ..function.surroundings import forgiving
-from ..function.watched import saving
+from ..function.source import closure
+from ..function.subject import nodes_in_python
+from ..function.surroundings import forgiving, place_of, saving
 from ..measure.measurement import Measurement, Point
 from ..report import error
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
-BOUND = (types.MethodType, types.BuiltinMethodType, functools.partial, staticmethod, classmethod)
-NEVER = (type, types.ModuleType, types.FunctionType, property, torch.nn.Module, torch.nn.Parameter,
-         functools._lru_cache_wrapper, *BOUND)  # fmt: skip
-# Not other mappings, which may be files.
-DICTS = dict, weakref.WeakKeyDictionary, WeakIdKeyDictionary
+DICTS = dict, weakref.WeakKeyDictionary, WeakIdKeyDictionary  # other mappings may be files
 OF_MODULES = vars(torch.nn.Module()).keys()  # such as `_parameters`
+CACHE, ABSENT = functools._lru_cache_wrapper, object()
 
 
 class Outside:
     """The places where one call of a function may find what another one has left.
 
     These are the globals that its code names, and the attributes of the functions, classes, modules
-    and objects that can be reached from there, from its closure and from its arguments.
+    and objects, and the entries of dicts, that can be reached from there, from its closure and from
+    its arguments.
+
+    spaces: (prefix, dict or class, names that count there or None for all)
     """
 
     def __init__(self, subject):
@@ -44,37 +41,38 @@ class Outside:
         for _ in range(DEPTH):
             found = {id(value): (label, value) for label, value in found if id(value) not in known}
             known |= found.keys()
-            found = list(found.values())[:PLACES]
-            self.caches += [v for _, v in found if isinstance(v, functools._lru_cache_wrapper)]
-            new = [space for pair in found for space in spaces(*pair)]
+            self.caches += [value for _, value in found.values() if isinstance(value, CACHE)]
+            new = [space for pair in list(found.values())[:PLACES] for space in spaces(*pair)]
             self.spaces += new
-            found = [(name, v) for _, _, held in map(opened, new) for name, v in held.items()]
+            found = [(said(s, name), value) for s in new for name, value in contents(s).items()]
         self.start = self.now()
 
     def now(self):
-        """{in words: (owner, name, value, its entries if it is a dict)} of what stands there."""
-        found = {}
-        for prefix, owner, held in map(opened, self.spaces):
-            for name, value in held.items():
-                own = name not in OF_MODULES and not str(name).startswith("__")
-                if own and not isinstance(value, NEVER):
-                    small = isinstance(value, DICTS) and len(value) < MANY
-                    entries = dict(value) if small else None
-                    found[f"`{prefix}{name}`"] = owner, name, value, entries
-        return found
+        """What stands in each of the spaces: {name: value}."""
+        return [contents(space) for space in self.spaces]
 
-    def changed(self, before, after=None):
-        """In words, where something else stands, or a dict has other entries."""
-        after = self.now() if after is None else after
-        return [place for place in sorted({*before, *after})
-                if not is_same(before.get(place), after.get(place))]  # fmt: skip
+    def differences(self, before, after):
+        """(space, name, value before or ABSENT) where something else stands."""
+        for space, old, new in zip(self.spaces, before, after, strict=True):
+            for name in {**old, **new}:
+                if not is_same(old.get(name, ABSENT), new.get(name, ABSENT)):
+                    yield space, name, old.get(name, ABSENT)
+
+    def changed(self, before):
+        """In words, where something else stands now."""
+        places = [said(space, name) for space, name, _ in self.differences(before, self.now())]
+        return [f"`{place}`" for place in sorted(set(places))]
 
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
-        state, now = self.start if state is None else state, self.now()
-        for place in self.changed(state, now):
-            owner, name, *what = state.get(place) or now[place][:2]
-            put_back(owner, name, *what)
+        state = self.start if state is None else state
+        for (_, owner, _), name, value in list(self.differences(state, self.now())):
+            if isinstance(owner, type):
+                delattr(owner, name) if value is ABSENT else setattr(owner, name, value)
+            elif value is ABSENT:
+                owner.pop(name, None)
+            else:
+                owner[name] = value
         for cache in self.caches:
             cache.cache_clear()
 
@@ -90,11 +88,13 @@ class Outside:
 
 
 def spaces(label, value):
-    """The places in a value: (prefix, dict or class, names that count there or None for all)."""
+    """The spaces of a value: its own, and of what it is bound to; of libraries, none."""
     value = inspect.unwrap(value) if callable(value) else value
-    if isinstance(value, BOUND):  # it leads to what it is bound to
-        known = {name: getattr(value, name, None) for name in ("__self__", "__func__", "func")}
-        yield "", known, None
+    if isinstance(value, DICTS) and len(value) < MANY:
+        yield label, value, None
+    elif isinstance(value, (types.MethodType, functools.partial)):
+        bound = {"self": "__self__", "func": "__func__", "call": "func"}
+        yield "", {name: getattr(value, there, None) for name, there in bound.items()}, None
     elif isinstance(value, types.FunctionType) and is_own(value):
         names = {name for code in codes(value.__code__) for name in code.co_names}
         yield "", value.__globals__, names
@@ -102,9 +102,7 @@ def spaces(label, value):
             module = value.__globals__[name]
             if isinstance(module, types.ModuleType) and is_own(module):
                 yield f"{name}.", vars(module), names
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        with contextlib.suppress(ValueError):  # not filled yet
-            yield "", {name: cell.cell_contents for name, cell in cells}, None
+        yield "", closure(value), None
         yield f"{value.__name__}.", vars(value), None
     elif isinstance(value, torch.nn.Module):
         for path, part in value.named_modules():
@@ -118,11 +116,22 @@ def spaces(label, value):
         yield "", {type(value).__name__: type(value)}, None
 
 
-def opened(space):
-    """(prefix, owner, {name: value}) of a space, as it is now."""
-    prefix, owner, names = space
+def contents(space):
+    """{name: value} of what stands in a space now."""
+    _, owner, names = space
     held = dict(vars(owner) if isinstance(owner, type) else owner)
-    return prefix, owner, {k: v for k, v in held.items() if names is None or k in names}
+    if names is not None:
+        return {name: held[name] for name in names & held.keys()}
+    private = [n for n in held if isinstance(n, str) and (n in OF_MODULES or n.startswith("__"))]
+    for name in private:
+        del held[name]
+    return held
+
+
+def said(space, name):
+    """In words, a place: an entry of a dict is said to be the dict."""
+    prefix = space[0]
+    return prefix if prefix and not prefix.endswith(".") else f"{prefix}{name}"
 
 
 def codes(code):
@@ -143,32 +152,9 @@ def is_own(value):
 
 
 def is_same(one, other):
-    """Is it the same value, with the same entries if it is a dict?"""
-    if one is None or other is None:
-        return one is other
-    (*_, a, was), (*_, b, now) = one, other
-    if a is b:
-        return was is None or ids(was) == ids(now)
-    return type(a) is type(b) and isinstance(a, (int, float, str)) and a == b
-
-
-def ids(entries):
-    """What tells whether the entries of a dict are others."""
-    return [(id(key), id(value)) for key, value in entries.items()]
-
-
-def put_back(owner, name, *what):
-    """Let this value stand there, with these entries; nothing, where none is given."""
-    held = vars(owner) if isinstance(owner, type) else owner
-    if not what:
-        delattr(owner, name) if isinstance(owner, type) else held.pop(name, None)
-        return
-    value, entries = what
-    if held.get(name) is not value:
-        setattr(owner, name, value) if isinstance(owner, type) else held.update({name: value})
-    if entries is not None:
-        value.clear()
-        value.update(entries)
+    """Is it the same object, or an equal number or text?"""
+    alike = type(one) is type(other) and isinstance(one, (int, float, str))
+    return one is other or alike and one == other
 
 
 # --- why a gradient is wrong, or another one ------------------------------------------------------
@@ -176,21 +162,7 @@ def put_back(owner, name, *what):
 
 def nodes(exam):
     """The nodes of Functions written in Python, between outputs and inputs."""
-    return [node for node in graph(exam.run.outputs) if isinstance(node, BackwardCFunction)]
-
-
-def idle(exam):
-    """In words, what a backward has at hand and never uses."""
-    found = []
-    for cls, held in {node._forward_cls: vars(node) for node in nodes(exam)}.items():
-        names = [n for n in nodes_of(cls.backward) if isinstance(n, (ast.Name, ast.Attribute))]
-        used = {ast.unparse(n) for n in names if not isinstance(n.ctx, ast.Store)}
-        here = {ast.unparse(n) for n in names if isinstance(n, ast.Name)}
-        kept = {f"ctx.{name}" for name, t in held.items() if isinstance(t, torch.Tensor)}
-        found += [name for name in sorted(here | kept) if name not in used and name[0] != "_"]
-    names = [f"`{name}`" for name in found]
-    which = f"{', '.join(names[:-1])} or {names[-1]}" if names[1:] else "".join(names)
-    return f"; and why backward never uses {which}" if names else ""
+    return nodes_in_python(exam.run.outputs)
 
 
 FIRST_CALL_KEPT = error(
@@ -219,7 +191,7 @@ def right_with_copies(exam, case):
     places = {}
 
     def copies(saved, frame):
-        places[f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"] = None
+        places[place_of(frame)] = None
         return [None if t is None else t.clone() for t in saved]
 
     with saving(copies):

@@ -1,25 +1,163 @@
-"""Trials of what a Function declares beyond backward: its jvp, and its rule for vmap.
+"""Trials of what else is asked of a Function: a second derivative, a tangent (jvp), a batch (vmap).
 
-A Function that declares neither costs nothing here: each raises by itself when it is asked for.
+A Function that declares neither jvp nor a rule for vmap costs nothing here: each raises by itself
+when it is asked for.
 """
 
+import functools
+import re
 import traceback
 
 import torch
 from torch.autograd import Function, forward_ad
 
+from ..function.calls import Call, heard_by
 from ..function.private import FUNCTORCH, is_a_users
-from ..function.surroundings import CallError, draws, phase, reseed
-from ..function.tensors import as_vector, differentiable, largest, position, tensors
-from ..measure.slopes import slopes_along
+from ..function.subject import graph, name_of
+from ..function.surroundings import CallError, Grain, draws, forgiving, phase, reseed
+from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors, worst
+from ..measure.slopes import screen, slopes_along
 from ..name.exceptions import told
 from ..name.where import relation
-from ..report import error, note
-from .examination import Trials
+from ..report import CUT_OFF, error, note, warning
+from .examination import Trials, tolerance
 from .kept import nodes
 
 trial = Trials()
+
+# --- the second derivative ------------------------------------------------------------------------
+
+REFUSED = (
+    r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
+    r"|derivative for \S+ is not implemented"
+)
+WRONG = error(
+    "double-backward-wrong",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong."
+    "{why}",
+    look="{look}",
+)
+IN_BACKWARD = (
+    "what backward takes for a constant: {kept}an intermediate that is kept on ctx, or saved and "
+    "not returned; .data, .detach(), no_grad, NumPy"
+)
+RAISES = "backward raises when it is differentiated"
+LEAVES = (
+    "backward leaves autograd, so that what is differentiated through the gradient loses it "
+    "without a word"
+)
+MISSING = warning(
+    "double-backward-missing",
+    "There is no second derivative: {how}.",
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
+)
+OPENLY_REFUSED = note(
+    "double-backward-refused", "Backward refuses to be differentiated, and says so."
+)
 NOISY = (
+    "unfaithful", "estimator", "gradient-none", "gradient-dtype", "output-dtype", "singular",
+    "input-not-finite", "forward-not-finite", "too-coarse",
+)  # fmt: skip
+
+
+@trial(unless=("error", *NOISY))
+def second_derivative(exam):
+    """Is the derivative of the gradient right, or refused openly?"""
+    subject, n = exam.subject, len(exam.subject.values)
+    graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
+
+    def gradients(values, create=False):
+        """The gradients at values[:n] for grad_outputs values[n:], and what they depend on."""
+        run, vs = subject.run(values[:n]), [None] * len(exam.vs)
+        leaves = [v.detach().clone().requires_grad_(create) for v in values[n:]]
+        for k, leaf in zip(graded, leaves, strict=True):
+            vs[k] = leaf
+        return subject.backward(run, vs, create=create), run.leaves + leaves, run
+
+    def forward(values):
+        grads, *_ = gradients(values)
+        return [as_vector(grads[i]) for i in which]
+
+    def vjp(ws):
+        grads, leaves, run = gradients(values, create=True)
+        pairs = [(grads[which[o]], w) for o, w in ws.items() if grads[which[o]].requires_grad]
+        if not pairs:
+            return [None] * len(leaves)
+        outputs, ws = zip(*[(grad, shaped(w, grad)) for grad, w in pairs], strict=True)
+        with phase("double backward"):
+            return subject.within(
+                run.state, lambda: torch.autograd.grad(outputs, leaves, ws, allow_unused=True)
+            )
+
+    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
+        return  # in coarser numbers than those of the differences
+    values = [*subject.values, *(exam.vs[k] for k in graded)]
+    try:
+        with Grain(values) as watch:
+            grads, *_ = gradients(values, create=True)
+        which = [i for i, grad in enumerate(grads) if grad is not None]
+        some = [grads[i] for i in which]
+        if not any(grad.requires_grad for grad in some):
+            if any(grad.any() for grad in some):
+                yield MISSING(how=LEAVES)
+            return
+        # once_differentiable leaves a node that raises, but to which no input is connected.
+        if any(name_of(node).endswith("::Error") for node in graph(some)):
+            yield OPENLY_REFUSED()
+            return
+        eps = max([subject.eps, *filter(None, watch.of(some))])
+        judge = functools.partial(
+            screen, forward, vjp, values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
+        )
+        symmetric = exam.has("one-triangle", "symmetric-only")
+        try:
+            verdicts, *_ = judge(symmetric=symmetric)
+        except CallError:  # where nothing but what is symmetric is taken
+            symmetric = True
+            verdicts, *_ = judge(symmetric=symmetric)
+    except CallError as raised:
+        by_will = isinstance(raised.error, NotImplementedError)
+        refused = by_will or re.search(REFUSED, str(raised.error))
+        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
+        return
+    names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
+    pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
+
+    def is_right():
+        return "wrong" not in judge(symmetric=symmetric)[0].values()
+
+    words = reason(exam, is_right) if pairs else {}
+    for i, by in pairs:
+        yield WRONG(subject.inputs[i], by=by, **words)
+
+
+def reason(exam, is_right):
+    """Words for why a second derivative is wrong: a cut, another Function, or what is kept.
+
+    is_right(): is it right now? It is an error only where a user has written the backward.
+    """
+    own, calls = {node._forward_cls for node in nodes(exam)}, []
+    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
+    words |= {"why": "", "look": ""}
+    if exam.line and (change := exam.line.uncut_if(exam.subject, is_right)):
+        return words | change
+    run = exam.subject.run(exam.subject.values)
+    vs = [v.clone().requires_grad_() for v in exam.vs]
+    with heard_by(lambda cls, args: calls.append(Call.of(cls, args, {}, 0))), forgiving():
+        exam.subject.backward(run, vs, create=True)
+    for call in calls:
+        fn, args, kwargs = call.again()
+        for f in type(exam)(fn, args, kwargs, True, lines=exam.lines).report(exam.trials).findings:
+            if f.severity == "error":
+                why = f" In `{call.cls.__name__}`, which backward applies: {f.message}"
+                return words | {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
+    kept = [f"`{f.words['path']}`, " for f in exam.findings if f.code == "tensor-on-ctx"]
+    return words | {"look": IN_BACKWARD.format(kept="".join(kept)) if own else CUT_OFF}
+
+
+# --- what a Function declares ---------------------------------------------------------------------
+
+UNJUDGED = (
     "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
     "state-between-calls", "saved-modified", "raised", "too-coarse",
 )  # fmt: skip
@@ -41,11 +179,6 @@ def called(exam, given):
     return [t for _, t in found if differentiable(t)]
 
 
-def close(exam, a, b):
-    """Are they the same but for what differences may be off?"""
-    return exam.same(a, b, exam.tolerance * largest(as_vector(b)))
-
-
 # --- forward mode ---------------------------------------------------------------------------------
 
 JVP_WRONG = error(
@@ -60,39 +193,32 @@ JVP_FAILS = error(
     look="one tangent for each output, of its shape; None arrives for what does not move under "
     "set_materialize_grads(False); save_for_forward",
 )
-JVP_MISSING = note(
-    "jvp-missing", "`{name}` declares a jvp, but `{other}` does not, so forward mode raises."
-)
-NO_JVP = "must implement the jvp"
 
 
-@trial(unless=NOISY)
+@trial(unless=UNJUDGED)
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward?"""
-    yield from exam.with_line(tangents, "jvp")
+    if declaring(exam, "jvp"):
+        yield from exam.with_line(tangents, "jvp")
 
 
 def tangents(exam):
     """Each input moves alone, then all of them together; until a tangent is wrong."""
-    subject, names = exam.subject, list(declaring(exam, "jvp"))
+    subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
-          if names and subject.inputs[i] not in lies}  # fmt: skip
-    name = " and ".join(names)
+          if subject.inputs[i] not in lies}  # fmt: skip
     for some in [*({i: u} for i, u in us.items()), us][: len(us) + (len(us) > 1)]:
         x = subject.inputs[min(some)]
         try:
             found = moved(exam, some)
         except CallError as raised:
-            text, words = JVP_FAILS, {"name": name}
-            if NO_JVP in str(raised.error):
-                others = [n for n in declaring(exam, "backward") if n not in names]
-                text, words["other"] = JVP_MISSING, " and ".join(others) or "another Function"
-            yield told(subject, raised, text, x, **words)
+            if "must implement the jvp" not in str(raised.error):  # as another Function must
+                yield told(subject, raised, JVP_FAILS, x, name=name)
             return
         what = f"`{x}` moves" if len(some) == 1 else "all inputs move"
-        for finding in against_differences(exam, some, found, name, what):
+        if finding := against_differences(exam, some, found, name, what):
             yield finding
             return
 
@@ -113,7 +239,7 @@ def moved(exam, us):
 
 
 def against_differences(exam, us, found, name, what):
-    """Findings for the outputs whose tangents are not what differences say."""
+    """The finding for the first output whose tangent is not what differences say, or None."""
     subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
     slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
     rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
@@ -134,7 +260,7 @@ def against_differences(exam, us, found, name, what):
                 how = "is wrong"
             at = position(k // (2 if output.is_complex() else 1), output.shape)
             seen = {"at": at, "given": given[k].item(), "expected": slope.value[k].item()}
-            yield JVP_WRONG(x, y, seen, name=name, what=what, how=how)
+            return JVP_WRONG(x, y, seen, name=name, what=what, how=how)
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -156,17 +282,17 @@ SAVED_APART = (  # what PyTorch's `assert flat_bdims is not None` is about
 )
 
 
-@trial(unless=NOISY)
+@trial(unless=UNJUDGED)
 def over_batches(exam):
     """Is what the rule for vmap gives the same as a loop gives?"""
-    yield from exam.with_line(batches, "vmap")
+    rules = declaring(exam, "vmap", "generate_vmap_rule")
+    if rules and exam.subject.run(exam.subject.values) and not draws():
+        yield from exam.with_line(functools.partial(batches, rules=rules), "vmap")
 
 
-def batches(exam):
+def batches(exam, rules):
     """Each tensor with a batch, alone, then all of them; first as dimension 0, then as the last."""
-    subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
-    if not rules or not subject.run(subject.values) or draws():
-        return
+    subject = exam.subject
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
@@ -182,14 +308,14 @@ def batches(exam):
         found = [compared(exam, pairs, batched, dim, loop) for dim in (0, -1)]
         dim = 0 if found[0] else -1
         if found[dim]:
-            text, evidence, *raised = found[dim]
+            text, evidence, raised = found[dim]
             anywhere = all(found) and found[0][0] is found[1][0] and raised
             where = "there is a batch" if anywhere else f"the batch is dimension {dim}"
             words["where"], x = f"{where} of {over}", subject.names[batched[0]]
-            if raised and "flat_bdims" in frames_of(raised[0])[-1].line:
+            if raised and "flat_bdims" in frames_of(raised)[-1].line:
                 words["rule"] = SAVED_APART
             if raised:
-                yield told(subject, *raised, text, x, **words)
+                yield told(subject, raised, text, x, **words)
             else:
                 yield text(x, **evidence, **words)
             return
@@ -203,25 +329,29 @@ def one_of_batch(exam, pairs, batched, which):
 
 
 def compared(exam, pairs, batched, dim, loop):
-    """(text, words, or what was raised) for what vmap gives with this batch, or None."""
+    """(text, words, what was raised) for what vmap gives with this batch, or None."""
     subject = exam.subject
     given = [torch.stack(pair, dim) if k in batched else pair[0] for k, pair in enumerate(pairs)]
     for k in subject.examined:
         given[k] = given[k].detach().clone().requires_grad_()
     in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
+
+    def wrong(what, a, b):
+        if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
+            return VMAP_WRONG, {"seen": worst(a, b), "what": what}, None
+
     try:
         with phase("vmap"):
             over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
             outputs = over(*given)
-        for y, o, *expected in zip(exam.run.names, outputs, *(run for run, _ in loop), strict=True):
-            expected = torch.stack(expected)
-            if o.shape != expected.shape or not close(exam, o, expected):
-                return VMAP_WRONG, {"y": y, "seen": differ(o, expected), "what": "result"}
+        for o, *pair in zip(outputs, *(run for run, _ in loop), strict=True):
+            if found := wrong("result", o, torch.stack(pair)):
+                return found
         graded = [(o, v) for o, v in zip(outputs, exam.vs, strict=True) if o.requires_grad]
-        outputs, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
+        graded, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
         with phase("backward of vmap"):
             leaves = [given[k] for k in subject.examined]
-            grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True)
+            grads = torch.autograd.grad(graded, leaves, vs, allow_unused=True)
     except CallError as raised:
         exam.given_up = True
         return (VMAP_FAILS, {}, raised) if to_blame(exam, raised) else None
@@ -229,24 +359,12 @@ def compared(exam, pairs, batched, dim, loop):
         each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
         expected = torch.stack(each, dim) if k in batched else sum(each)
         grad = torch.zeros_like(expected) if grad is None else grad
-        if not close(exam, grad, expected):
-            what = f"gradient of `{subject.names[k]}`"
-            return VMAP_WRONG, {"seen": differ(grad, expected), "what": what}
-    return None
-
-
-def differ(given, expected):
-    """As evidence: the shapes, or the worst element."""
-    if given.shape != expected.shape:
-        return {"shape": list(given.shape), "expected": list(expected.shape)}
-    off = (given - expected).abs().nan_to_num(torch.inf).reshape(-1)
-    k = int((off >= 0.99 * off.max()).nonzero()[0])
-    numbers = [t.reshape(-1)[k].item() for t in (given, expected)]
-    return {"at": position(k, given.shape), "given": numbers[0], "expected": numbers[1]}
+        if found := wrong(f"gradient of `{subject.names[k]}`", grad, expected):
+            return found
 
 
 def to_blame(exam, raised):
-    """Has the Function failed that declares the rule, and not what is around it, nor by will?"""
+    """Did the Function that declares the rule fail, not code around it, and not on purpose?"""
     if isinstance(raised.error, NotImplementedError):
         return False
     return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames_of(raised))

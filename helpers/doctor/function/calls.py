@@ -29,7 +29,7 @@ def full_name(cls):
 
 
 def kind(cls):
-    """The same for a class that is defined anew at each call."""
+    """The same for a class that is defined again at each call."""
     return (full_name(cls), *(pattern(getattr(cls, name)) for name in ("forward", "backward")))
 
 
@@ -64,7 +64,7 @@ def parts(value):
 def held(value, replaced=True, depth=4):
     """The tensors in modules, closures, bound methods and objects, but in no list of tensors.
 
-    replaced: does the doctor put other tensors in the place of those in this value?
+    replaced: does the doctor replace the tensors in this value?
     """
     if isinstance(value, torch.Tensor):
         return [] if replaced else [value]
@@ -212,17 +212,16 @@ NEVER = tuple(os.path.join(folder, "") for folder in (os.path.dirname(torch.__fi
 
 
 def where(frame):
-    """The line that called, who called that from another file of the user's, and the module."""
+    """In words, the line that called, and the module of which this is the forward."""
     frames = [f for f, _ in traceback.walk_stack(frame)]
     owners = [f.f_locals.get("self") for f in frames]
     modules = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
     frames = [f for f in frames if not f.f_code.co_filename.startswith(NEVER)]
     if not frames:
         return "a thread of the engine"
-    file, number = frames[0].f_code.co_filename, frames[0].f_lineno
-    text = linecache.getline(file, number).strip()
+    text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()
     said = [f"at {spot(frames[0])}" + (text and f", `{text}`")]
-    far = (file, "<frozen", *LIBRARIES)
+    far = (frames[0].f_code.co_filename, "<frozen", *LIBRARIES)
     said += [f"from {spot(f)}" for f in frames if not f.f_code.co_filename.startswith(far)][:1]
     if modules:
         names = [name for name, m in modules[-1].named_modules() if m is modules[0] and name]
@@ -232,20 +231,12 @@ def where(frame):
 
 
 def spot(frame):
-    return place(
-        frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name,
-        frame.f_globals.get("__name__", ""),
-    )  # fmt: skip
-
-
-def place(file, number, function, module):
-    """In words, where line `number` of this function is."""
-    below = os.path.join(os.getcwd(), "")
+    """In words, the line that runs in this frame."""
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
     if "ipykernel" in file or file.startswith("<ipython"):
-        said = f"line {number} of a cell"
-    elif file.startswith(below) or module == "__main__":
-        said = f"{file.removeprefix(below)}:{number}"
-    else:  # from the folder on that holds the package
-        depth = module.count(".") + 1 + (os.path.basename(file) == "__init__.py")
-        said = "/".join(file.split(os.sep)[-depth:]) + f":{number}"
+        said = f"line {frame.f_lineno} of a cell"
+    else:
+        folders = [os.getcwd(), *filter(None, map(os.path.abspath, sys.path))]
+        inside = [os.path.relpath(file, f) for f in folders if file.startswith(f + os.sep)]
+        said = f"{min(inside, key=len, default=file)}:{frame.f_lineno}"
     return said if function.startswith("<") else f"{said} in {function}"

@@ -1,8 +1,8 @@
-"""All that the doctor uses of PyTorch which PyTorch does not document, and a test that it works.
+"""Everything of PyTorch that the doctor uses and PyTorch does not document; a test that it works.
 
-Known to work on torch 2.10 to 2.15. Python looks `forward` up on the class of a Function each time
-one is applied, and `backward` each time the engine runs one. What their own class, FunctionMeta,
-has under such a name comes first: there stands, while somebody watches, what hands out another.
+Known to work on torch 2.10 to 2.15. Python looks up `forward` on the class of a Function each time
+the Function is applied, and `backward` each time the engine runs it. A descriptor of this name on
+the metaclass, FunctionMeta, comes first: while the doctor watches, it returns a wrapped method.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ WAYS = {}  # by the name of a method: pairs (thread or None, way)
 
 @contextlib.contextmanager
 def methods(name, way, everywhere=False):
-    """For a while, way(method, cls, *args) runs in the place of this method of every Function.
+    """For a while, way(method, cls, *args) runs instead of this method of every Function.
 
     name: "forward", "setup_context", "backward" (a `vjp`, too) or another static method
     way: it may call method(*args); only in this thread, or everywhere, in all threads
@@ -49,7 +49,7 @@ def methods(name, way, everywhere=False):
 
 
 class Watched:
-    """On the class of Function classes: what they are asked for this method comes from here."""
+    """The descriptor on FunctionMeta: it returns the method of a Function, wrapped in WAYS."""
 
     def __init__(self, name):
         self.name, self.of_function = name, getattr(Function, name)
@@ -93,7 +93,7 @@ class Watched:
 
 @contextlib.contextmanager
 def on_ctx(name, way):
-    """For a while, way(method, ctx, *args) runs in the place of this method of every ctx."""
+    """For a while, way(method, ctx, *args) runs instead of this method of every ctx."""
     method = getattr(FunctionCtx, name)
     setattr(FunctionCtx, name, lambda ctx, *args: way(method, ctx, *args))
     try:

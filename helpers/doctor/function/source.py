@@ -1,8 +1,8 @@
 """The sources of functions, read, never edited; and do they nothing but compute?
 
-What an edited function calls would get arguments that nobody has foreseen: a kernel would end
-Python, a collective would wait for ever, a file would be lost. So what is not known to only compute
-is not edited.
+An edited function hands arguments to what it calls that nobody has foreseen: a kernel would end
+Python, a collective would wait forever, a file would be lost. So only what is known to do nothing
+but compute is edited.
 """
 
 import ast
@@ -110,40 +110,34 @@ NEVER = {
 }  # fmt: skip
 REFUSED = (
     ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Await, ast.Yield, ast.YieldFrom,
-    ast.Delete, ast.ClassDef, ast.Try, ast.AsyncFor, ast.AsyncWith,
+    ast.Delete, ast.ClassDef, ast.Try, ast.While, ast.AsyncFor, ast.AsyncWith,
 )  # fmt: skip
 SETTERS = {"set_grad_enabled", "set_materialize_grads"}
 CONTEXTS = {"no_grad", "enable_grad", "set_grad_enabled", "autocast"}
 DATA = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.memory_format,
         torch.Generator, type(None), range, slice, type(...))  # fmt: skip
-# A loop that ends: each round takes away a dimension, as long as there are more than of another.
-ENDS = (
-    r"while (\w+)(\.dim\(\)|\.ndim) > (len\([\w.]+\)|\w+\.dim\(\)|\w+\.ndim):\n"
-    r" +\1 = \1\.sum\(0\)"
-)
 
 
-def only_compute(classes, depth=2, caches=False):
-    """Do these Functions nothing but compute? caches: but for what they keep in a dict."""
+def only_compute(classes, depth=2):
+    """Do these Functions nothing but compute?"""
     names = "forward", "setup_context", "backward", "vjp"
     methods = [(inspect.unwrap(getattr(cls, name)), cls) for cls in classes for name in names]
     own = [(fn, cls) for fn, cls in methods if not fn.__module__.startswith("torch.")]
-    return bool(own) and all(computes(fn, cls, depth + 1, caches) for fn, cls in own)
+    return bool(own) and all(computes(fn, cls, depth + 1) for fn, cls in own)
 
 
-def computes(value, cls=None, depth=2, caches=False):
+def computes(value, cls=None, depth=2):
     """Is it a number, a tensor, or a function that does nothing but compute?"""
     value = value.__func__ if isinstance(value, staticmethod) else value
     if isinstance(value, types.ModuleType):
         return value.__name__ in MODULES
     if isinstance(value, type) and issubclass(value, Function):
-        return only_compute([value], depth - 1, caches)
+        return only_compute([value], depth - 1)
     if inspect.isfunction(value) and not is_known(value):
         with contextlib.suppress(UnsuitableError):
-            body = depth > 0 and Source(value).tree.body
-            return bool(body) and harmless(value, body, cls, depth - 1, caches)
+            return depth > 0 and harmless(value, Source(value).tree.body, cls, depth - 1)
         return False
-    return is_data(value) and not isinstance(value, list if caches else (list, dict))
+    return is_data(value) and not isinstance(value, (list, dict))
 
 
 def is_known(value):
@@ -163,11 +157,10 @@ def is_data(value):
     return isinstance(value, DATA) or is_known(value)
 
 
-def harmless(fn, lines, cls=None, depth=2, caches=False):
+def harmless(fn, lines, cls=None, depth=2):
     """Do these lines of a function nothing but compute, by PyTorch and Python?
 
     cls: the Function that it is part of; depth: of the functions that it calls, which are read, too
-    caches: may they keep something in a dict, too?
     """
     nodes = [node for line in lines for node in ast.walk(line)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -184,8 +177,8 @@ def harmless(fn, lines, cls=None, depth=2, caches=False):
     fixed = {*known, cls.__name__} if cls else {*known}
     used = [known[name] for name in names & known.keys()]
     used += [own[name] for name in attributes & own.keys()]
-    return all(is_fine(node, fixed, called, caches) for node in nodes) and all(
-        computes(value, cls, depth, caches) for value in used
+    return all(is_fine(node, fixed, called) for node in nodes) and all(
+        computes(value, cls, depth) for value in used
     )
 
 
@@ -203,15 +196,13 @@ def is_refused(name):
     return name in NEVER or name.startswith(("_", "set_")) and name not in SETTERS
 
 
-def is_fine(node, fixed, called, caches):
-    """fixed: names of what may not be changed; called: names of what may be called."""
+def is_fine(node, fixed, called):
+    """May this node run? fixed: names of what may not be changed; called: of what may be called."""
     match node:
         case ast.With(items=items):
             return all(ast.unparse(item.context_expr).split("(")[0].split(".")[-1] in CONTEXTS
                        for item in items)  # fmt: skip
-        case ast.While():
-            return re.fullmatch(ENDS, ast.unparse(node)) is not None
-        case ast.Call(func=ast.Name(id=name)):  # what a variable holds, nobody knows
+        case ast.Call(func=ast.Name(id=name)):  # a variable may hold anything
             return name in called
         case ast.Call(func=ast.Attribute(value=ast.Name(id="ctx"), attr=name)):
             return hasattr(FunctionCtx, name)
@@ -219,8 +210,6 @@ def is_fine(node, fixed, called, caches):
             return not attr.endswith("_") or root(func) not in fixed
         case ast.Call():
             return False
-        case ast.Subscript(ctx=ast.Store()) if caches:
-            return True
         case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
             return root(node) not in fixed
     return not isinstance(node, REFUSED)

@@ -9,10 +9,9 @@ import inspect
 import torch
 from torch.autograd import Function
 
-from .budget import calls_a_second
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
 from .source import only_compute
-from .surroundings import CallError, phase, reseed
+from .surroundings import CallError, calls_a_second, phase, reseed
 from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
 
 SLOW = 50  # calls a second, or fewer
@@ -28,7 +27,7 @@ class Run:
     names: list
     outputs: list
     leaves: list  # one for each examined input
-    passed: list  # what the function received in the place of each tensor
+    passed: list  # what the function received instead of each tensor
     saved: list
     stale: bool  # was something saved changed before forward returned?
     marked: list
@@ -70,13 +69,18 @@ def graph(outputs):
     return list(seen)
 
 
+def nodes_in_python(outputs):
+    """Those that belong to Functions written in Python."""
+    return [node for node in graph(outputs) if isinstance(node, BackwardCFunction)]
+
+
 def name_of(node):
-    """What PyTorch calls a node of the graph, whatever the user has put on it, as ctx.name."""
+    """The name of a node of the graph, even where the user has set ctx.name."""
     return type(node).name(node)
 
 
 def own_grads():
-    """For a while, no backward is handed what others are handed, too."""
+    """For a while, each backward receives its own copy of grad_output."""
 
     def way(method, cls, ctx, *grads):
         return method(ctx, *(None if grad is None else grad.clone() for grad in grads))
@@ -101,10 +105,8 @@ class Scope(torch.nn.Module):
 class Subject:
     """The examined function, callable with other values for the inputs that are differentiated.
 
-    own: of a module, are only its parameters differentiated, if no input requires a gradient?
-
     fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
-    arguments: {name: what was given}; split: so many of them are positional
+    arguments: {name: what was given}; split: how many of them are positional
     names, original, tensors: of all tensors in these, and of the module's state: as given, and in
               the dtype of the examination; examined: which of them are differentiated, by number
     inputs, values: the names and values of these
@@ -116,7 +118,7 @@ class Subject:
     records = False  # does it compute something else where nothing is recorded?
     protects = False  # does backward change what it is handed?
 
-    def __init__(self, fn, args, kwargs, own=False):
+    def __init__(self, fn, args, kwargs):
         while isinstance(fn, functools.partial):
             fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
         if isinstance(fn, type) and issubclass(fn, Function):
@@ -128,7 +130,9 @@ class Subject:
         self.label = (self.cls or (fn if hasattr(fn, "__name__") else type(fn))).__name__
         module = owner if isinstance(owner, torch.nn.Module) else fn
         self.is_module = isinstance(module, torch.nn.Module)
+        self.hooks = {}  # on the gradients of parameters, which a copy loses
         if self.is_module:
+            self.hooks = {n: t._backward_hooks or {} for n, t in module.named_parameters()}
             with contextlib.suppress(Exception):  # what cannot be copied is used itself
                 module = copy.deepcopy(module)
             fn = module if fn is not owner and owner is None else getattr(module, fn.__name__)
@@ -136,7 +140,7 @@ class Subject:
         self.fn, self.split, self.left, self.calls = fn, len(args), [], 0
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
-        chosen = own and self.is_module or any(t.requires_grad for _, t in slots)
+        chosen = any(t.requires_grad for _, t in slots)
         examined = [differentiable(t) and (t.requires_grad or not chosen) for _, t in slots]
         state = [*module.named_parameters(), *module.named_buffers()] if self.is_module else []
         if any(torch.nn.parameter.is_lazy(t) for _, t in state):
@@ -154,7 +158,7 @@ class Subject:
         self.lower = low[0] if low else None
 
     def argument_names(self, count):
-        """The names of so many positional arguments: `x`, `args[0]`, or `input 0`."""
+        """The names of the first `count` positional arguments: `x`, `args[0]`, or `input 0`."""
         target = self.cls.forward if self.cls else getattr(self.fn, "forward", self.fn)
         try:
             parameters = list(inspect.signature(target).parameters.values())
@@ -181,7 +185,8 @@ class Subject:
         held = [("", self.arguments)]
         for name, module in self.scope.module.named_modules() if self.is_module else ():
             held.append((f"{name}." if name else "", vars(module)))
-        held += [("ctx.", vars(node)) for node in self.function_nodes()]
+        nodes = nodes_in_python(self.run(self.values).outputs)
+        held += [("ctx.", vars(node)) for node in nodes]
         found = {}
         for owner, values in held:
             for name, n in values.items():
@@ -189,15 +194,11 @@ class Subject:
                     found[f"`{owner}{name}`"] = n
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
-    def function_nodes(self):
-        """The nodes of a run that belong to Functions in Python."""
-        nodes = graph(self.run(self.values).outputs)
-        return [node for node in nodes if isinstance(node, BackwardCFunction)]
-
     @functools.cached_property
     def applied(self):
         """The Functions in Python that it applies."""
-        found = {type(node)._forward_cls for node in self.function_nodes()}
+        nodes = nodes_in_python(self.run(self.values).outputs)
+        found = {node._forward_cls for node in nodes}
         if found:
             self_test()
         return found
@@ -220,7 +221,7 @@ class Subject:
         self.eps = max((torch.finfo(v.dtype).eps for v in self.values), default=0.0)
 
     def call(self, tensors):
-        """What the function returns for these tensors, in the places of those that it was given."""
+        """What the function returns for these tensors instead of those that it was given."""
         self.calls += 1
         supply = iter(tensors)
         values = [mapped(v, "", lambda *_: next(supply)) for v in self.arguments.values()]
@@ -247,6 +248,9 @@ class Subject:
         given = dict(enumerate(self.tensors)) | dict(zip(self.examined, leaves, strict=True))
         # Clones, not leaves: a function may rightly change its input in place.
         passed, saved, marked = [t.clone() for t in given.values()], [], []
+        for name, t in zip(self.names, passed, strict=True):
+            for hook in self.hooks.get(name, {}).values() if t.requires_grad else ():
+                t.register_hook(hook)
 
         def saves(method, ctx, *tensors):
             if not transforming():
@@ -285,24 +289,20 @@ class Subject:
             result = self.call([t.detach().clone() for t in given])
         return [as_vector(t) for _, t in tensors(result) if has_gradient(t)]
 
-    def again(self, run, do):
-        """do(), with the state of that run."""
-        return self.within(run.state, do)
-
     def backward(self, run, vs, retain=False, create=False, seed=1):
         """Gradients of sum(v · output), one for each examined input; None where there is none."""
         pairs = [(o, v) for o, v in zip(run.outputs, vs, strict=True) if v is not None]
         pairs = [(o, v) for o, v in pairs if o.requires_grad]
         if not pairs or not any(leaf.requires_grad for leaf in run.leaves):
             return [None] * len(run.leaves)
-        if run.freed:  # to read it would end Python
+        if run.freed:  # reading it would crash Python
             raise CallError("backward", RuntimeError("backward has freed what forward saved"))
         outputs, vs = zip(*pairs, strict=True)
         kept, held = [o.detach().clone() for o in outputs], [t for t in run.saved if has_memory(t)]
         options = {"retain_graph": retain or create, "create_graph": create}
         reseed(seed)
         with phase("backward"), own_grads() if self.protects else contextlib.nullcontext():
-            grads = self.again(run, functools.partial(run.grads, outputs, vs, **options))
+            grads = self.within(run.state, lambda: run.grads(outputs, vs, **options))
         for o, copy_of_o in zip(outputs, kept, strict=True):
             if not has_memory(o):
                 o.data = copy_of_o
@@ -316,13 +316,13 @@ class Subject:
 # --- the same with other arguments ----------------------------------------------------------------
 
 
-def with_other_arguments(subject, whole=lambda: False):
-    """The subject with another value of each float that it was given; `what` says of which.
+def with_other_arguments(subject):
+    """Yields the subject with another value of each number that it was given; `what` says which.
 
-    whole(): of whole numbers, too? Only code that does nothing but compute may be given others.
+    Of whole numbers only where the code does nothing but compute.
     """
     for name, value in subject.arguments.items():
-        if type(value) is float or type(value) is int and whole():
+        if type(value) is float or type(value) is int and subject.only_computes:
             new = 0.8 * value if type(value) is float else value + 1
             other = copy.copy(subject)
             other.arguments = subject.arguments | {name: new}
@@ -332,9 +332,9 @@ def with_other_arguments(subject, whole=lambda: False):
 
 
 def of_fewer(subject, size=None):
-    """The subject with one element less in each dimension of this size, if it is one of many.
+    """Yields the subject with one element fewer in each dimension of this size, if it is above 1.
 
-    By default that of the rows, if all its inputs have as many.
+    By default the number of rows, if all its inputs have equally many.
     """
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
     rows = {len(t) for t in own if t.dim()}

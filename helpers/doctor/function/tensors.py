@@ -46,12 +46,16 @@ def differentiable(tensor):
     return is_dense(tensor) and tensor.numel() > 0 and number
 
 
+def is_number(value):
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def has_gradient(output):
     return differentiable(output) and output.dtype.itemsize > 1  # float8 has none
 
 
 def has_memory(tensor):
-    """Has nobody freed what it stands in?"""
+    """Is its memory still there?"""
     return is_dense(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
@@ -78,6 +82,16 @@ def largest(tensor):
 def position(k, shape):
     """The indices of element k of a tensor of this shape."""
     return [int(n) for n in torch.unravel_index(torch.tensor(int(k)), tuple(shape))]
+
+
+def worst(given, expected):
+    """As evidence: the shapes, if they differ, or the element that is off by most."""
+    if given.shape != expected.shape:
+        return {"shape": list(given.shape), "expected": list(expected.shape)}
+    off = (given.to(expected.dtype) - expected).abs().nan_to_num(torch.inf).reshape(-1)
+    k = int((off >= 0.99 * off.max()).nonzero()[0])
+    numbers = [t.reshape(-1)[k].item() for t in (given, expected)]
+    return {"at": position(k, given.shape), "given": numbers[0], "expected": numbers[1]}
 
 
 def scale(tensor):
@@ -117,7 +131,7 @@ class Dice:
 
 
 def is_symmetric(a):
-    """Is it a symmetric matrix, or a batch of such, but for rounding?"""
+    """Is it a symmetric matrix, or a batch of such, apart from rounding?"""
     square = a.dim() > 1 and a.shape[-1] == a.shape[-2] > 1
     return square and largest(a - a.mH) <= 1e-6 * largest(a)
 

@@ -16,20 +16,19 @@ from .goals import after_which, exits
 __all__ = ["after_which", "exits", "find", "uncut_if"]
 
 
-def find(measurements, budget, few=False, only_known=False):
+def find(measurements, budget, few=False):
     """The words for the edit that mends a wrong gradient, or explains it: {} or change and place.
 
     measurements: of one wrong gradient
     few: is what is foreseen enough, because it has a name?
-    only_known: is only tried what mended another, because the rest was tried in vain there?
     """
     subject, words = measurements[0].subject, {}
     with forgiving():
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
             words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
-        words = words or goals.right_if(measurements, budget, few, only_known)
-        words = words or ({} if few or only_known else goals.as_if(measurements, budget))
+        words = words or goals.right_if(measurements, budget, few)
+        words = words or ({} if few else goals.as_if(measurements, budget))
     return words
 
 

@@ -29,10 +29,6 @@ class Edit(NamedTuple):
     said: str = ""
     row: str = ""
 
-    @property
-    def text(self):
-        return self.code.with_puts(self.puts)
-
     def words(self):
         """The clause: {"change": "right if: …", "place": "line 7, in `backward`"}."""
         said = self.said or "`{}` stood in place of `{}`".format(*self.code.quoted(self))

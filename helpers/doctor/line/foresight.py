@@ -13,7 +13,7 @@ import torch
 
 from ..function.private import methods
 from ..function.surroundings import forgiving
-from ..measure.by_autograd import is_number
+from ..function.tensors import is_number
 from .edits import Edit, running
 from .grammar import AROUND, Site, fit, operands
 
@@ -149,8 +149,10 @@ class Foresight:
     def around(self, code):
         """(what would be left, edit) for a factor or a term put around each expression.
 
-        A few products of tensors foresee all that are at hand at once.
+        A few products of tensors foresee all that are at hand at once. Factors come before terms,
+        which may fit for one value of an argument only.
         """
+        found = []
         sites = [s for s in self.sites if s.code is code and s.is_known and s.root in self.hands]
         for site in sites:
             texts, operands = self.at_hand(self.watched[site.root], site.values)
@@ -166,7 +168,9 @@ class Foresight:
                 left = self.left_by(change)
                 for k in (left < HOPELESS).nonzero()[:, 0].tolist():
                     new = fit(template.format(at.of(at.node), texts[k]), at)
-                    yield left[k].item(), Edit(code, site.node, ((*code.span(site.node), new),))
+                    edit = Edit(code, site.node, ((*code.span(site.node), new),))
+                    found.append((template[3] in "+-", left[k].item(), edit))
+        return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
     def at_hand(self, root, values):
         """Texts, and for each time their values, expanded to the shape of these: (texts, numel)."""

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import inspect
 import itertools
 import types
@@ -9,35 +10,34 @@ import types
 import torch
 from torch.autograd import Function
 
-from ..function.private import BackwardCFunction
+from ..function.private import BackwardCFunction, is_a_users, methods, takes_ctx
 from ..function.source import UnsuitableError, harmless
 from ..function.subject import graph
 from ..function.surroundings import forgiving
-from ..measure.by_autograd import as_plain_code
+from ..function.tensors import is_number, mapped, tensors
 from .edits import Code, running
 from .foresight import HOPELESS, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
-HERE = ", for this call at least"
 LIKELY = 1e-4  # of what is to mend may be left
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
 
 
-def first_that_holds(edits, budget, fits, *more):
-    """(edit, None): the first with which fits() and all of `more` are true; or (None, almost).
+def first_that_holds(edits, budget, fits, others=lambda: ()):
+    """The first edit with which fits() is true, and with which fits(others()) is; or None.
 
-    almost: the first edit with which fits() is true alone, or None
+    others(): further measurements, which are made without the edit
     """
-    almost = None
-    for edit in edits:
+    for edit in itertools.chain(tuple(budget.known), edits):
         if budget.is_spent:
             break
         budget.spend()
         if in_place([edit], fits):
-            if all(in_place([edit], test) for test in more):
-                return edit, None
-            almost = almost or edit
-    return None, almost
+            more = others()
+            if not more or in_place([edit], functools.partial(fits, more)):
+                budget.known.append(edit)  # to be tried first for the next one
+                return edit
+    return None
 
 
 def in_place(edits, test):
@@ -67,33 +67,23 @@ def noting(fn, raised):
 # --- right if: backward is edited until its gradient is right -------------------------------------
 
 
-def right_if(measurements, budget, few=False, only_known=False):
+def right_if(measurements, budget, few=False):
     """The words for the edit that makes this gradient right, and leaves right ones alone; or {}.
 
-    few, only_known: as in `find`
+    few: as in `find`
     """
     subject = measurements[0].subject
-    codes = [*filter(computes, backward_codes(subject)), *saving_codes(subject)]
-    codes = [] if only_known else codes
+    codes = list(filter(computes, backward_codes(subject)))
     stays = others_of(measurements)
     for code in codes:
         code.factors = [measurements.factor] if type(measurements.factor) is float else ()
 
-    def fits():
-        return is_right(measurements[:1]) and is_right(measurements[1:]) and stays()
+    def fits(ms=measurements):
+        return is_right(ms) and (ms is not measurements or stays())
 
-    def elsewhere():
-        return is_right(measurements.others)
-
-    edits = itertools.chain(budget.known, candidates(codes, measurements, few) if codes else ())
-    edit, almost = first_that_holds(edits, budget, fits, elsewhere)
-    if edit:
-        budget.known.append(edit)
-        return edit.words()
-    if almost and almost.row != CONSTANT:
-        words = almost.words()
-        return words | {"change": words["change"] + HERE}
-    return {}
+    edits = candidates(codes, measurements, few) if codes else ()
+    edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
+    return edit.words() if edit else {}
 
 
 def candidates(codes, measurements, few):
@@ -127,8 +117,7 @@ def candidates(codes, measurements, few):
 
 
 def is_right(measurements):
-    runs = ((m, m.subject.run(m.point.values)) for m in measurements)
-    return all(m.fits(m.rows_of(run)) for m, run in runs)
+    return all(m.fits(m.rows_of(m.subject.run(m.point.values))) for m in measurements)
 
 
 def others_of(measurements):
@@ -180,13 +169,57 @@ def as_if(measurements, budget):
     codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
     rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
     edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
-    with as_plain_code():
-        edit, _ = first_that_holds(
-            itertools.islice(edits, FORWARD), budget, lambda: gives_the_same(measurements[0]),
-            lambda: all(map(gives_the_same, (*measurements, *measurements.others))),
-        )  # fmt: skip
+
+    def fits(ms=measurements):
+        with as_plain_code():
+            return all(map(gives_the_same, ms))
+
+    edits = itertools.islice(edits, FORWARD)
+    edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
     words = edit.words() if edit else {}
     return words and words | {"change": words["change"].replace("right if", "as if", 1)}
+
+
+@contextlib.contextmanager
+def as_plain_code():
+    """In this thread, the backward of a user's Function is what autograd makes of its forward."""
+    made, last = {}, []  # {ctx: (outputs, leaves)}
+
+    def forward(method, cls, *given):
+        if not is_a_users(cls):
+            return method(*given)
+        first, given = given[: takes_ctx(cls)], given[takes_ctx(cls) :]
+        leaves = [a.detach().requires_grad_() if is_number(a) and a.requires_grad else None
+                  for a in given]  # fmt: skip
+        with torch.enable_grad():
+            pairs = zip(given, leaves, strict=True)
+            result = method(*first, *(a if leaf is None else leaf.clone() for a, leaf in pairs))
+        if first:
+            made[first[0]] = tensors(result), leaves
+        else:
+            last.append((tensors(result), leaves))
+        return mapped(result, "", lambda _, t: t.detach())
+
+    def setup_context(method, cls, ctx, *given):
+        if last:
+            made[ctx] = last.pop()
+        return method(ctx, *given)
+
+    def backward(method, cls, ctx, *grads):
+        if ctx not in made:
+            return method(ctx, *grads)
+        (outputs, leaves), wanted = made[ctx], [x for x in made[ctx][1] if x is not None]
+        pairs = [(y, g) for (_, y), g in zip(outputs, grads, strict=False)
+                 if y.requires_grad and g is not None]  # fmt: skip
+        found = iter([None] * len(wanted))
+        if pairs:
+            ys, gs = zip(*pairs, strict=True)
+            found = iter(torch.autograd.grad(ys, wanted, gs, True, True, allow_unused=True))
+        return tuple(None if leaf is None else next(found) for leaf in leaves)
+
+    with methods("forward", forward), methods("setup_context", setup_context):
+        with methods("backward", backward):
+            yield
 
 
 def gives_the_same(m):
@@ -200,14 +233,13 @@ def gives_the_same(m):
 
 
 def after_which(subject, name, passes, budget):
-    """The words for the edit of this method of a Function after which passes(); or None."""
+    """The words for the edit of this method of a Function after which passes(); or {}."""
     for cls in functions_of(subject):
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
             edits = [*lines_of(code), *edits_of(code, names_at_hand(code))]
-            edit, _ = first_that_holds(edits[:PROTOCOL], budget, passes)
-            if edit:
+            if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
                 return edit.words()
-    return None
+    return {}
 
 
 def names_at_hand(code):
@@ -241,27 +273,6 @@ def backward_codes(subject):
         backward = cls.vjp if cls.backward is Function.backward else cls.backward
         found += codes_of([backward, *called_by(backward, cls)], cls)
     return found
-
-
-def saving_codes(subject):
-    """The same for forward, of which only what is put on ctx may be edited."""
-    found = []
-    for cls in functions_of(subject):
-        for code in codes_of([cls.forward, cls.setup_context], cls):
-            lines = [line for line in code.nodes if isinstance(line, ast.stmt) and saves(line)]
-            code.nodes = [n for line in lines for n in ast.walk(line)]
-            code.values = {n: None for n in code.nodes if n in code.values}
-            found += [code] if lines and harmless(code.fn, lines, cls) else []
-    return found
-
-
-def saves(line):
-    match line:
-        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="ctx"))]):
-            return True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="save_for_backward"))):
-            return True
-    return False
 
 
 def forward_codes(subject):

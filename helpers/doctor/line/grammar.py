@@ -37,7 +37,7 @@ VIEWS = (  # @ is a dimension
     "~{}", "{}.argsort()",
 )  # fmt: skip
 POWERS = (
-    "{} ** 2", "{} ** 0.5", "1 / {}", "{} ** 3", "(1 - {})", "({} - 1)", "({} + 1)",
+    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})",
     *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
 )  # fmt: skip
 PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
@@ -210,17 +210,6 @@ def other_counts(site):
                 yield from (f"{name}.numel()", *(f"{name}.shape[{d}]" for d in range(t.dim())))
 
 
-def from_the_other_end(site):
-    match site.node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="cumsum"), args=[a, d]):
-            pass
-        case ast.Call(func=ast.Attribute(value=a, attr="cumsum"), args=[d]):
-            pass
-        case _:
-            return
-    yield f"{site.of(a)}.flip({site.of(d)}).cumsum({site.of(d)}).flip({site.of(d)})"
-
-
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 CONSTANT = "a constant for a constant"
@@ -235,7 +224,6 @@ EXPRESSIONS = [
     Row("a bound of a slice", (ast.Slice,), other_slices),
     Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
-    Row("from the other end", (ast.Call,), from_the_other_end),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
@@ -343,11 +331,6 @@ def kept_in_autograd(site):
             yield site.of(a)
         case ast.Call(func=ast.Attribute(attr="no_grad"), args=[]):
             yield "torch.enable_grad()"
-        case ast.Call(func=ast.Attribute(attr="register_hook"), args=[_]):
-            yield "None"
-        case ast.Call(func=ast.Attribute(attr="grad"), keywords=given) if "autograd" in site.text:
-            if not any(k.arg == "create_graph" for k in given):
-                yield f"{site.text[:-1].rstrip().rstrip(',')}, create_graph=True)"
 
 
 CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]

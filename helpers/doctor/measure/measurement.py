@@ -7,21 +7,20 @@ import math
 
 import torch
 
-from ..function.subject import of_fewer, with_other_arguments
-from ..function.surroundings import CallError
+from ..function.subject import with_other_arguments
+from ..function.surroundings import CallError, forgiving
 from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
-from .by_autograd import by_autograd
 from .slopes import agrees, slopes_along
 
-INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 SIZES = 4  # at which it is measured, at most
+HIDDEN = 3e-12  # so little of an output that differences need not show it
 FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
 
 class Point:
     """The function at one point, with three v for every output: two random, one of ones.
 
-    factors: of the random v, a vector for each output
+    factors: of the v, a vector for each output
     """
 
     def __init__(self, subject, values, dice, factors=None):
@@ -31,19 +30,12 @@ class Point:
         self.y0 = [as_vector(o) for o in self.outputs]
         self.vs = [[dice.normal(o), dice.normal(o), torch.ones_like(o)] for o in self.outputs]
         for vs, factor in zip(self.vs, factors or (), strict=bool(factors)):
-            vs[:2] = [v * shaped(factor, v) for v in vs[:2]]
+            vs[:] = [v * shaped(factor, v) for v in vs]
         self.known, self.returned = {}, {}  # by input, by output
         self.scales = [scale(value).reshape(-1) for value in values]
         self.limit = min(
             512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
         )
-
-    def with_vs(self, o, made):
-        """This point with made(v) in place of each v of output o."""
-        point = copy.copy(self)
-        point.vs = [[made(v) for v in vs] if k == o else vs for k, vs in enumerate(self.vs)]
-        point.known, point.returned, point.limit = {}, {}, min(self.limit, FEW)
-        return point
 
     def vjp(self, vs):
         """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
@@ -89,8 +81,7 @@ class Point:
         """
         if i not in self.known:
             elements = torch.tensor(self.sample(i), device=self.values[i].device)
-            found = by_autograd(self, i, elements) or self.by_differences(i, elements)
-            self.known[i] = elements, found
+            self.known[i] = elements, self.by_differences(i, elements)
         return self.known[i]
 
     def sample(self, i):
@@ -162,14 +153,16 @@ class Measurement:
         self.expected, self.error, trusted, self.jacobian = found[o]
         self.sampled = self.given[:, self.elements]
         self.trusted = trusted & (self.sampled.isfinite() & self.expected.isfinite()).all(0)
-        # A change too small to show beside numbers of the size of 1 may be lost inside forward.
-        change = self.sampled.abs() * scale(self.x).reshape(-1)[self.elements]
-        self.trusted &= ~((self.expected == 0) & (change > 0) & (change < 1e-14)).any(0)
         self.sparse = len(self.elements) < self.x.numel()
-        self.whole = not self.sparse and bool(self.trusted.all())
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
-        self.near = (self.sampled - self.expected).abs() <= self.limit
+        off = (self.sampled - self.expected).abs()
+        self.near = off <= self.limit
+        # What is too small to show beside numbers of the size of 1 may be lost inside forward.
+        weights = point.weights[o].abs().amax(1, True)
+        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(0)
+        self.trusted &= self.near.all(0) | shows
+        self.whole = not self.sparse and bool(self.trusted.all())
         self.wrong = self.trusted & ~self.near.all(0)
         self.right = self.trusted & ~self.wrong
         self.is_identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
@@ -188,14 +181,14 @@ class Measurement:
         return all(bool(t[known].all()) for t in near)
 
     @property
-    def is_right(self):
-        return self.fits(self.given)
-
-    @property
     def is_right_for_ones(self):
         """Is it right, and not zero, for a grad_output of ones?"""
-        zero = self.expected[2].abs() <= self.limit[2]
-        return bool(self.near[2][self.trusted].all() and not zero.all())
+        some, ones = self.expected[2].abs() > self.limit[2], self.vs[2] == 1
+        return bool(self.near[2][self.trusted].all() and some.any() and ones.all())
+
+    def wide(self, name):
+        """One of the tensors at hand, expanded to the shape of the input, as a row."""
+        return self.row(self.tensors[name].expand(self.shape))
 
     def row(self, grad):
         """A gradient of the input as a vector of the precision of `expected`; None is zeros."""
@@ -212,10 +205,6 @@ class Measurement:
             vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
             yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
 
-    def with_vs(self, made):
-        """The same for made(v) in place of each v."""
-        return Measurement(self.point.with_vs(self.o, made), self.i, self.o, self.tolerance)
-
     def beside(self, i=None, o=None):
         """That of another input, or output, at this point."""
         pair = self.i if i is None else i, self.o if o is None else o
@@ -229,21 +218,21 @@ class Measurement:
 
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
-        others = with_other_arguments(self.subject, lambda: self.subject.only_computes)
+        others = with_other_arguments(self.subject)
         for subject in others:
             with contextlib.suppress(CallError, RuntimeError):
                 yield self.at(subject, self.point.values, elements)
 
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
-        whole = [t for t in self.subject.tensors if not t.is_floating_point() and t.numel()]
-        last = max((int(t.max()) for t in whole if t.dtype in INTEGERS), default=0)
         shapes = self.shape, *(t.shape for t in self.point.values)
-        sizes = dict.fromkeys(n for shape in shapes for n in sorted(shape))
-        sizes = [n for n in sizes if n > max(2, last + 1)]  # what it points at stays there
+        # What is pointed at stays, for of a permutation the rest would be none.
+        last = max((int(t.max()) for t in self.subject.tensors if is_index(t)), default=0)
+        every = dict.fromkeys(n for shape in shapes for n in sorted(shape))
+        sizes = [n for n in every if n > max(2, last + 1)]
         most = 0 if self.sparse else 1 if self.subject.is_slow else SIZES
         for size in sizes[:most]:
-            for subject in of_fewer(self.subject, size):
+            if subject := of_sizes(self.subject, {size: size - 1}):
                 with contextlib.suppress(CallError, RuntimeError):
                     yield self.at(subject, subject.values, FEW)
 
@@ -299,6 +288,31 @@ class Measurement:
             if same(as_vector(self.vs[0]) @ found, self.given[0]):
                 return found
         return torch.stack([self.vjp(v) for v in vs])
+
+
+def is_index(t):
+    """Is it a tensor of whole numbers, which may point at something?"""
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()
+
+
+def of_sizes(subject, few):
+    """The subject with the first elements of each tensor, if forward takes them; or None.
+
+    few: {size, or (dimension, size): smaller size}. The state of a module stays as it is.
+    """
+    other, sizes = copy.copy(subject), [n for n in few if type(n) is int]
+    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
+    with forgiving():
+        for k, t in enumerate(own):
+            own[k] = t[tuple(slice(few.get(n, few.get((d, n)))) for d, n in enumerate(t.shape))]
+            ends = [n for n in sizes if is_index(t) and (t < n).all()]
+            if ends:  # perhaps indices into something that is smaller now
+                own[k] = own[k] % few[min(ends)]
+        other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
+        other.values = [other.tensors[k] for k in other.examined]
+        if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
+            return other
+    return None
 
 
 def borders(shape):

@@ -1,6 +1,7 @@
 """One wrong gradient at the points at which it is wrong, and what several causes ask of it."""
 
 import contextlib
+import copy
 import functools
 import itertools
 
@@ -8,31 +9,45 @@ import torch
 
 from ..function.surroundings import CallError
 from ..function.tensors import largest, of_the_same_kind
-from .measurement import FEW
+from .measurement import FEW, of_sizes
+
+CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
 
 
 class Measurements(tuple):
     """One wrong gradient at those points, one or two, at which it is wrong: `Measurement`s.
 
     elsewhere: is it right at the given point?
-    returned: what backward returned for each argument, before the engine corrected it
-    wrong: the numbers of all inputs whose gradients are wrong; wrong_through: with the outputs'
-    all: the `Measurements` of all wrong gradients; whole: those of which this is a corner
+    wrong_through: the numbers (input, output) of all gradients that are wrong
+    whole: those of which this is a corner
     """
 
-    elsewhere, returned, wrong, wrong_through, all, whole = False, {}, (), (), (), ()
+    elsewhere, wrong_through, whole = False, (), ()
+
+    def multiple(self, made, rest=False):
+        """The number by which made(m) gives the right gradient, the same at all points; or None.
+
+        made(m): of shape (3, elements); rest: is it the rest that it gives, beside what is given?
+        """
+        found = []
+        for m in self:
+            base = m.given if rest else torch.zeros_like(m.given)
+            try:
+                rows = made(m)
+            except (CallError, RuntimeError):  # of another shape, say
+                return None
+            a, b = (t[:, m.elements][:, m.trusted].reshape(-1) for t in (rows, base))
+            due = m.expected[:, m.trusted].reshape(-1) - b
+            found.append((torch.vdot(a.to(due.dtype), due) / a.norm() ** 2).item())
+            if not found[-1] or not m.fits(base + found[-1] * rows):
+                return None
+        return found[0] if all(abs(f / found[0] - 1) <= 1e-4 for f in found) else None
 
     @functools.cached_property
     def factor(self):
         """What the gradient is multiplied by, if that is all, everywhere; otherwise None."""
-        factors = []
-        for m in self:
-            g, e = m.sampled[:, m.trusted].reshape(-1), m.expected[:, m.trusted].reshape(-1)
-            factors.append((torch.vdot(e, g) / e.norm() ** 2).item())
-            if factors[-1] == 0 or not m.fits(m.given / factors[-1]):
-                return None
-        agree = all(abs(f - factors[0]) <= 1e-4 * abs(factors[0]) for f in factors)
-        return factors[0] if agree else None
+        number = self.multiple(lambda m: m.given)
+        return number and 1 / number
 
     @functools.cached_property
     def ratios(self):
@@ -85,3 +100,24 @@ class Measurements(tuple):
         found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(FEW), most)]
         found += self[0].of_other_sizes() if not self.whole else ()
         return [m for m in (*self.whole, *found) if m.trusted.any()]
+
+
+def in_a_corner(ms):
+    """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
+
+    A size is changed wherever it occurs, or else of rows only; what forward insists on stays.
+    """
+    subject, few = copy.copy(ms[0].subject), {}
+    for n in sorted(
+        {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
+    ):
+        everywhere = [(n, m) for m in CORNER[len(few) % 2 :: 2]]
+        for key, m in [*everywhere, *(((0, n), m) for m in (2, *CORNER))]:
+            if m < n and (cut := of_sizes(ms[0].subject, few | {key: m})):
+                few[key], subject = m, cut
+                break
+    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+        corner = Measurements([ms[0].at(subject, subject.values)])
+        corner.wrong_through, corner.whole = ms.wrong_through, ms
+        return corner if few and corner[0].wrong.any() else None
+    return None

@@ -8,8 +8,8 @@ import torch
 
 from ..function.tensors import largest
 from ..report import MEANT, brief
-from .cause import cause, true_of
-from .where import BRANCH, FORMULA, how, named_dims, of_elements, of_rows, relation, rule, subsets
+from .cause import cause
+from .where import BRANCH, FORMULA, Spots, how, named_dims, of_elements, rule, sizes_of, subsets
 from .whole import is_flat, same_but_order
 
 POWERS = {
@@ -19,32 +19,16 @@ POWERS = {
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
 
-def missing(ms):
-    """(missing, there): masks of the Jacobian, if some that are there are lost, and no more."""
+def lost(ms):
+    """(lost, there): masks of the Jacobian, if some that are there are lost, and no more."""
     if not ms.jacobians:
         return None
     given, expected, limit = ms.jacobians
     there = expected.abs() > limit
-    lost = there & (given.abs() <= limit)
-    if not lost.any() or ((given - expected).abs() > limit)[~lost].any():
+    gone = there & (given.abs() <= limit)
+    if not gone.any() or ((given - expected).abs() > limit)[~gone].any():
         return None
-    return lost, there
-
-
-def through(ms):
-    """(rows, where): elements of the output that are passed wrongly, beside right ones; or None.
-
-    where is empty where they follow no rule.
-    """
-    points = []
-    for one in ms.each():
-        spots = of_rows(one) if one.jacobians else None
-        if not spots:
-            break
-        points.append(spots)
-    if not points:
-        return None
-    return points[0].wrong, (rule(ms[0].y.shape, points) or [""])[0]
+    return gone, there
 
 
 @cause(
@@ -53,13 +37,25 @@ def through(ms):
     look="masks, indices and reductions",
 )
 def grad_output_partly_ignored(ms):
-    lost, found = missing(ms), through(ms)
-    if not lost or not found:
+    """Of these, all contributions are lost."""
+    points = []
+    for one in ms.each():
+        if not (found := lost(one)):
+            break
+        (gone, there), (m,) = found, one
+        rows = gone.any(1)
+        right = there.any(1) & ~rows
+        some = there[right].any(0) & gone.any(0)  # or it is a matter of the elements of the input
+        if (gone != there)[rows].any() or not some.any():
+            break
+        points.append(Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y)))
+    if not points:
         return None
-    (lost, there), (rows, where) = lost, found
+    gone, there = lost(ms)
+    where = (rule(ms[0].y.shape, points) or [""])[0]
     # An index that is assigned leaves one contribution of each.
-    left = (there & ~lost).sum(0)[lost.any(0)]
-    if (lost ^ there)[rows].any() or not lost.any(0).all() and (not where or (left == 1).all()):
+    left = (there & ~gone).sum(0)[gone.any(0)]
+    if not gone.any(0).all() and (not where or (left == 1).all()):
         return None
     return {"where": where and f": those {where.rstrip(',')}"}
 
@@ -72,28 +68,10 @@ def grad_output_partly_ignored(ms):
     "the means, norms and sums of forward, through which elements act on one another",
 )
 def contribution_lost(ms):
-    if found := missing(ms):
-        lost, there = found
+    if found := lost(ms):
+        gone, there = found
         # Where nothing is left of some gradients, that is simpler to say.
-        return {} if (there & ~lost).any(0)[lost.any(0)].all() else None
-
-
-@cause(
-    "outputs-scaled",
-    "The gradient of {x} is right through some elements of {y}, but {where} it {how}.",
-    look="what forward computes at these elements of {y}, and what backward makes of their "
-    "grad_output",
-)
-def outputs_scaled(ms):
-    """Rows of the Jacobian; of the elements of the input, some get from right and wrong ones."""
-    if found := through(ms):
-        wrong, where = found
-        given, expected, limit = ms.jacobians
-        off = ((given - expected).abs() > limit) & wrong[:, None]
-        what = relation(given[off], expected[off], torch.tensor(limit), ms[0].subject.numbers)
-        if where or what != "is wrong":
-            where = where or f"at {int(wrong.sum())} of {len(wrong)} of them"
-            return {"where": where, "how": what}
+        return {} if (there & ~gone).any(0)[gone.any(0)].all() else None
 
 
 @cause("misplaced")
@@ -104,25 +82,6 @@ def contributions_misplaced(ms):
 
 
 # --- elements -------------------------------------------------------------------------------------
-
-
-@cause(
-    "scaled-along",
-    "The gradient of {x} is right, but multiplied by another factor at each index of dimension "
-    "{d}: {factors}.",
-    look="counts, norms and factors that belong to one index of dimension {d}",
-)
-def scaled_along(ms):
-    numbers, ratio = ms.ratios[0] if ms.ratios else ((), ())
-    for d in range(len(ms[0].shape) if ms.ratios else 0):
-        index = torch.unravel_index(numbers, ms[0].shape)[d]
-        groups = [ratio[index == k] for k in index.unique()]
-        same = all(((t - t[0]).abs() < 1e-4 * t[0].abs()).all() for t in groups)
-        # One factor beside 1 is simpler to say by where it is.
-        factors = [brief(t[0].item()) for t in groups]
-        if same and len(ratio) >= 2 * len(groups) and len({*factors} - {"1"}) > 1:
-            return {"d": d, "factors": ", ".join(factors[:5]) + ", …" * (len(factors) > 5)}
-    return None
 
 
 @cause(
@@ -175,19 +134,12 @@ def partly(what, sentence, look):
 )
 def term_off(ms):
     """The same number, or an input or the output times the same number, at each element."""
-    passed = any(m.passed is None or m.passes or not m.given.any() for m in ms)
-    for name in ("", *ms[0].tensors) if not passed and not ms.factor and not is_flat(ms) else ():
-        found = []
-
-        def holds(m):
-            term = m.passed * (m.row(m.tensors[name].expand(m.shape)) if name else 1)
-            off, part = m.sampled - m.expected, term[:, m.elements]
-            found.append(((part.conj() * off).sum() / part.abs().square().sum()).item())
-            same = abs(found[0] - found[-1]) <= 1e-4 * abs(found[0])
-            return same and m.fits(m.given - found[-1] * term)
-
-        if all(true_of(holds, m) for m in ms):
-            return {"what": brief(found[0]) + (name and f", times {name}")}
+    if any(m.passed is None or m.passes or not m.given.any() for m in ms) or ms.factor:
+        return None
+    for name in ("", *ms[0].tensors) if not is_flat(ms) else ():
+        number = ms.multiple(lambda m: m.passed * (m.wide(name) if name else 1), rest=True)
+        if number:
+            return {"what": brief(-number) + (name and f", times {name}")}
     return None
 
 
@@ -251,21 +203,12 @@ def inner_derivative_forgotten(ms):
 
 @cause(
     "right-only-for-ones",
-    "The gradient of {x} is right where grad_output is {when}, but not in general.",
+    "The gradient of {x} is right where grad_output is all ones, as it is after `.sum()`, but not "
+    "in general.",
     look="what mixes the elements of grad_output: a sum, a mean, an index or a transform",
 )
 def right_only_for_ones(ms):
-    """Or for others of a kind, of which ones are."""
-    shape = ms[0].y.shape
-    if not all(m.y.numel() > 1 and m.is_right_for_ones for m in ms):
-        return
-    kinds = {f"the same all along {named_dims(dims)}": lambda v, dims=dims: v.mean(dims, True)
-             for dims in subsets(shape) if len(dims) < len(shape)}  # fmt: skip
-    if ms[0].y.is_complex():
-        kinds = {"real": lambda v: v.real.to(v.dtype)} | kinds
-    kinds["all ones, as it is after `.sum()`"] = torch.ones_like
-    for when, made in kinds.items():
-        yield {"when": when}, lambda m: m.with_vs(lambda v: made(v).expand_as(v)).is_right
+    yield {}, lambda m: m.y.numel() > 1 and m.is_right_for_ones
 
 
 @cause(
@@ -275,21 +218,14 @@ def right_only_for_ones(ms):
 )
 def factor_missing(ms):
     """An input or the output, or exp of it, perhaps times a number."""
-    of = {name: lambda t: t for name in ms[0].tensors} if ms.ratios else {}
-    of |= {f"exp of {name}": torch.exp for name in of}
-    for (name, made), (power, lacks) in itertools.product(of.items(), POWERS.items()):
-        found = []
-
-        def holds(m):
-            t = m.row(made(m.tensors[name.removeprefix("exp of ")]).expand(m.shape)) ** power
-            elements, ratio = ms.ratios[len(found)]
-            found.append((ratio * t[elements])[0])
-            even = (ratio * t[elements] - found[0]).abs() <= 1e-4 * found[0].abs()
-            return len(ratio) > 1 and found[0] != 0 and even.all()
-
-        if all(true_of(holds, m) for m in ms):
-            rest = f", and is multiplied by {brief(found[0].item())}"
-            return {"lacks": lacks, "what": name, "rest": rest * bool(abs(found[0] - 1) > 1e-4)}
+    names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
+    of = [(name, lambda t: t) for name in names] + [(f"exp of {n}", torch.exp) for n in names]
+    for (what, made), (power, lacks) in itertools.product(of, POWERS.items()):
+        name = what.removeprefix("exp of ")
+        number = ms.multiple(lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num())
+        if number:
+            rest = f", and is multiplied by {brief(1 / number)}"
+            return {"lacks": lacks, "what": what, "rest": rest * bool(abs(number - 1) > 1e-4)}
     return None
 
 

@@ -1,7 +1,6 @@
 """Where a gradient is wrong, and what it is there, in words."""
 
 import itertools
-import math
 from dataclasses import dataclass
 
 import torch
@@ -42,18 +41,6 @@ def of_elements(m):
     return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, smooth)
 
 
-def of_rows(ms):
-    """The elements of the output, wrong where all that is passed on is; None where only some is."""
-    given, expected, limit = ms.jacobians
-    there, off = expected.abs() > limit, (given - expected).abs() > limit
-    right, wrong = there.any(1) & ~off.any(1), off.any(1)
-    some = wrong & there.any(1)  # or all of them should be zero
-    mixed = (off != there)[some].any() or some.any() and (some != wrong).any()
-    if mixed or not (there[right].any(0) & off[wrong].any(0)).any():
-        return None
-    return Spots(torch.arange(len(off)), right, wrong, sizes_of(ms[0], ms[0].y))
-
-
 def sizes_of(m, like):
     """{in words: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
@@ -74,7 +61,7 @@ def sizes_of(m, like):
 def rule(shape, points, numbers=None, varied=()):
     """(where in words, where to look): what tells wrong from right at all points; or None.
 
-    numbers: what may be a bound; varied: (such numbers, points) where one has another value.
+    numbers: what may be a bound; varied: (such numbers, points) where one has another value
     """
     found, sure = by_value(points, numbers or {}, varied) or (None, False)
     if sure or points[0].smooth and len(shape) < 2:
@@ -154,10 +141,6 @@ def by_place(shape, right, wrong):
         for how, fits in DIAGONALS.items() if n == m > 2 else ():
             if fits(bad[:, e] - bad[:, d]).all() and not fits(good[:, e] - good[:, d]).any():
                 return f"{how} the diagonal" + f" of dimensions {d} and {e}" * (len(shape) > 2)
-    inside = torch.stack([torch.isin(t, bad[:, d]) for d, t in enumerate(good.T)]).all(0)
-    if not inside.any() and len(bad) == math.prod(map(len, sets)):  # a box
-        parts = [(d, s) for d, s in enumerate(sets) if len(s) < shape[d]]
-        return "at " + " and ".join(f"{indices(s, shape[d])} of dimension {d}" for d, s in parts)
     return None
 
 
@@ -193,13 +176,11 @@ def value_of(factor, numbers):
 
 def how(m):
     """In words, what the gradient is where it is wrong."""
-    passed = None if m.passed is None else m.passed[:, m.elements][:, m.wrong]
-    rows = (t[:, m.wrong] for t in (m.sampled, m.expected, m.limit))
-    return relation(*rows, m.subject.numbers, passed)
+    return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)), m.subject.numbers)
 
 
-def relation(given, expected, limit, numbers, passed=None):
-    """In words, what all these wrong numbers are. passed: grad_output, where that makes sense."""
+def relation(given, expected, limit, numbers):
+    """In words, what all these wrong numbers are."""
     ratio = given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():
@@ -209,8 +190,4 @@ def relation(given, expected, limit, numbers, passed=None):
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
         factor = "negated" if abs(first + 1) < 1e-4 else f"multiplied by {brief(first.item())}"
         return f"is {factor}{value_of(first.item(), numbers)}"
-    if passed is not None and passed.all():
-        times = (given - expected) / passed
-        if ((times - times[0, 0]).abs() <= 1e-4 * times[0, 0].abs()).all():
-            return f"is off by {brief(times[0, 0].item())} times grad_output"
     return "is wrong"

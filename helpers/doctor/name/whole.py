@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ..function.tensors import largest, scale
+from ..function.tensors import largest
 from ..measure.measurement import same
 from ..report import MEANT, brief
 from .cause import cause
@@ -83,22 +83,31 @@ def negated(ms):
     yield {}, lambda m: m.fits(-m.given)
 
 
+def sizes(m):
+    """[(size, in words)] of the output and of the input: of one dimension, of all, of several."""
+    found = []
+    for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
+        found += [(1, n, f"dimension {d} of {t}") for d, n in enumerate(shape)]
+        found += [(2, math.prod(shape), t)]
+        found += [(3, math.prod(shape[d] for d in dims), f"{named_dims(dims)} of {t}")
+                  for dims in subsets(shape) if 1 < len(dims) < len(shape)]  # fmt: skip
+    return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
+
+
 def size(ms, power):
     """The words for a size of the output or the input that is the factor, or one over it.
 
-    Where the factor is a number that was given, that is a better name.
+    It must be so for other sizes, too, unless the function takes none. Where the factor is a number
+    that was given, that is a better name.
     """
-    m, factor = ms[0], ms.factor
-    if factor is None or value_of(factor, m.subject.numbers):
+    if ms.factor is None or value_of(ms.factor, ms[0].subject.numbers):
         return None
-    both = ((m.output, m.y.shape), (f"`{m.input}`", m.shape))
-    sizes = [(n, f"dimension {d} of {t}") for t, ns in both for d, n in enumerate(ns)]
-    sizes += [(math.prod(ns), t) for t, ns in both]
-    sizes += [(math.prod(ns[d] for d in dims), f"{named_dims(dims)} of {t}")
-              for t, ns in both for dims in subsets(ns) if 1 < len(dims) < len(ns)]  # fmt: skip
-    for (n, what), sign in itertools.product(sizes, (1, -1)):
-        if n > 2 and abs(factor / (sign * n**power) - 1) < 1e-4:
-            return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
+    for k, (n, what) in enumerate(sizes(ms[0])):
+        for sign in (1, -1) if n > 2 else ():
+            if abs(ms.factor / (sign * n**power) - 1) < 1e-4 and all(
+                m.fits(m.given * (sign * sizes(m)[k][0] ** -power)) for m in ms.others
+            ):
+                return {"n": n, "what": what, "negated": "" if sign > 0 else " and negated"}
     return None
 
 
@@ -135,22 +144,39 @@ def scaled(ms):
 
 @cause(
     "few-digits",
-    "The gradient of {x} is right to {digits} digits only.",
+    "The gradient of {x} is right to {digits} only.",
     look="casts to a lower precision in backward, and constants written with few digits",
 )
 def few_digits(ms):
-    worst, noisy = 0.0, not_linear(ms) is not None
+    worst, noise = 0.0, 5e-2 if is_rounded(ms[0]) else 0.0
     for m in ms:
         off = (m.sampled - m.expected).abs()[:, m.trusted]
         limit, size = m.limit[:, m.trusted], largest(m.expected)
         # What is wrong of small elements may be a formula, but not if it is noise.
-        floor = limit + (5e-3 * size if noisy else 0.0)
-        if (off > 1e-2 * m.expected.abs()[:, m.trusted] + floor).any():
+        if (off > 1e-2 * m.expected.abs()[:, m.trusted] + limit + noise * size).any():
             return None
         worst = max(worst, ((off - limit) / size).max().item())
     if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
         return None  # something is added; rounding leaves 0
-    return {"digits": max(2, math.floor(-math.log10(worst)))}
+    digits = max(1, math.floor(-math.log10(worst)))
+    return {"digits": f"{digits} digit{'s' * (digits > 1)}"}
+
+
+def is_rounded(m):
+    """Is it proportional to grad_output, but that of a sum is not quite the sum of those?"""
+    return is_proportional(m) and rest_of_sums(m) > 1e-6
+
+
+def is_proportional(m):
+    """To a multiple of 2, so that what is rounded stays so?"""
+    off = m.vjp(-1024 * m.vs[0]) / 1024 + m.given[0]
+    return largest(off) <= 1e-6 * largest(m.given)
+
+
+def rest_of_sums(m):
+    """How far the gradient for a sum is from the sum of the two, as a part of it."""
+    off = m.vjp(m.vs[0] + m.vs[1]) - m.given[0] - m.given[1]
+    return largest(off) / (largest(m.given) or 1.0)
 
 
 @cause(
@@ -160,11 +186,9 @@ def few_digits(ms):
 )
 def not_linear(ms):
     m = ms[0]
-    limit = 1e-6 * largest(m.given)
-    if largest(m.vjp(torch.zeros_like(m.y))) > limit:
+    if largest(m.vjp(torch.zeros_like(m.y))) > 1e-6 * largest(m.given):
         return {"how": ": it is not even zero where grad_output is zero."}
-    total, large = m.vjp(m.vs[0] + m.vs[1]), m.vjp(-1000 * m.vs[0]) / 1000
-    if max(largest(total - m.given[0] - m.given[1]), largest(large + m.given[0])) <= limit:
+    if is_proportional(m) and rest_of_sums(m) < 0.1:  # or it is rounded
         return None
     return {"how": ", as a clip, a sign or a power makes it." + MEANT}
 
@@ -283,16 +307,10 @@ def same_but_order(a, b, limit):
     look="the transpose of the matrix that multiplies grad_output",
 )
 def jacobian_transposed(ms):
-    def holds(m):
-        step, near = scale(m.x).min().item(), []
-        for v, given in zip(m.vs[:2], m.given, strict=False):
-            slope = m.point.slopes(m.i, v.to(m.x.dtype) * step)[m.o]
-            off = (slope.value / step - given).abs()[slope.trusted]
-            near.append(len(off) and off.max() <= m.tolerance * largest(given))
-        return all(near)
-
-    if ms[0].shape == tuple(ms[0].y.shape) and ms[0].x.numel() > 1:
-        yield {}, lambda m: not (m.x.is_complex() or m.y.is_complex()) and holds(m)
+    if ms.jacobians:
+        given, expected, limit = ms.jacobians
+        square = given.shape[0] == given.shape[1] and (given - expected).abs().max() > limit
+        return {} if square and (given - expected.mT).abs().max() <= limit else None
 
 
 @cause(

@@ -19,19 +19,19 @@ import warnings
 
 import torch
 
+from ..circumstances import TRIALS
 from ..circumstances.examination import Examination
-from ..circumstances.trials import TRIALS
 from ..function.private import BOUND, LOCK, BlindError, methods
 from ..function.surroundings import of_a_signal, undisturbed
 from ..report import Report, error
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
-SHOWN = 1.0  # after so many, it is said what is examined
-QUICK = 400  # calls a second, counted: where there are fewer, nobody looks for the line to change
+SHOWN = 1.0  # after this many, the user is told what is examined
+QUICK = 400  # calls a second, counted: where there are fewer, no line is looked for
 OVER = "it used up its share of the seconds"
 NO_ELEMENTS = "no input that requires a gradient has elements"
-ENDED = "something ended the process of its examination, perhaps for want of memory"
+ENDED = "something ended the process of its examination, perhaps because memory ran out"
 AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
 FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
@@ -117,9 +117,8 @@ def is_the_copys(report):
 
 @contextlib.contextmanager
 def unchanged(call):
-    """Afterwards the tensors that arguments hold are what they were, and the class, too."""
+    """Afterwards the tensors that arguments hold are what they were."""
     held = [(t, t.detach().clone(), t.grad if t.is_leaf else None) for t in call.held()]
-    attributes = dict(vars(call.cls))
     for tensor, _, grad in held:
         if grad is not None:
             tensor.grad = None
@@ -132,18 +131,13 @@ def unchanged(call):
                     tensor.copy_(value)
             if tensor.is_leaf:
                 tensor.grad = grad
-        for name, value in vars(call.cls).copy().items():
-            if name not in attributes:
-                delattr(call.cls, name)
-            elif value is not attributes[name]:
-                setattr(call.cls, name, attributes[name])
 
 
-# --- within so many seconds -----------------------------------------------------------------------
+# --- within its seconds ---------------------------------------------------------------------------
 
 
 def bounded(work, seconds, show):
-    """Yields the pairs (k, …) that the generator work() yields, for so many seconds.
+    """Yields the pairs (k, …) that the generator work() yields, for at most this many seconds.
 
     Where it ends before its time, the next k with a report or a sentence that says so. show() is
     called once if one takes more than a second.
@@ -198,7 +192,7 @@ def isolated(work, seconds, show):
                 return
             following = max(following, result[0] + 1)
             yield result
-    except (EOFError, OSError):  # OSError: in the midst of a report
+    except (EOFError, OSError):  # OSError: in the middle of a report
         code, pid = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), None
         yield following, ended(code)
     finally:

@@ -2,7 +2,7 @@
 
     from doctor import rounds
 
-    with rounds() as found:          # a context manager, also a decorator
+    with rounds() as found:
         train_step(model, batch)     # your program, unchanged
     print(found)                     # one report a Function, and the line that called it
     found.raise_if_wrong()
@@ -40,7 +40,8 @@ from ..report import SEVERITIES, Report, WrongGradientError
 from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
 
 TOO_LARGE = "too large for max_bytes"
-TOO_MANY = "more patterns than max_patterns"
+MOST = 32  # patterns of one Function
+TOO_MANY = f"more than {MOST} patterns"
 NO_GRADIENT = "no input required a gradient"
 NO_COPY = "the inputs could not be copied"
 NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
@@ -125,7 +126,7 @@ class Heard:
         return sorted(waiting, key=lambda p: p.kept.size)
 
     def examine(self, seconds, faithful, show):
-        """Examine them, for so many seconds."""
+        """Examine them, for at most this many seconds."""
         ends = time.monotonic() + seconds
         while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
             work = functools.partial(reports, [p.kept for p in waiting], faithful)
@@ -147,9 +148,11 @@ class Heard:
                 what = f"The gradient of argument {k} is"
                 why = "another argument holds the same tensor"
                 p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+            accused = {f.input for f in found.values() if f.severity == "error" and f.input}
             for f in p.outcome.findings:
-                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
-                found.setdefault((f.code, f.input, f.through), f)
+                if f.severity != "error" or f.input not in accused:  # once, by another pattern
+                    f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
+                    found.setdefault((f.code, f.input, f.through), f)
             rank = p.outcome.ok, not p.outcome.findings
             if worst is None or rank < worst:
                 worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
@@ -158,19 +161,15 @@ class Heard:
         return visit
 
 
-def rounds(
-    *, seconds=SECONDS, max_bytes=2**28, max_patterns=32, only=(), skip=(), faithful=()
-):  # fmt: skip
+def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
     """Examine every Function that is applied inside the `with` block; yields a `Found`.
 
     seconds:   how long all examinations may take, at the end of the block. Each Function has its
                share; what it did not come to is said.
-    max_bytes: how much memory the copies of inputs may take. The largest calls are left out first,
-               and the report says so.
-    max_patterns: how many patterns of one Function are examined. Calls have the same pattern if
-               they have the same shapes, dtypes and flags; floats may differ.
-    only, skip: Functions, or their names (with or without the module; * stands for anything), that
-               alone are examined, or are left out. PyTorch's own always are.
+    max_bytes: how much memory the copies of inputs may take. Calls for which there is no room are
+               left out, and the report says so.
+    skip:      Functions, or their names (with or without the module; * stands for anything), that
+               are left out. PyTorch's own always are.
     faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
 
     Where the system can fork and no GPU is in use, each Function is examined in a child process: a
@@ -179,19 +178,17 @@ def rounds(
     that an argument holds in a closure or a module are not copied: they have the values of the end
     of the block, and what they lack in precision the gradient is not blamed for.
 
-    A decorated function makes rounds at each call, and raises WrongGradientError if there is an
-    error. If the block raises, nothing is examined.
+    If the block raises, nothing is examined.
     Raises BlindError if the doctor sees no Functions on this version of PyTorch.
     """
-    limits = {"seconds": seconds, "max_bytes": max_bytes, "max_patterns": max_patterns}
-    for name, value in limits.items():
+    for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
         if not isinstance(value, (int, float)) or not value >= 0:
             raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
-    names = {"only": only, "skip": skip, "faithful": faithful}
-    return Rounds(**limits, **{name: listed(name, given) for name, given in names.items()})
+    return Rounds(seconds, max_bytes, listed("skip", skip), listed("faithful", faithful))
 
 
 def listed(name, given):
+    """The names of these Functions, or TypeError with the name of the argument."""
     given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
     for item in given:
         if not isinstance(item, (str, type)):
@@ -202,7 +199,7 @@ def listed(name, given):
 class Found:
     """What the rounds found: `visits`, one `Visit` for each Function, those with errors first.
 
-    skipped: the names of those that were left out as `only` and `skip` say
+    skipped: the names of those that were left out as `skip` says
     """
 
     def __init__(self):
@@ -230,8 +227,11 @@ class Found:
 
 
 class Rounds:
-    def __init__(self, **options):
-        self.options, self.during = options, str  # called for what runs at the moment
+    """Hears the calls of Functions while a block runs, and examines them at its end."""
+
+    def __init__(self, seconds, max_bytes, skip, faithful):
+        self.seconds, self.max_bytes, self.skip, self.faithful = seconds, max_bytes, skip, faithful
+        self.during = str  # called for what runs at the moment
         self.say = functools.partial(print, file=sys.stderr, flush=True)
         if hasattr(builtins, "__IPYTHON__"):  # where a cell shows by itself that it is at work
             self.say = str
@@ -246,16 +246,6 @@ class Rounds:
 
     def __exit__(self, kind, error, trace):
         self.finish(BROKE_OFF if kind else "")
-
-    def __call__(self, function):
-        @functools.wraps(function)
-        def with_rounds(*args, **kwargs):
-            with Rounds(**self.options) as found:
-                result = function(*args, **kwargs)
-            found.raise_if_wrong()
-            return result
-
-        return with_rounds
 
     # --- while the program runs -------------------------------------------------------------------
 
@@ -273,8 +263,8 @@ class Rounds:
     def first_call(self, cls):
         if not is_a_users(cls):
             return None
-        name, op, only = full_name(cls), operator(cls), self.options["only"]
-        if among(name, self.options["skip"]) or only and not among(name, only):
+        name, op = full_name(cls), operator(cls)
+        if among(name, self.skip):
             self.found.skipped.add(name)
             return None
         code = getattr(inspect.unwrap(cls.backward), "__code__", None)
@@ -283,34 +273,24 @@ class Rounds:
         return self.heard.setdefault(kind(cls), Heard(visit))
 
     def note(self, heard, cls, args):
+        """Counts the call with others of its pattern; returns what takes it back if it raises."""
         key = (*[pattern(a) for a in args], autocasts())
-        known, visit = heard.patterns.get(key), heard.visit
-        if known is None:
-            if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-                visit.left[NO_GRADIENT] += 1
-                return
-            if len(heard.patterns) >= self.options["max_patterns"]:
-                visit.left[TOO_MANY] += 1
-                return
-            known = heard.patterns[key] = self.kept(cls, args)
-        known.calls += 1
+        if key not in heard.patterns:
+            heard.patterns[key] = self.first_of_its_pattern(heard, cls, args)
+        heard.patterns[key].calls += 1
         return functools.partial(self.take_back, heard, key)
 
-    def take_back(self, heard, key):
-        """The call raised, so that it says nothing of the gradient."""
-        with LOCK:
-            heard.visit.left[RAISED] += 1
-            heard.patterns[key].calls -= 1
-            if not heard.patterns[key].calls:
-                gone = heard.patterns.pop(key)
-                self.size -= gone.kept.size if gone.kept else 0
-
-    def kept(self, cls, args):
+    def first_of_its_pattern(self, heard, cls, args):
+        """The `Pattern` with a copy of this call, or with the reason why there is none."""
         found = [t for _, t in tensors(args)]
+        size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
+        if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            return Pattern(outcome=NO_GRADIENT)
+        if sum(p.kept is not None for p in heard.patterns.values()) >= MOST:
+            return Pattern(outcome=TOO_MANY)
         if not all(map(has_numbers, found)):
             return Pattern(outcome=NO_NUMBERS)
-        size = sum(t.numel() * t.element_size() for t in found)
-        if not self.has_room(size):
+        if self.size + size > self.max_bytes:
             return Pattern(outcome=TOO_LARGE)
         try:
             call = Call.of(cls, args, {}, size)
@@ -321,18 +301,14 @@ class Rounds:
         self.size += size
         return Pattern(kept=call)
 
-    def has_room(self, size):
-        """Is there room for so many bytes, if larger calls make way?"""
-        patterns = [p for heard in self.heard.values() for p in heard.waiting()]
-        larger = sorted((p for p in patterns if p.kept.size > size), key=lambda p: p.kept.size)
-        limit = self.options["max_bytes"] - size
-        if self.size - sum(p.kept.size for p in larger) > limit:
-            return False
-        while self.size > limit:
-            largest = larger.pop()
-            self.size -= largest.kept.size
-            largest.kept, largest.outcome = None, TOO_LARGE
-        return True
+    def take_back(self, heard, key):
+        """The call raised, so that it says nothing of the gradient."""
+        with LOCK:
+            heard.visit.left[RAISED] += 1
+            heard.patterns[key].calls -= 1
+            if not heard.patterns[key].calls:
+                gone = heard.patterns.pop(key)
+                self.size -= gone.kept.size if gone.kept else 0
 
     # --- afterwards -------------------------------------------------------------------------------
 
@@ -345,7 +321,7 @@ class Rounds:
             if waiting and not why_not:
                 warm_up()
                 self.examine(waiting)
-        finally:  # also if somebody presses Ctrl-C
+        finally:  # also after Ctrl-C
             for p in itertools.chain(*(heard.waiting() for heard in waiting)):
                 p.outcome = why_not or INTERRUPTED
             visits = [
@@ -356,13 +332,13 @@ class Rounds:
 
     def examine(self, waiting):
         """Each Function within its share of the seconds; those with small inputs come first."""
-        ends = time.monotonic() + self.options["seconds"]
+        ends = time.monotonic() + self.seconds
         waiting.sort(key=lambda heard: sum(p.kept.size for p in heard.waiting()))
         for k, heard in enumerate(waiting):
             left, name = ends - time.monotonic(), heard.visit.full_name
             share = max(left / (len(waiting) - k), min(left, LEAST))
             text = f"doctor: examining {k + 1} of {len(waiting)}: `{name}`"
-            faithful = not among(name, self.options["faithful"])
+            faithful = not among(name, self.faithful)
             heard.examine(share, faithful, functools.partial(self.say, text))
 
 

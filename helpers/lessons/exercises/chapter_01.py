@@ -247,7 +247,7 @@ EXERCISE_2 = Exercise(
         "Each output element is one input element that has moved. Its gradient moves back.",
         "What undoes an exchange of two dimensions?",
     ),
-    explanation="A transposition is its own inverse. Only the two numbers are needed, "
+    explanation="A transposition is its own inverse. backward needs only the two dimensions, "
     "and they live in self.",
 )  # fmt: skip
 

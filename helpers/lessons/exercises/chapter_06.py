@@ -64,7 +64,7 @@ EXERCISE_1 = Exercise(
             shapes=((2,), (), (3,), (1,), (4, 2), (0,)),
         )
     ],
-    success="the name `bias` exists in both cases, and optimizers find what they are to train.",
+    success="the name `bias` exists in both cases, and optimizers find what they should train.",
     hints=(
         "Which kind of attribute does an optimizer find?",
         'Without a bias: self.register_parameter("bias", None).',
@@ -136,7 +136,7 @@ EXERCISE_2 = Exercise(
     hints=(
         "Which kind of tensor is saved and moved, but not trained?",
         "self.training tells you which of the two modes is on.",
-        "Change it in place, by a batch mean that has no history.",
+        "Change that tensor in place, by a batch mean that has no history.",
     ),
     explanation="A buffer is saved and moved, but not trained. It changes in place, so that it "
     "stays the same tensor, and the batch mean is detached, so that no history grows.",

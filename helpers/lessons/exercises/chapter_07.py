@@ -75,7 +75,8 @@ EXERCISE_1 = Exercise(
         "What if the division by stride leaves a remainder?",
         "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
     ),
-    explanation="With stride 2, this tap skips every other input pixel: these leave a remainder. "
+    explanation="With stride 2, a tap skips every other input pixel: there the division leaves "
+    "a remainder. "
     "Python's % and // round down, so a negative number needs no care here; in C it does, which "
     "is why the kernel tests the sign first.",
 )  # fmt: skip

@@ -45,7 +45,7 @@ def _wrong(name, given, right):
     one, other = given[tuple(where)].item(), right[tuple(where)].item()
     sentence = differ(one, other).partition(" Is ")[0]
     if abs(one - other) < 1e-5 * abs(other):
-        sentence += " Has a constant too few digits, or is something there a float?"
+        sentence += " Does a constant have too few digits, or is something there a float?"
     return f"{name}{where} {sentence}"
 
 
@@ -149,14 +149,14 @@ EXERCISE_1 = Exercise(
     ],
     needs=find_compiler,
     properties=[_compiled(_exp_cases, "c")],
-    success="a Function of C, whose gradient is made of the result that forward saved.",
+    success="a Function in C, whose gradient is made of the result that forward saved.",
     hints=(
         "Two loops over count elements. An element is x[i].",
         "The derivative of exp(x) is exp(x), and that is y.",
         "backward multiplies what arrives, grad_output[i], by the derivative.",
     ),
-    explanation="The Function around it calls contiguous() on both arrays first, so that one "
-    "loop over count elements is enough whatever their shape.",
+    explanation="The Function around it calls contiguous() on both arrays first, so one loop "
+    "over count elements is enough, whatever their shape.",
 )  # fmt: skip
 
 
@@ -237,14 +237,14 @@ EXERCISE_2 = Exercise(
             "energy_backward(grad_output, stride, x, grad_input, rows, columns)",
         )
     ],
-    success="one number for each row, found by its stride, also when all rows share one.",
+    success="each row gets its own element of grad_output, even when all rows share one.",
     hints=(
-        "y has one element for each row, and so has grad_output.",
-        "Every element of row r is multiplied by the grad_output of this row.",
-        "From one element of grad_output to the next are `stride` elements of memory.",
+        "y has one element per row, and so does grad_output.",
+        "Every element of row r is multiplied by the element of grad_output for this row.",
+        "Each element of grad_output lies `stride` elements after the previous one.",
     ),
-    explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. A stride of 0 is what "
-    "the gradient of a sum has: one number in memory, read again for each row.",
+    explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. The gradient of a "
+    "sum has a stride of 0: one element in memory, read again for each row.",
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _promises(attempt):
         (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
     ):
-        where = f"for {n} numbers of {dtype}, size {size}, step {step}"
+        where = f"for {n} elements of {dtype}, size {size}, step {step}"
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
@@ -107,12 +107,12 @@ def _serves_every_length(attempt):
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            yield f"compiled, and called with {n} numbers: {count} windows, but {right} is right."
+            yield f"compiled, and called with {n} elements: {count} windows, but {right} is right."
     if len(graphs) > 1:
         yield (
             f"it is right, but compiled with dynamic=True it needs {len(graphs)} graphs for the "
-            f"lengths {', '.join(map(str, lengths))}. Something in it makes a fixed number of a "
-            "symbolic size, or compares it with one."
+            f"lengths {', '.join(map(str, lengths))}. Something in it turns a symbolic size "
+            "into a fixed number, or compares the two."
         )
 
 
@@ -124,7 +124,7 @@ EXERCISE_1 = Exercise(
     stub="def fake_windows(x, size, step): ...",
     wrong=[
         (NEW, "torch.empty_like(x)", "it promises the shape (10,), but the kernel makes (8, 3)"),
-        ("count, size)", "8, 3)", "for 11 numbers"),
+        ("count, size)", "8, 3)", "for 11 elements"),
         (NEW, "torch.empty(count, size, device=x.device)", "torch.float32, but the kernel keeps"),
         (NEW, "torch.empty(count, size, dtype=x.dtype)", 'the promise), but it promises "cpu"'),
         ("//", "/", "That is what new_empty says of a size that is a float"),
@@ -149,9 +149,9 @@ EXERCISE_1 = Exercise(
     success="shape, dtype, device and strides are as promised, and one graph serves every "
     "length.",
     hints=(
-        "How many windows start before the end of x? Try it with 10 numbers, size 3, step 2.",
-        "The result has the dtype and the device of x, and lies in memory row by row.",
-        "x.shape[0] may be a symbol. Compute with it, with // and not with int() or len().",
+        "How many windows fit into x? Try it with 10 elements, size 3, step 2.",
+        "The result has the dtype and the device of x, and is contiguous.",
+        "x.shape[0] may be a symbol. Compute with it: use //, not int() or len().",
     ),
     explanation="The last window starts at n - size, so there are (n - size) // step + 1 of "
     "them. x.new_empty makes a contiguous tensor with the dtype and the device of x.",
@@ -275,7 +275,7 @@ EXERCISE_2 = Exercise(
     called=_operator,
     doctor=False,
     kind=[_passes],
-    success="opcheck passes on every sample, and numbers and gradients are those of "
+    success="opcheck passes on every sample, and results and gradients are those of "
     "torch.nn.functional.softshrink.",
     hints=(
         "x.numpy() shares its memory with x. What does out=array do to x?",
@@ -315,7 +315,7 @@ def _compiles(attempt):
         if not (torch.allclose(output, expected) and torch.allclose(given, right)):
             yield f"where {name}, it is right in eager mode, but not compiled."
     if len(graphs) > 2:  # float64 and float32
-        yield f"no break, but {len(graphs)} graphs where 2 would do, one for each dtype."
+        yield f"no break, but {len(graphs)} graphs where 2 are enough, one per dtype."
 
 
 FACTOR = "(limit / norm.clamp(min=limit))"
@@ -360,13 +360,13 @@ EXERCISE_3 = Exercise(
     ),
     doctor=False,
     properties=[_compiles],
-    success="one graph for long and short x, and the same numbers and gradients as before.",
+    success="one graph for long and short x, and the same results and gradients as before.",
     hints=(
         "Ask complaint(lambda: one_graph(clip_by_norm)(x, 2.0)) what is in the way.",
-        "Divide by the larger of norm and limit, and there is nothing to choose.",
-        ".item() made a constant of the norm. detach() does the same to a tensor.",
+        "Divide by the larger of norm and limit, then no choice is left.",
+        ".item() made a constant of the norm. detach() does the same, and the norm stays a tensor.",
     ),
     explanation="Where nothing is clipped, the larger of norm and limit is limit, and the "
-    "factor 1. torch.where between two tensors x would give nan at x = 0. The print has no "
+    "factor is 1. torch.where between two tensors x would give nan at x = 0. The print has no "
     "place in a graph.",
 )  # fmt: skip

@@ -36,12 +36,12 @@ def _has_forward_mode(attempt):
     try:
         _, given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))
     except Exception as error:
-        yield f"backward is right, but forward mode (torch.func.jvp) raises: {first_line(error)}"
+        yield f"`backward` is right, but forward mode (torch.func.jvp) raises: {first_line(error)}"
     _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
     if not torch.allclose(given, right):
         yield (
-            "backward is right, but the derivative in forward mode (torch.func.jvp) is not: its "
-            f"largest number is {given.abs().max():.4g}, and {right.abs().max():.4g} is right."
+            "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
+            f"largest element is {given.abs().max():.4g}, and {right.abs().max():.4g} is right."
         )
 
 
@@ -52,8 +52,8 @@ def _is_exact(attempt):
         yield f"for float16 it returns {given.dtype}."
     if given.tolist() != [-1, -1, 1, 1]:
         yield (
-            f"in float16, {large.tolist()} between -1 and 1 becomes {given.tolist()}: what was "
-            "added to a large number and taken away again is not the same."
+            f"in float16, {large.tolist()} between -1 and 1 becomes {given.tolist()}: adding "
+            "a large number and subtracting it again loses digits."
         )
 
 
@@ -108,15 +108,15 @@ EXERCISE_1 = Exercise(
     ),
     faithful=False,
     properties=[_has_forward_mode, _is_exact],
-    success="the values of a step and the slope of a clamp, in backward and in forward mode.",
+    success="the values of a step and the slope of a clamp, in both backward and forward mode.",
     hints=(
-        "Which smooth function has the slope 1 in the range and 0 outside?",
-        "x.clamp(low, high) has, but since torch 2.14 its slope is 0 at the ends. torch.where "
-        "says what belongs to the range.",
+        "Which function has the slope 1 in the range and 0 outside?",
+        "x.clamp(low, high) does, but since torch 2.14 its slope is 0 at the ends. With "
+        "torch.where, you choose what belongs to the range.",
         "step - (smooth.detach() - smooth), as in the chapter.",
     ),
-    explanation="`where` has the slope that is asked for, and rounding it gives the values. "
-    "Plain operations bring forward mode with them.",
+    explanation="`where` gives the slope that the exercise asks for, and rounding its result gives "
+    "the values. Plain operations support forward mode without further code.",
 )  # fmt: skip
 
 
@@ -137,12 +137,13 @@ class NewtonSqrt(Function):
         return grad_output / (2 * z)
 
 
-# Not far from each other, so that no finite difference of the doctor's reaches below 0. In place of
-# 0.3 no 0.25, at which 2 z and 1 / (2 z) are the same.
+# Close together, so that no finite difference of the doctor reaches below 0. Not 0.25, at which
+# 2 z and 1 / (2 z) are the same.
 POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
 SMALL, LARGE = (torch.tensor([number], dtype=torch.float64) for number in (1e-20, 1e20))
-OTHERS = (SMALL, LARGE, torch.tensor([1e-20, 1e12]).double(), torch.tensor([0.01, 3.0]),
-          torch.tensor([0.5, 9.0]).half())  # fmt: skip
+MIXED = torch.tensor([1e-20, 1e12], dtype=torch.float64)
+OTHERS = (SMALL, LARGE, MIXED, torch.tensor([0.01, 3.0]), torch.tensor([0.5, 9.0]).half())
+NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
 
 
 class _EndlessError(Exception):
@@ -150,31 +151,32 @@ class _EndlessError(Exception):
 
 
 class _Operations(TorchDispatchMode):
-    """Their names, in order; the 5000th is the last."""
+    """Their names, in order; the 5000th is the last. A power that is a root is called sqrt."""
 
     def __init__(self):
         super().__init__()
         self.names = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(function.overloadpacket.__name__)
+        name = function.overloadpacket.__name__
+        a_root = name == "pow" and isinstance(args[1], float) and not args[1].is_integer()
+        self.names.append("sqrt" if a_root else name)
         if len(self.names) == 5000:
             raise _EndlessError
         return function(*args, **(kwargs or {}))
 
 
 def _ends(attempt):
-    for numbers in (POSITIVE, *OTHERS):
+    for numbers in (POSITIVE, *OTHERS, NEGATIVE):
         with _Operations() as forward, contextlib.suppress(Exception):  # which others name
             attempt.apply(numbers.clone())
         if len(forward.names) == 5000:
             yield (
-                f"`forward` does not end for {numbers.flatten().tolist()}. The last digit may "
-                "change for ever: take at most 60 steps."
+                f"`forward` does not end for {numbers.flatten().tolist()}. It must take at most "
+                "60 steps, whatever the numbers are."
             )
-        roots = {"sqrt", "rsqrt"} & {*forward.names}
-        if roots:
-            yield f"`forward` calls {min(roots)}. Find the root by Newton's steps."
+        if {"sqrt", "rsqrt"} & {*forward.names}:
+            yield "`forward` calls PyTorch's own root. Find the root by Newton's steps."
 
 
 def _goes_by_the_theorem(attempt):
@@ -184,7 +186,7 @@ def _goes_by_the_theorem(attempt):
             output.sum().backward()
         if len(backward.names) > 20:
             yield (
-                f"backward takes {len(backward.names)} operations. It does not have to iterate: "
+                f"`backward` takes {len(backward.names)} operations. It need not iterate: "
                 "differentiate both sides of z · z = a."
             )
         if len(kept) > 1:
@@ -225,7 +227,9 @@ EXERCISE_2 = Exercise(
         ("torch.equal(z, before)", "z.sum() == before.sum()", "torch.float64: `forward` returns"),
         ("for _ in range(60)", "while True", "torch.equal(z, before)",
          "(z - before).abs().max() < 0", "`forward` does not end for"),
-        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls sqrt"),
+        ("for _ in range(60)", "while True", "`forward` does not end for [-2.0]"),
+        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls PyTorch's own root"),
+        ("torch.ones_like(a)", "a**0.5", "`forward` calls PyTorch's own root"),
         ("torch.ones_like(a)", "torch.ones(1)",
          "with an input of shape (): the output has shape (1,)"),
         ("save_for_backward(z)\n        return z", "save_for_backward(z.clone())\n        return z",
@@ -242,10 +246,10 @@ EXERCISE_2 = Exercise(
          "        y = grad_output\n"
          "        for _ in range(60):\n"
          "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
-         "        return torch.autograd.grad(f, a, y)[0]", "does not have to iterate"),
+         "        return torch.autograd.grad(f, a, y)[0]", "need not iterate"),
         ("save_for_backward(z)", "save_for_backward(a)", "(z,) = ctx.saved_tensors",
          "(a,) = ctx.saved_tensors; z = torch.ones_like(a)\n"
-         "        for _ in range(60): z = (z + a / z) / 2", "does not have to iterate"),
+         "        for _ in range(60): z = (z + a / z) / 2", "need not iterate"),
         ("        return z\n\n", "        return\n\n", "it returns None"),
     ],
     like=torch.sqrt,
@@ -254,20 +258,20 @@ EXERCISE_2 = Exercise(
             shapes="...",
             of=torch.exp,
             far=3,
-            without={"empty": "of nothing there is no largest change"},
+            without={"empty": "an empty tensor has no largest change"},
         ),
     ),
     order=3,
     kind=[_ends, _goes_by_the_theorem],
     properties=[_is_the_root],
-    success="the solution is all that backward needs, and nobody asks how it was found.",
+    success="the solution is all that `backward` needs, however you found it.",
     hints=(
         "z · z = a holds for every a. Differentiate both sides.",
         "2 z · dz = da. Which tensor is needed, and is it an input or an output?",
-        "Save z, the very tensor that forward returns, and divide by 2 z.",
+        "Save z, the same tensor that `forward` returns, and divide by 2 z.",
     ),
-    explanation="The equation gives dz = da / (2 z). Because z is an output it comes back with "
-    "its history, so the second derivative is right as well.",
+    explanation="The equation gives dz = da / (2 z). Because z is an output, `saved_tensors` "
+    "returns it with its history, so the second derivative is correct as well.",
 )  # fmt: skip
 
 
@@ -317,11 +321,11 @@ EXERCISE_3 = Exercise(
     like=_triangle,
     feeds=(Feed(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
     faithful=False,
-    success="forward fires, and backward lets those learn that were near to it.",
+    success="`forward` fires, and `backward` lets the neurons near their threshold learn.",
     hints=(
-        "backward needs the potential, not the spike.",
-        "max(0, …) is .clamp(min=0), and what arrives as grad_output is multiplied by the slope.",
+        "`backward` needs the potential, not the spike.",
+        "max(0, …) is .clamp(min=0). Multiply grad_output by the slope.",
     ),
-    explanation="The slope is written down, not derived, so it must be given the potential that "
-    "forward saw. Neurons further than 1 from their threshold do not learn from this scan.",
+    explanation="The slope is chosen, not derived, so `backward` needs the potential that "
+    "`forward` saw. Neurons further than 1 from their threshold do not learn from this scan.",
 )  # fmt: skip

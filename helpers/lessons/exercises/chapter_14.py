@@ -1,51 +1,23 @@
 """Exercises of chapter 14: across processes."""
 
-import contextlib
-import re
-from functools import cache, partial
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.processes import Team, TeamError
+from helpers.lessons.net_of_processes import SIZES, aloud, in_each
 from helpers.lessons.requirements import at, random
 from helpers.ops import collectives
 
-SIZES = 3, 5  # of teams
-DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
+
+def _is(given, expected, within=1e-9):
+    return given.shape == expected.shape and torch.allclose(given, expected, within, within)
 
 
-@cache
-def _team(size):
-    return Team(size, limit=10, timeout=2)
-
-
-def _aloud(first):
-    """What an attempt prints is shown once, however often it is called."""
-    return contextlib.nullcontext() if first else contextlib.redirect_stdout(None)
-
-
-def _in_each(size, function, *arguments, first=True):
-    """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
-    try:
-        with _aloud(first):
-            return _team(size)(function, *arguments), None
-    except TeamError as error:
-        own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
-        if not own:
-            return None, (
-                "the processes wait for each other. Does each of them call the same collectives, "
-                "in the same order?"
-            )
-        rank = min(own)
-        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
-        return None, f"on rank {rank} your code raises {said}"
-
-
-def _is(given, expected):
-    return given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-9, atol=1e-9)
+def _nearly(given, expected):
+    return " Nearly: is something rounded to float32?" * _is(given, expected, within=1e-5)
 
 
 def gathered(x):
@@ -71,7 +43,7 @@ class AllGather(Function):
 
 
 def _arriving(size, rows, columns, silent):
-    """grad_output on each rank; on `silent` it is 0, as where a process does not use the result."""
+    """grad_output on each rank; 0 on `silent`, as if that process did not use the result."""
     shape = size * rows, columns
     return [random(*shape, seed=10 + rank) * (rank != silent) for rank in range(size)]
 
@@ -95,31 +67,31 @@ def _gathers(attempt):
 
 def _gathers_rows(attempt, size, rows, columns, silent):
     call = _gather_and_back, attempt.apply, rows, columns, silent
-    answers, wrong = _in_each(size, *call, first=size == 3)
+    answers, wrong = in_each(size, *call, first=size == 3)
     yield wrong
     whole = torch.cat([random(rows, columns, seed=rank) for rank in range(size)])
     v = _arriving(size, rows, columns, silent)
     total = sum(v).chunk(size)
     for rank, (output, gradient, _) in enumerate(answers):
         if not _is(output, whole):
-            yield f"on rank {rank}, forward does not return all rows; leave it as it was."
+            yield f"on rank {rank}, `forward` does not return all rows; leave it unchanged."
         if gradient is None:
-            yield f"on rank {rank}, backward returns no gradient."
+            yield f"on rank {rank}, `backward` returns no gradient."
     if any(changed for *_, changed in answers):
-        yield "backward changes `grad_output` in place; it belongs to the engine. Sum a copy."
+        yield "`backward` changes `grad_output` in place, but it belongs to the engine. Sum a copy."
     for rank in reversed(range(size)):
         gradient = answers[rank][1]
         if _is(gradient, v[rank].chunk(size)[rank]):
             yield (
-                f"on rank {rank}, the gradient is what this process's own loss says of its rows. "
-                "The other processes used them, too."
+                f"on rank {rank}, the gradient comes from this process's own loss only. "
+                "The other processes used its rows, too."
             )
         if _is(gradient, total[rank] / size):
             yield f"on rank {rank}, the gradient is {size} times too small."
         if not _is(gradient, total[rank]):
             yield (
                 f"on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-                "has a `grad_output` of its own, for all rows."
+                f"has its own `grad_output`, for all rows.{_nearly(gradient, total[rank])}"
             )
 
 
@@ -131,7 +103,7 @@ EXERCISE_1 = Exercise(
           "def backward(ctx, grad_output):\n", "def backward(ctx, grad_output): ...\n"),
     wrong=[
         ("return summed(grad_output).chunk", "return grad_output.chunk",
-         "The other processes used them, too"),
+         "The other processes used its rows, too"),
         (".chunk(dist.get_world_size())[dist.get_rank()]", "", "returned an invalid gradient"),
         ("summed(grad_output)", "(summed(grad_output) / dist.get_world_size())",
          "3 times too small"),
@@ -142,16 +114,16 @@ EXERCISE_1 = Exercise(
         (".chunk(dist.get_world_size())", ".split(2)", "with 5 processes of 4 rows: "),
     ],
     properties=[_gathers],
-    success="every process adds what all of them found out about its rows: a reduce-scatter. For "
-    "second derivatives, backward must call a Function, too, as `Collective` does.",
+    success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
+    "For second derivatives, `backward` must call a Function, too, as `Collective` does.",
     hints=(
-        "Forward copies the rows of each process to all. What is the transpose of copying?",
+        "`forward` copies the rows of each process to all. What is the transpose of copying?",
         "Each process has gradients for all rows. Which of them are about the rows of this one?",
         "Sum the gradients over the processes, and take the part of this rank.",
     ),
-    explanation="The transpose of copying is adding, and of joining it is cutting. Summing whole "
-    "gradients and throwing most away sends twice what a reduce-scatter sends; "
-    "collectives.reduce_scatter is the pair of collectives.all_gather.",
+    explanation="The transpose of copying is adding, and the transpose of joining is cutting. An "
+    "all-reduce, of which each process keeps one part, sends twice what a reduce-scatter sends; "
+    "collectives.reduce_scatter is the transpose of collectives.all_gather.",
 )  # fmt: skip
 
 
@@ -201,24 +173,28 @@ def _is_the_mean(attempt):
 
 
 def _is_the_mean_of(attempt, size):
-    answers, wrong = _in_each(size, _mean_and_slope, attempt, first=size == 3)
+    answers, wrong = in_each(size, _mean_and_slope, attempt, first=size == 3)
     yield wrong
     inputs = [_rows_of(rank, size) for rank in range(size)]
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
     for given, *_ in answers:
-        if not isinstance(given, torch.Tensor) or given.shape != mean.shape:
-            what = tuple(getattr(given, "shape", ())) or type(given).__name__
-            yield f"the result must have shape {tuple(mean.shape)}, one mean a column, got {what}."
+        what = type(given).__name__
+        if isinstance(given, torch.Tensor):
+            what = f"shape {tuple(given.shape)} and {given.dtype}"
+        right = f"shape {tuple(mean.shape)} and {mean.dtype}"
+        if what != right:
+            yield f"the result must have {right}, one mean per column; got {what}."
     if all(_is(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
-        yield "on each process, it is the mean of this process's rows only."
+        yield "on each process, the result is the mean of this process's rows only."
     for rank, (given, *_) in enumerate(answers):
         if _is(given, means.mean(0).detach()):
-            yield "it is the mean of the means: a row counts more where there are few."
+            yield "the result is the mean of the means: where rows are few, they count more."
         if not _is(given, mean.detach()):
-            yield f"on rank {rank}, it is not the mean over all rows. Are they counted on all?"
+            why = _nearly(given, mean.detach()) or " Does each process count the rows of all?"
+            yield f"on rank {rank}, the result is not the mean over all rows.{why}"
     if any(isinstance(slope, str) for _, slope, _ in answers):
-        yield "it changes `x` in place, which others may still need."
+        yield "it changes `x` in place, which the caller may still need."
     if any(slope is None for _, slope, _ in answers):
         yield "the mean is right, but it has no history: no gradient passes through it."
     expected, seconds = _slopes(inputs, mean)
@@ -228,16 +204,16 @@ def _is_the_mean_of(attempt, size):
                        retain_graph=True)[0]  # fmt: skip
             if _is(slope, own):
                 yield (
-                    f"the mean is right. But on rank {rank} the gradient knows of the loss of this "
-                    "process only, and the others subtract the mean, too. Does each sum go through "
-                    "`collectives.all_reduce`, and with which `loss`?"
+                    f"the mean is right. But on rank {rank} the gradient comes from the loss of "
+                    "this process only, but the others subtract the mean, too. Does each sum go "
+                    "through `collectives.all_reduce`, and with which `loss`?"
                 )
-            yield f"the mean is right; on rank {rank} the gradient of the sum of the losses is not."
+            yield f"the mean is right, but on rank {rank} the gradient of the summed losses is not."
     for rank, (_, _, second) in enumerate(answers):
         if second is not None and not _is(second, seconds[rank]):
             yield (
-                f"mean and gradient are right. But on rank {rank} the second derivative is wrong, "
-                "and nothing says so: autograd does not see what backward sends. Does each sum go "
+                f"mean and gradient are right. But on rank {rank} the second derivative is "
+                "silently wrong: autograd does not see what `backward` sends. Does each sum go "
                 "through `collectives.all_reduce`?"
             )
 
@@ -250,31 +226,35 @@ EXERCISE_2 = Exercise(
     wrong=[
         (', loss="summed"', "", "with which `loss`?"),
         ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x))", "x.new_tensor(1.0)",
-         "it is the mean of the means"),
-        ("return total / count", "return x.mean(0)", "it is the mean of this process's rows only"),
+         "the result is the mean of the means"),
+        ("return total / count", "return x.mean(0)", "the mean of this process's rows only"),
         ("return total / count", "return total / (len(x) * dist.get_world_size())",
-         "Are they counted on all?"),
+         "Does each process count the rows of all?"),
+        ("x.sum(0)", "x.float().sum(0)", "got shape (2,) and torch.float32"),
+        ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
+        ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',
-         "x.sum(0); dist.all_reduce(total)", "the gradient knows of the loss of this process only"),
+         "x.sum(0); dist.all_reduce(total)", "comes from the loss of this process only"),
         ("def mean_of_all", "class SumAgain(Function):\n    @staticmethod\n"
          "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
          "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
          'collectives.all_reduce(x.sum(0), loss="summed")', "SumAgain.apply(x.sum(0))",
-         "the second derivative is wrong, and nothing says so"),
+         "the second derivative is silently wrong"),
         ("return total", "x.mul_(2)\n    return total", "it changes `x` in place"),
     ],
     properties=[_is_the_mean],
-    success="all rows count once, and every process learns what the mean did to the others.",
+    success="each row counts once, and the gradient includes the losses of the other processes.",
     hints=(
         "A mean is a sum divided by a count. What is the count?",
         "Two all-reduces: of the sums, and of the numbers of rows.",
-        "Each process goes on by itself with the mean, so the losses are summed.",
+        "Each process computes its own loss from the mean: which `loss` is that? The count may "
+        "be a floating-point tensor, too.",
     ),
-    explanation="The count has no gradient, the sum has. Each process has a loss of its own, so "
-    "the sum is n tensors, not one, and its backward is an all-reduce. torch.nn.SyncBatchNorm does "
-    "the same for a mean and a variance.",
+    explanation="The count has no gradient; the sum has one. Each process has its own loss, so the "
+    "sum is n tensors, not one, and its backward is an all-reduce. torch.nn.SyncBatchNorm does the "
+    "same for a mean and a variance.",
 )  # fmt: skip
 
 
@@ -303,12 +283,8 @@ class _Spoilt(Function):
         return ctx.how(ctx.back, grad_output), None, None, None
 
 
-def _right(back, grad_output):
-    return back(grad_output)
-
-
-def _a_bit_small(back, grad_output):
-    return 0.999 * back(grad_output)
+def _times(factor, back, grad_output):
+    return factor * back(grad_output)
 
 
 def _other_way(back, grad_output):
@@ -321,50 +297,57 @@ def _own_times_n(back, grad_output):
     return n * own
 
 
-HIDDEN = {
-    _other_way: " The rows of its gradient are in another order.",
-    _a_bit_small: " Its gradient is off by a thousandth.",
-    _own_times_n: " Its gradient is n times what arrives there. Where all draw the same `v`, "
-    "that is the sum.",
-}
+RIGHT, TWICE = partial(_times, 1), partial(_times, 2)
+CASES = (
+    (3, 1, TWICE, "Its gradient is twice what is right."),
+    (3, 0, TWICE, "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"),
+    (3, 0, _other_way, "The rows of its gradient are in another order, and x is 0. Are all "
+     "elements of `u`, and of `v`, drawn at random?"),
+    (3, 1, partial(_times, 0.999), "Its gradient is off by a thousandth."),
+    (3, 2, _own_times_n, "Its gradient is n times its own `grad_output`. Where all draw the same "
+     "`v`, that is the sum."),
+    (5, 4, TWICE, "There are 5 processes here."),
+    (3, None, RIGHT, ""),
+)  # fmt: skip
 
 
 def _asked(answer, where, how):
-    """What the answer is, in this process, for three collectives that are wrong in rank `where`."""
-    torch.manual_seed(0)  # on each the same, as in fresh processes
-    x = random(2, 2, seed=dist.get_rank()) * (where != 0)
+    """The answers of this process on three collectives that are wrong on rank `where`."""
+    torch.manual_seed(0)  # the same on each, as in fresh processes
+    x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []
     parts = partial(AllGather.backward, None)
     for there, back in ((summed, summed), (gathered, parts), (torch.clone, torch.clone)):
-        spoil = how if dist.get_rank() == where else _right
+        spoil = how if dist.get_rank() == where else RIGHT
 
         def collective(u, there=there, back=back, how=spoil):
+            if u.dtype != x.dtype:
+                raise TypeError(f"function was given {u.dtype}, but x is {x.dtype}")
             return _Spoilt.apply(u, there, back, how)
 
-        with _aloud(there is summed):
+        with aloud(there is summed):
             found.append(answer(collective, x))
     return found
 
 
 def _finds(attempt):
-    for size, where, how in (
-        (3, 0, _other_way), (3, 1, _a_bit_small), (3, 2, _own_times_n), (3, None, _right),
-        (5, 4, _own_times_n),
-    ):  # fmt: skip
-        answers, wrong = _in_each(size, _asked, attempt, where, how, first=where == 0)
+    for i, (size, where, how, why) in enumerate(CASES):
+        answers, wrong = in_each(size, _asked, attempt, where, how, first=i == 0)
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
                 yield (
-                    f"the processes answer differently: {', '.join(map(str, given))}. What each "
-                    "computes is a part; compare the sums."
+                    f"the processes answer differently: {', '.join(map(str, given))}. Each "
+                    "computes a part; compare the sums."
                 )
             if given[0] != where:
                 right = "all are right" if where is None else f"rank {where} is wrong"
-                why = HIDDEN[how] if given[0] is None else ""
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
-                    why = f" The backward of rank {given[0]} is right, up to rounding."
-                yield f"where {right}, it answers {given[0]}.{why}"
+                    why = (
+                        f"The backward of rank {given[0]} is right, up to rounding. Are both "
+                        "products summed over the processes?"
+                    )
+                yield f"where {right}, it answers {given[0]}. {why}".rstrip()
 
 
 EXERCISE_3 = Exercise(
@@ -375,25 +358,28 @@ EXERCISE_3 = Exercise(
     wrong=[
         (" * (dist.get_rank() == rank)", " * 1", "where rank 1 is wrong, it answers 0"),
         ("torch.randn(x.shape, dtype=x.dtype, generator=generator)", "x.detach()",
-         "where rank 0 is wrong, it answers None"),
+         "and x is 0. Are all elements of `u`"),
         ("torch.randn(output.shape, dtype=x.dtype, generator=generator)",
          "torch.randn_like(output)", "Where all draw the same `v`"),
         ("range(dist.get_world_size())", "range(4)", "where rank 4 is wrong, it answers None"),
-        ("        dist.all_reduce(gap)\n", "", "the processes answer differently"),
+        ("        dist.all_reduce(gap)\n", "", "Are both products summed"),
         ("torch.randn(output.shape, dtype=x.dtype, generator=generator)", "torch.ones_like(output)",
          "are in another order"),
         ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
+        ("return rank", "return rank or None", "or taken for false?"),
+        ("torch.randn(x.shape, dtype=x.dtype,", "torch.randn(x.shape,",
+         "function was given torch.float32"),
         ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
          "the processes wait for each other"),
     ],
     properties=[_finds],
-    success="with u on one process only, the products differ where its backward is wrong.",
+    success="with u on one process only, the products differ if its backward is wrong.",
     hints=(
-        "The adjoint test says that something is wrong. Which of its parts can you set to zero?",
-        "Let u be zero on all processes but one. Whose backward does <Aᵀ v, u> see then?",
-        "One test for each rank; sum both products over the processes, compare, and go on.",
+        "The adjoint test tells you that something is wrong. Which part of it can you set to zero?",
+        "Let u be zero on all processes except one. Whose backward affects <Aᵀ v, u> then?",
+        "Run one test per rank: sum both products over the processes, and compare the sums.",
     ),
-    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all but "
-    "one, it sees the backward of that one alone, whatever the others return.",
+    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all except "
+    "one, the sum depends on the backward of that one alone, whatever the others return.",
 )  # fmt: skip

@@ -4,20 +4,16 @@ import contextlib
 import inspect
 import os
 import re
-import subprocess
-import sys
-import tempfile
-import textwrap
-from pathlib import Path
+from numbers import Number
 from unittest import mock
 
-import numpy as np
 import torch
 
 from helpers.lessons import c_and_cpp
-from helpers.lessons.cuda_on_cpu import emulator
+from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.requirements import with_zeros
+from helpers.lessons.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -38,7 +34,8 @@ def _as_counted(attempt):
         given = attempt(K, channels, rows)
         where = f"with K = {K}, channels = {channels}, rows = {rows}"
         given = given.tolist() if hasattr(given, "tolist") else given
-        if not isinstance(given, (tuple, list)) or len(given) != 2:
+        pair = isinstance(given, (tuple, list)) and len(given) == 2
+        if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
             yield f"{where}: return two numbers, got {given!r}."
         if tuple(given) == expected[::-1] != expected:
             yield f"{where}: {given[0]} and {given[1]}. The other way round?"
@@ -66,18 +63,20 @@ EXERCISE_1 = Exercise(
          "return K * K * rows * channels, inputs + weights", "other way round?"),
         ("K * K * rows * channels", "K * K * channels", "multiply-adds, but it makes"),
         ("return inputs + weights, K", "return K", "return two numbers, got"),
+        ("return inputs + weights,", "return str(inputs + weights),", "two numbers, got ('18'"),
+        ("K * (rows + K - 1)", "(2 * (K // 2) + 1) * (rows + K - 1)", "with K = 2, "),
     ],
     properties=[_as_counted],
-    success="7 × 7, 4 channels, 4 rows: 0.61 loads for each multiply-add, where 16 channels of"
-    " one pixel have 1.06.",
+    success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
+    " of one pixel need 1.06.",
     hints=(
         "Two output pixels one below the other share K - 1 of the K rows of their windows.",
-        "rows windows of K rows, each one further down, cover rows + K - 1 rows of the input.",
-        "The weights belong to the pixel: no two outputs share one, but all channels do.",
+        "`rows` windows of K rows, each one row further down, cover rows + K - 1 input rows.",
+        "A weight belongs to an output pixel: no two pixels share it, but all channels do.",
     ),
     explanation="Both arrays are shared, in different directions: the weight by channels, the "
-    "input by neighbouring outputs. Blocks in both directions need fewer loads than long ones "
-    "in one, and more registers: rows × channels sums.",
+    "input by neighbouring outputs. A block in both directions needs fewer loads than a long one "
+    "in one direction, and more registers: rows × channels sums.",
 )  # fmt: skip
 
 
@@ -117,36 +116,51 @@ def _in_one_dimension(x, weight):
     return sum(weight[k] * padded[..., k : k + n] for k in range(3))
 
 
+ONCE = " Add up in a register, and write each element once: each write moves the bytes again."
+
+
+def _compiles_for_cuda(source):
+    """A C++ compiler takes more than that of CUDA, an array whose size is a variable for one."""
+    try:
+        every_architecture.machine_code(90, source, ["taps"])
+    except every_architecture.NvrtcError as error:
+        said = re.search(r"error: (.*)", str(error))
+        yield f"it runs here, but CUDA's compiler refuses it: {said[1]}."
+    except ImportError:
+        return  # there is none to ask
+
+
 def _loads_once(source):
     for channels, n, blocks in [(1, 5, 2), (4, 11, 2), (1100, 11, 2), (3, 70, 10), (0, 5, 1)]:
         x = with_zeros(channels, n, dtype=torch.float32)
         weight = with_zeros(3, n, dtype=torch.float32, seed=1)
         arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
         arguments = arrays | {"channels": channels, "n": n}
-        where = f"with {channels} channels of {n}" if channels > 1 else f"with 1 channel of {n}"
+        where = f"with {channels} channel{'s' * (channels != 1)} of {n}"
         try:
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", str(error))
-            once = " Sum in a register, and write each element once." * ("before" in str(error))
-            yield f"it does not compile: {said[1]}" if said else f"{where}: {error}.{once}"
+            once = ONCE * ("which was written before" in str(error))
+            yield f"it does not compile: {said[1]}." if said else f"{where}: {error}.{once}"
             return
-        expected = _in_one_dimension(x, weight)
-        if not torch.allclose(arrays["y"], expected):
-            c, i = divmod(int((arrays["y"] - expected).abs().argmax()), n)
+        expected = _in_one_dimension(x.double(), weight.double()).float()
+        wrong = (arrays["y"] - expected).abs().nan_to_num(torch.inf)
+        if (wrong > 1e-4).any():
+            c, i = divmod(int(wrong.argmax()), n)
             got = arrays["y"][c, i]
             yield f"{where}: y[{c}, {i}] is {got:.4g}, but {expected[c, i]:.4g} is right."
         reads = [name for action, name, _ in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield (
-                f"{where}: the numbers are right, but what lies in `__shared__` is loaded each"
-                f" time, too: {reads.count('__shared__')} loads by thread 2. Use registers."
+                f"{where}: the numbers are right, but `__shared__` memory is loaded each time,"
+                f" too: {reads.count('__shared__')} loads by thread 2. Use registers."
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
-                yield "`__restrict__` lets the compiler move the loads. Here move them yourself."
-            if reads.count(name) != needed:
+                yield "`__restrict__` lets the compiler move the loads. Here, move them yourself."
+            if reads.count(name) > needed and channels:
                 yield (
                     f"{where}: the numbers are right, but thread 2 loads from `{name}`"
                     f" {reads.count(name)} times, and needs {needed} elements of it."
@@ -176,28 +190,30 @@ EXERCISE_2 = Exercise(
          "y[c * n + i] = sum;", "y[c * n + i] = sum + 0 * x[c * n + i];", "loads from `x`"),
         ("float factors[3]", "float factors[2]", "invalid address or index"),
         ("float factors[3]", "float factors[3", "it does not compile"),
+        ("float factors[3]", "float factors[channels + 3]", "CUDA's compiler refuses it"),
+        ("__global__ ", "", "it runs here, but CUDA's compiler refuses it: A function without"),
         ("float factors[3]", "__shared__ float all[8][3]; float* factors = all[threadIdx.x]",
-         "`__shared__` is loaded each time, too: 12 loads by thread 2"),
+         "`__shared__` memory is loaded each time, too: 12 loads by thread 2"),
         ("float* x", "float* __restrict__ x", "float* weight", "float* __restrict__ weight",
          "float* y", "float* __restrict__ y",
          "    float factors[3];\n"
          "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
-         "factors[k] * x", "weight[k * n + i] * x", "Here move them yourself"),
+         "factors[k] * x", "weight[k * n + i] * x", "Here, move them yourself"),
         ("if (i >= n) return;", "", "but"),
         (TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")], KEEPS_SUMS,
          "with 1100 channels of 11: "),
     ],
     needs=find_compiler,
-    properties=[_loads_once],
-    success="three weights a thread, for any number of channels: the loads that remain are of x.",
+    properties=[_loads_once, _compiles_for_cuda],
+    success="three weights per thread, for any number of channels; all other loads are of x.",
     hints=(
-        "What in the inner loop does not depend on c?",
+        "What in the inner loop does not depend on `c`?",
         "Three numbers, known before the loop over channels begins. Where can a thread keep them?",
-        "float factors[3]; outside of the loop: registers, if the loops over k unroll.",
+        "`float factors[3];` outside the loop becomes registers, if the loops over `k` unroll.",
     ),
     explanation="A load whose address does not change in a loop belongs before it. The compiler "
-    "may move it only if no write in the loop can change what is loaded; `__restrict__` is the "
-    "promise that none does, and here you kept it yourself.",
+    "may move it only if no write in the loop can change what is loaded. `__restrict__` promises "
+    "that none does; here you moved the load yourself.",
 )  # fmt: skip
 
 
@@ -217,45 +233,6 @@ def involution_1d(x, weight, y, n):
     tl.store(y + i, sum, mask=mine)
 
 
-def _triton():
-    """Triton, which interprets kernels on the CPU where there is no GPU."""
-    here = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    with mock.patch.dict(os.environ, here):
-        import triton
-        import triton.language
-
-        return triton
-
-
-@contextlib.contextmanager
-def _watched(arrays):
-    """Of Triton's interpreter: a list that receives what is loaded beside `arrays`.
-
-    What a mask leaves out is nan, where no `other` is given.
-    """
-    from triton.runtime import interpreter
-
-    builder, beside = interpreter.interpreter_builder, []
-    load = builder.create_masked_load
-
-    def watched(places, mask, other, *how):
-        for place in map(int, places.data[mask.data]):
-            name, element, size = min(
-                ((name, (place - a.data_ptr()) // 4, a.numel()) for name, a in arrays.items()),
-                key=lambda it: max(-it[1], it[1] - it[2] + 1),
-            )
-            if not 0 <= element < size:
-                program = builder.grid_idx[0]
-                beside.append(f"program {program} loads {name}[{element}], but {name} has {size}")
-        if other is None and places.get_element_ty().is_floating():
-            nans = np.full(places.data.shape, np.nan, np.float32)
-            other = interpreter.TensorHandle(nans, places.get_element_ty())
-        return load(places, mask, other, *how)
-
-    with mock.patch.object(builder, "create_masked_load", watched):
-        yield beside
-
-
 PRECEDENCE = (
     "`&` binds tighter than `>`, and `and` does not work element by element: write"
     " `(i > 0) & (i < n)`."
@@ -263,7 +240,7 @@ PRECEDENCE = (
 
 
 def _runs_in_triton(attempt):
-    triton = _triton()
+    triton = import_triton()
     attempt = getattr(attempt, "fn", attempt)  # with @triton.jit left in
     names = attempt.__globals__
     if names.get("tl") is None:
@@ -282,7 +259,7 @@ def _runs_in_triton(attempt):
         expected = _in_one_dimension(x[own], weight[32 : 32 + 3 * n].view(3, n))
         x, weight, y = x.to(device), weight.to(device), y.to(device)
         arrays = {"x": x[own], "weight": weight[32 : 32 + 3 * n]}
-        with _watched(arrays) if interpreted else contextlib.nullcontext() as beside:
+        with watched_loads(arrays) if interpreted else contextlib.nullcontext() as beside:
             try:
                 kernel[(programs,)](x[own], weight[32:], y[32:], n)
             except Exception:
@@ -291,6 +268,7 @@ def _runs_in_triton(attempt):
                         f"`{indexed[1]}` is an address, not an array. `tl.load` reads at an"
                         " address, `tl.store` writes there."
                     )
+                yield from compiles_for_a_gpu(attempt)
                 raise
         y = y.cpu()
         where = f"with n = {n}"
@@ -299,13 +277,13 @@ def _runs_in_triton(attempt):
             why = f" {PRECEDENCE}" if loose else ""
             yield f"{where}: {beside[0]} elements. Look at that load's mask.{why}"
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield f"{where}: it writes beside y, which ends at y[{n - 1}]. Look at the store."
+            yield f"{where}: it writes beyond y, which ends at y[{n - 1}]. Look at the store."
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
             if others.any():
                 i = 32 + int(others.int().argmax())
-                yield f"{where}: program 0 writes y[{i}]; its own end at y[31]."
+                yield f"{where}: program 0 writes y[{i}]; its own elements end at y[31]."
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
             yield f"{where}: y[{int((given == UNWRITTEN).int().argmax())}] is not written."
@@ -313,39 +291,6 @@ def _runs_in_triton(attempt):
             i = int((given - expected).abs().argmax())
             why = ": a load whose mask leaves an element out needs `other`" * bool(given[i].isnan())
             yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right{why}."
-
-
-FOR_A_GPU = """
-import sys
-import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-{source}
-
-types = {{"x": "*fp32", "weight": "*fp32", "y": "*fp32", "n": "i32"}}
-kernel = triton.jit({name})
-try:
-    triton.compile(ASTSource(kernel, types), target=GPUTarget("cuda", 90, 32))
-except Exception as error:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    sys.exit("Triton's compiler refuses it: " + (lines[-1] if lines else type(error).__name__))
-"""
-
-
-def _compiles_for_a_gpu(attempt):
-    """In a process of its own, without the interpreter, which takes more than the compiler."""
-    attempt = getattr(attempt, "fn", attempt)
-    source = textwrap.dedent(inspect.getsource(attempt))
-    source = source[source.index("def ") :]
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, "program.py")  # a file, for Triton reads the source again
-        program.write_text(FOR_A_GPU.format(source=source, name=attempt.__name__), encoding="utf-8")
-        here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        run = subprocess.run([sys.executable, program], capture_output=True, text=True, env=here)
-    if run.returncode:
-        yield run.stderr.strip().splitlines()[-1]
 
 
 SEEN_BY_THE_INTERPRETER = [
@@ -367,11 +312,11 @@ EXERCISE_3 = Exercise(
         ("mask=mine & (i > 0)", "mask=mine", "with n = 5: "),
         ("mask=i + 1 < n", "mask=mine", "with n = 5: "),
         *([] if os.path.exists("/dev/nvidiactl") else SEEN_BY_THE_INTERPRETER),
-        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beside y, which ends at y[4]"),
+        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beyond y, which ends at y[4]"),
         ("tl.program_id(0) * 32 + ", "", "with n = 40: y[32] is not written"),
         ("tl.program_id(0) * 32", "tl.program_id(0) * 16", "with n = 100: y[80] is not written"),
         ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.program_id(0) * 64 + tl.arange(0, 64)",
-         "with n = 100: program 0 writes y[32]; its own end at y[31]"),
+         "with n = 100: program 0 writes y[32]; its own elements end at y[31]"),
         ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.arange(0, 128)",
          "with n = 100: program 0 writes y[32]"),
         ("weight + n + i", "weight + 3 * i + 1", "with n = 5: "),
@@ -379,18 +324,23 @@ EXERCISE_3 = Exercise(
         ("x + i - 1", "x + i + 1", "with n = 5: "),
         ("    sum = tl.load",
          "    load = lambda p: tl.load(p, mask=mine, other=0)\n    sum = tl.load",
-         "Triton's compiler refuses it"),
+         "refuses `load = lambda p: tl.load(p, mask=mine, other=0)`: unsupported"),
+        ("def involution_1d", "def double(p):\n    return p + p\n\n\ndef involution_1d",
+         "+ i, sum,", "+ i, double(sum) / 2,", "double, which has no @triton.jit"),
+        ("    sum = tl",
+         "    sum = 0\n    for k in range(2):\n        sum += 0 * right\n    sum = tl",
+         "refuses `for k in range(2):`: "),
         ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
     ],
-    needs=_triton,
-    properties=[_runs_in_triton, _compiles_for_a_gpu],
-    success="three loads for each x: Triton does not merge them, the cache serves them. What is"
-    " loaded how often is yours.",
+    needs=import_triton,
+    properties=[_runs_in_triton, compiles_for_a_gpu],
+    success="three loads of each x: Triton does not merge them, but the cache serves them. How"
+    " often something is loaded is your decision.",
     hints=(
         "x + i - 1 is an array of addresses: the left neighbours of all 32 elements.",
-        "A mask says for each element whether it is loaded; `other` is taken where it is not.",
-        "The left neighbour of i is there where i > 0 and i < n, the right one where i + 1 < n.",
+        "A mask says which elements are loaded; the others get the value of `other`.",
+        "Element i has a left neighbour if i > 0 and i < n, and a right one if i + 1 < n.",
     ),
-    explanation="A program computes on arrays of addresses. Each load has the mask of what it "
-    "touches, which is not the same for three neighbours, and the store that of what it owns.",
+    explanation="A program computes on arrays of addresses. Each load needs a mask of its own, "
+    "because the three neighbours lie at different places; the store's mask covers what it owns.",
 )  # fmt: skip

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import io
 import logging
-import os
 import re
 import tempfile
 import warnings
@@ -35,22 +34,16 @@ BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
 
 
-@contextlib.contextmanager
-def _inside(folder):
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def _packed(pyproject):
     """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
     from setuptools import Distribution  # it replaces a part of Python, so not before it must
     from setuptools.compat.py310 import tomllib
 
-    with tempfile.TemporaryDirectory() as folder, _inside(folder), warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         for name in (*(f"src/{name}" for name in WANTED), "tests/test_scans.py"):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +51,7 @@ def _packed(pyproject):
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
         backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
         if backend.partition(":")[0] != BACKEND:
-            raise ValueError(f"setuptools, the only one tried here, is not {backend!r}")
+            raise ValueError(f"keep its backend, {BACKEND!r}; got {backend!r}")
         distribution = Distribution({"script_name": "setup.py"})
         distribution.parse_config_files()
         distribution.set_defaults()
@@ -84,21 +77,21 @@ def _complete(pyproject):
     for file in strange:
         if file.startswith("src/"):
             yield (
-                f"the wheel holds `{file}`, so one would have to write `import src.fast_scans`. "
-                "In which folder shall setuptools look for packages?"
+                f"the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
+                "In which folder should setuptools look for packages?"
             )
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
             what = f"; it holds {', '.join(f'`{f}`' for f in packed)}" if packed else ""
-            hint = " A key is what one imports, a pattern is relative to that package's folder."
+            hint = " A key is what you import; a pattern is relative to that package's folder."
             yield f"the wheel lacks `{file}`{what}. Look at {kind}.{hint * ('data' in kind)}"
     if strange:
-        yield f"the wheel holds `{strange[0]}`, which nobody who installs it needs."
+        yield f"the wheel holds `{strange[0]}`, which no user needs."
     if others:
         yield (
             f"the wheel holds `fast_scans-1.0.data/{others[0]}`, too, which is installed "
-            "elsewhere: data-files and script-files are not package-data."
+            "elsewhere: data-files and script-files are no package-data."
         )
 
 
@@ -115,29 +108,29 @@ EXERCISE_1 = Exercise(
         ('"lib/*.so"', '"*.so"', "a pattern is relative to that package's folder"),
         ('"lib/*.so"', '"src/fast_scans/lib/*.so"', "relative to that package's folder"),
         (', "*.json"', "", "the wheel lacks `fast_scans/decays.json`"),
-        ("fast_scans =", "fast-scans =", "A key is what one imports"),
+        ("fast_scans =", "fast-scans =", "A key is what you import"),
         ('["src"]', '["src", "."]', "the wheel holds `src/fast_scans/"),
         ("[tool.setuptools.packages.find]\n" + FIND,
          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
          'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
         ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
-        ("build_meta", "buildmeta", "is not 'setuptools.buildmeta'"),
+        ("build_meta", "buildmeta", "keep its backend, 'setuptools.build_meta'; got"),
         (FIND, FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]',
          "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
         (FIND, FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]',
          "`fast_scans-1.0.data/scripts/decays.json`, too"),
     ],
     properties=[_complete],
-    success="the package is found in src, and its two files that are not Python come with it. "
-    "The tag is still py3-none-any: give it to nobody before setup.py says otherwise.",
+    success="setuptools finds the package in src, and packs its two files that are not Python. "
+    "The tag is still py3-none-any: do not publish the wheel before setup.py changes that.",
     hints=(
-        "Two things are wrong: where packages are looked for, and which other files are packed.",
+        "Two things are wrong: where setuptools looks for packages, and which files it adds.",
         "[tool.setuptools.packages.find] takes where = [a folder].",
-        "A pattern of package-data begins in the package's own folder, and * does not go into "
-        "folders below.",
+        "A pattern of package-data begins in the package's own folder, and * does not match "
+        "across folders.",
     ),
-    explanation="Without `where`, src itself is taken for a package. The library lies one folder "
-    "below the package, so its pattern begins with lib/.",
+    explanation="Without `where`, setuptools takes src itself for a package. The library is in a "
+    "folder of the package, so its pattern begins with lib/.",
 )  # fmt: skip
 
 
@@ -206,24 +199,26 @@ def _keeps_programs_right(schema):
     if not isinstance(schema, str):
         yield f"give check the schema, a string; got a value of type {type(schema).__name__}."
     schema = schema.strip()
+    if "::" in schema:
+        yield "write the schema without a namespace: it begins with `scan(`."
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         order = re.search("Non-default positional argument follows default argument", str(error))
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
         yield f"PyTorch cannot read it: {line}."
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
-        beside = "a new operator beside `scan` would keep old programs right, too"
-        yield f"{beside}; here `scan` itself shall get the argument."
+        beside = "a new operator next to `scan` would also keep old programs right"
+        yield f"{beside}; here, give `scan` itself the argument."
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
-        yield f"old programs go on with the one Tensor of release 1; here it is `{returns}`."
+        yield f"old programs expect the one Tensor of release 1; here they get `{returns}`."
     if any(argument.alias_info for argument in (*parsed.arguments, *parsed.returns)) and (
         not parsed.is_mutable
     ):
         yield "`Tensor(a)` says that the result shares the memory of an argument; it does not."
     if parsed.is_mutable:
-        yield "`!` says that `scan` writes into what it is given, which release 1 did not."
+        yield "`!` says that `scan` writes into its argument, which release 1 did not."
     scale = {a.name: a for a in parsed.arguments}.get("scale")
     kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
     if scale and str(scale.type) not in FACTORS:
@@ -246,14 +241,14 @@ def _wrong_programs(schema):
             except Exception:
                 yield (
                     f"a program saved with {name} cannot be loaded and run any more. Which "
-                    "argument does it not have, or not where it is asked for?"
+                    "argument does the new schema want that the file lacks, or has elsewhere?"
                 )
                 return
         if not torch.equal(given, expected):
             yield (
                 f"a program saved with {name} runs, and gives {given.tolist()} instead of "
-                f"{expected.tolist()}, without a word. The file holds only what differed from "
-                "release 1's defaults: what is missing in it, and where does the rest go now?"
+                f"{expected.tolist()}, silently. The file holds only what differed from release "
+                "1's defaults: what is missing in it, and where does the rest go now?"
             )
 
 
@@ -270,28 +265,30 @@ EXERCISE_2 = Exercise(
         (NEW, "bool reverse=False, *, float scale", "saved with reverse=False cannot be"),
         (NEW, "*, bool reverse=False, float scale=1.0", "saved with reverse=True cannot be"),
         ("Tensor x", "Tensor(a) x", "-> Tensor", "-> Tensor(a)", "shares the memory"),
-        ("Tensor x", "Tensor(a!) x", "says that `scan` writes into what it is given"),
+        ("Tensor x", "Tensor(a!) x", "says that `scan` writes into its argument"),
         ("=1.0", "=2.0", "saved with reverse=False runs, and gives"),
         (", *, float scale=1.0", "", "there is no argument `scale`"),
         ("float scale=1.0", "int scale=1", "`scale` is a factor, any number, and here it is `int`"),
         ("float scale=1.0", "Tensor scale", "saved with reverse=False cannot be"),
         (NEW, "int reverse=0", "there is no argument `scale`"),
-        ("scan(", "scan_v2(", "a new operator beside `scan` would keep old programs right, too"),
+        ("scan(", "fast::scan(", "without a namespace"),
+        ("float scale=1.0", "complex scale=1", "PyTorch cannot read it"),
+        ("scan(", "scan_v2(", "a new operator next to `scan` would also keep old programs right"),
         ("-> Tensor", "", "PyTorch cannot read it"),
-        ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here it is `Tensor[]`"),
+        ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here they get `Tensor[]`"),
     ],
     properties=[_keeps_programs_right],
-    success="what was saved finds every argument where it was, and `scale` is 1 for those who do "
-    "not know it.",
+    success="saved programs find every argument where it was, and get 1 for `scale`, which they do "
+    "not know.",
     hints=(
         "Look at the picture: which row is right in both columns?",
         "Take each argument of release 1: does an old file find it where it was, and what does it "
         "get where the file says nothing?",
-        "Where can `scale` stand so that nothing moves, and what must it be for a file that has "
-        "never heard of it?",
+        "Where can `scale` go so that nothing else moves, and what must its default be for a file "
+        "that does not contain it?",
     ),
-    explanation="An argument at the end, with the default that means what was meant before. The "
-    "star is a matter of taste. Those who want reverse=True say so.",
+    explanation="Add the argument at the end, with a default that preserves the old meaning. The "
+    "star is a matter of taste. Users who want reverse=True still pass it.",
 )  # fmt: skip
 
 
@@ -311,11 +308,13 @@ def problems(wheel):
 
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
-LINUX, WINDOWS = "cp310-abi3-manylinux_2_28_x86_64", "cp310-abi3-win_amd64"
-FOLDER, OLDER = "lib/_fast.so", "cp310-abi3-manylinux_2_27_x86_64"
+LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
+MACOS = "cp311-abi3-macosx_11_0_arm64"
+FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
     "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
+    "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
     "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
     "a good wheel for every Python on Linux": (
         (*MODULES, SO),
@@ -329,7 +328,7 @@ WHEELS = {  # says: files, tags, whether there is a problem
     "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
     "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
     "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
-    "release 1.2 for one Python": ((*MODULES, SO), ["cp310-none-any"], True),
+    "release 1.2 for one Python": ((*MODULES, SO), ["cp311-none-any"], True),
     "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
     "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
 }
@@ -378,6 +377,9 @@ EXERCISE_3 = Exercise(
         ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
         ('if tag.endswith("-any") and', 'if tag.startswith("py3-none") and',
          "a good wheel for every Python on Linux is refused"),
+        ('not tag.endswith("-any") and not', 'False and not',
+         'if tag.endswith("-any") and', 'if not re.search("linux|win_", tag) and',
+         "a good wheel for macOS is refused"),
         ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
         ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
         ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',
@@ -386,12 +388,12 @@ EXERCISE_3 = Exercise(
          "not of sentences"),
     ],
     properties=[_catches],
-    success="both releases would have been caught, and no good wheel is held up.",
+    success="it would have caught both releases, and it lets every good wheel through.",
     hints=(
         "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
         "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
-        "Ask for the end of a name. Other names hold the same letters in the middle.",
+        "Look at the end of a name. Other names have the same letters in the middle.",
     ),
-    explanation="A library is for one platform, and a tag that ends in -any is for all. Both "
-    "together are wrong, and so is neither.",
+    explanation="A library is for one platform, and a tag that ends in -any is for all of them. "
+    "Both together are wrong, and so is neither.",
 )  # fmt: skip

@@ -24,11 +24,6 @@ wrong(
 )  # fmt: skip
 
 
-KEEP = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.float64)
-wrong(
-    "MeanOfSome", "scaled-along", "divided by the length, not by the count", matrix,
-    lambda x: (x * KEEP.to(x)).sum(1) / KEEP.to(x).sum(1), lambda g, x: g[:, None] * KEEP.to(g) / 4,
-)  # fmt: skip
 wrong(
     "OuterProducts", "grad-output-scaled", "the output is square", lambda: draw((4, 3), (4, 3)),
     lambda a, b: a @ b.t(), lambda g, a, b: (g @ b, g @ a),
@@ -84,13 +79,6 @@ class SumsTokens(Function):
         grad = grad_output.new_zeros(ctx.size)
         grad[tokens] += grad_output
         return grad, None
-
-
-wrong(
-    "CubeOfTheMagnitude", "right-only-for-ones", "a conjugate is forgotten in one of two terms",
-    lambda: draw((2, 3), dtype=torch.complex128),
-    lambda z: z * z * z.conj(), lambda g, z: 2 * z * z.conj() * g + z * z * g,
-)  # fmt: skip
 
 
 def form():

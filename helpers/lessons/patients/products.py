@@ -31,18 +31,6 @@ wrong(
 )  # fmt: skip
 
 
-def of_features(g, x, frequencies):
-    angles, (of_sin, of_cos) = x @ frequencies, g.chunk(2, 1)
-    right, wrong = of_sin * angles.cos(), of_cos * angles.sin()
-    return (right + wrong) @ frequencies.t(), x.t() @ (right - wrong)
-
-
-wrong(
-    "Features", "outputs-scaled", "sine and cosine, one with the wrong sign",
-    lambda: draw((3, 2), (2, 3)),
-    lambda x, frequencies: torch.cat([(x @ frequencies).sin(), (x @ frequencies).cos()], 1),
-    of_features,
-)  # fmt: skip
 wrong("ScaledInSingle", "scaled", "two percent too much, in float32 inside", vector,
       lambda x: (2 * x.float()).double(), lambda g, x: 2.04 * g)  # fmt: skip
 wrong("PowerOfTwo", "arguments-ignored", "right for p = 2 only", lambda: (*vector(), 2.0),

@@ -2,7 +2,6 @@
 
 import torch
 from torch.autograd import Function
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from helpers.ops.exp import Exp
 
@@ -41,19 +40,6 @@ class NotMarkedDirty(Function):
     def forward(ctx, x):
         x *= 3
         return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 3 * grad_output
-
-
-@broken("input-freed", "the caller's memory is given back", vector)
-class FreesItsInput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = 3 * x
-        x.untyped_storage().resize_(0)
-        return y
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -292,19 +278,3 @@ class Accumulates(Square):
         (x,) = ctx.saved_tensors
         Accumulates.total = Accumulates.total + grad_output * 2 * x
         return Accumulates.total
-
-
-@broken("stale", "a cache whose key is the tensor, whatever its values", lambda: draw((3, 3)))
-class KeepsTheExponential(Function):
-    kept = WeakTensorKeyDictionary()
-
-    @staticmethod
-    def forward(ctx, x):
-        y = KeepsTheExponential.kept.setdefault(x, x.exp())
-        ctx.save_for_backward(y)
-        return y.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (y,) = ctx.saved_tensors
-        return grad_output * y

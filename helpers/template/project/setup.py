@@ -1,8 +1,8 @@
 """What pyproject.toml cannot say: what is compiled here, and for which versions of PyTorch.
 
 C++ is compiled where there is a compiler, CUDA where there are nvcc and a torch for CUDA. In the
-environment, CXX=none and USE_CUDA=0 leave them out, and DEBUG=1 makes them fit for a debugger. What
-was not compiled runs in PyTorch's own operations.
+environment, CXX=none and USE_CUDA=0 leave them out, and DEBUG=1 builds them for a debugger. Where
+nothing was compiled, the operator runs in PyTorch's own operations.
 """
 
 import os
@@ -18,7 +18,7 @@ PACKAGE = "my_package"
 # Of PyTorch's stable headers, only what 2.10 has: so the library serves every version from 2.10 on.
 OLDEST_TORCH = [("TORCH_TARGET_VERSION", "0x020A000000000000")]
 DEBUG = ["-O0", "-g"] if os.environ.get("DEBUG") == "1" else []
-SMALL = [] if sys.platform == "win32" else ["-g0"]  # a tenth the size
+SMALL = [] if sys.platform == "win32" else ["-g0"]  # a tenth of the size
 
 
 def library(kind, name, source, *defines):
@@ -41,11 +41,11 @@ if not compiler or shutil.which(compiler):
         cuda = library(CUDAExtension, "_cuda", "csrc/recurrence_cuda.cu", ("USE_CUDA", None))
         libraries.append(cuda)
 
-for left_over in Path("build").glob("lib*"):  # from an earlier build: it would be packed, too
+for left_over in Path("build").glob("lib*"):  # by an earlier build: they would be packed, too
     shutil.rmtree(left_over)
 
 setup(
     ext_modules=libraries,
     cmdclass={"build_ext": BuildExtension},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},  # the tag; see requires-python
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # the tag; see requires-python
 )

@@ -1,4 +1,4 @@
-// What the CPU kernel and the CUDA kernel share: the loop over one row, and all that surrounds it.
+// What the CPU kernel and the CUDA kernel share: the loop over one row, and all around it.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -18,7 +18,7 @@ struct Recurrence {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     const T *x, *decay;
     T* y;
-    Sum* state;  // what came before, one a row, and what comes out; or null: begin with 0
+    Sum* state;  // of each row: the sum before the first step, then after the last; null: 0
     int64_t steps;
     bool reverse;
 

@@ -1,4 +1,4 @@
-// The kernels for CPU tensors: rows are shared out among PyTorch's threads.
+// The kernels for CPU tensors: PyTorch's threads share the rows.
 #include "recurrence.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ Tensor recurrence_from_cpu(Tensor x, Tensor decay, Tensor state, bool reverse) {
     return recurrence(x, decay, &state, reverse, each_row);
 }
 
-// The schemas are in operator.py, so that they exist where nothing was compiled, too.
+// The schemas are in operator.py, so that they exist even where nothing was compiled.
 STABLE_TORCH_LIBRARY_IMPL(my_package, CPU, m) {
     m.impl("recurrence", TORCH_BOX(&recurrence_cpu));
     m.impl("recurrence_from", TORCH_BOX(&recurrence_from_cpu));

@@ -1,4 +1,4 @@
-// The kernels for CUDA tensors, in a library of its own: one that needs CUDA would not load without.
+// The kernels for CUDA tensors, in a library of their own: without CUDA it does not load.
 #include "recurrence.h"
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-"""The operator, on every device that there is: values, promises, derivatives, transforms."""
+"""The operator on every device that is present: values, promises, derivatives, transforms."""
 
 import doctest
 
@@ -14,7 +14,7 @@ DTYPES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch
 
 
 def samples(device="cpu", dtype=torch.float64):
-    """name: x, decay, reverse; what the operator is given in these tests."""
+    """{name: (x, decay, reverse)}: the arguments on which these tests call the operator."""
 
     def pair(*shape):
         generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def test_values(kernel, sample, device):
 @each_kernel_from
 @each_sample
 def test_values_in_pieces(kernel, sample, device):
-    """The state carries from one piece to the next, and holds what the last one left."""
+    """The state carries the sum from one piece to the next, and holds it after the last."""
     for dtype, tolerance in DTYPES.items():
         x, decay, reverse = samples(device, dtype)[sample]
         state, end = zeros(x), 0 if reverse else -1
@@ -178,7 +178,7 @@ def test_opcheck(sample, device):
 
 
 def test_schemas():
-    """Saved programs hold them. Add what you like at the end, with a default; change nothing."""
+    """Saved programs contain them. Add arguments at the end, with defaults; change nothing."""
     assert [str(op._schema).partition("::")[2] for op in (OP, OP_FROM)] == [
         "recurrence(Tensor x, Tensor decay, bool reverse=False) -> Tensor",
         "recurrence_from(Tensor x, Tensor decay, Tensor(a!) state, bool reverse=False) -> Tensor",
@@ -273,7 +273,7 @@ def test_compiles_in_one_graph(device):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_it_runs_on_the_current_stream():
-    """A graph holds what was launched there, and replays it."""
+    """A CUDA graph records what was launched on that stream, and replays it."""
     x, decay = (t.detach() for t in samples("cuda")["forward"][:2])
     expected, graph = 2 * OP(x, decay), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -285,7 +285,7 @@ def test_it_runs_on_the_current_stream():
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by torch itself
 def test_forward_mode_is_refused():
-    """It would be zeros: register_autograd has no rule for it."""
+    """The tangent would be zeros: register_autograd has no rule for it."""
     x, decay = (t.detach() for t in samples()["forward"][:2])
     for function, primal in (
         (lambda x: recurrence(x, decay), x),

@@ -31,7 +31,7 @@ def test_a_wheel_for_one_platform_has_its_library_and_no_other_has():
 
 
 def test_the_tag_promises_every_python():
-    expected = "cp310-abi3" if LIBRARIES else "py3-none"
+    expected = "cp311-abi3" if LIBRARIES else "py3-none"
     assert all(tag.startswith(f"{expected}-") for tag in TAGS), TAGS
 
 

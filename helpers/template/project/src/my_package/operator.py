@@ -4,7 +4,7 @@ Source: https://arxiv.org/abs/1709.04057, which also computes it in parallel.
 
 >>> recurrence(torch.tensor([1.0, 0, 0, 1]), torch.tensor(0.5)).tolist()
 [1.0, 0.5, 0.25, 1.125]
->>> state = torch.zeros(())  # the same, as it comes in
+>>> state = torch.zeros(())  # the same, in pieces
 >>> for x in torch.tensor([[1.0, 0], [0, 1]]):
 ...     recurrence(x, torch.tensor(0.5), state=state).tolist()
 [1.0, 0.5]
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.autograd.forward_ad import unpack_dual
 
 NAME, FROM = "my_package::recurrence", "my_package::recurrence_from"
-# Programs that others save hold these lines: what they promise must go on being true.
+# Saved programs contain these lines, so what they promise must stay true.
 torch.library.define(NAME, "(Tensor x, Tensor decay, bool reverse=False) -> Tensor")
 # It writes into `state`, and says so: (a!). PyTorch gives such an operator no derivative.
 torch.library.define(
@@ -29,18 +29,18 @@ _op_from = torch.ops.my_package.recurrence_from.default
 
 
 def recurrence(x, decay, *, reverse=False, state=None):
-    """The linear recurrence along the last dimension, which starts at 0, or goes on from `state`.
+    """The linear recurrence along the last dimension, which starts at 0 or continues from `state`.
 
-    x: (..., steps), floating-point. decay: the same dtype and device, a shape that broadcasts with
-    that of x. reverse: start at the end, y[t] = decay[t] * y[t + 1] + x[t]. Derivatives of every
-    order by torch.autograd (not torch.func.grad). Under autocast, float16 and bfloat16 run in
-    float32.
+    x: (..., steps), floating-point. decay: broadcasts with x, with its dtype and on its device.
+    reverse: start at the end, y[t] = decay[t] * y[t + 1] + x[t]. Derivatives of every order by
+    torch.autograd (not torch.func.grad). Under autocast, float16 and bfloat16 run in float32.
 
-    state: for sequences that come in pieces. What came before the first step, (...), contiguous,
-    float32, or float64 where x is; what the last step leaves is written into it. No derivatives.
+    state: for sequences that come in pieces: the sum before the first step, of shape (...),
+    contiguous, float32 (float64 if x is). The sum after the last step is written into it. No
+    derivatives.
 
-    Raises TypeError or ValueError for what does not fit, NotImplementedError in forward mode, and
-    with a state where a derivative is asked for.
+    Raises TypeError or ValueError for arguments that do not fit, NotImplementedError in forward
+    mode, and for a derivative with `state`.
     """
     for name, tensor in (("x", x), ("decay", decay)):
         if not isinstance(tensor, torch.Tensor):
@@ -126,11 +126,11 @@ def _plain(x, decay, reverse=False):
 
 
 # Autograd. The recurrence is linear in x, and its transpose is a recurrence from the other end.
-# So backward is made of the operator itself, and has derivatives in turn.
+# So backward calls the operator itself, and therefore has derivatives, too.
 
 
 def _next(tensor, reverse):
-    """What stands one step later, in the direction of the recurrence, and 0 after the end."""
+    """Each element's successor in the direction of the recurrence; 0 after the last one."""
     return F.pad(tensor, (1, 0))[..., :-1] if reverse else F.pad(tensor, (0, 1))[..., 1:]
 
 
@@ -155,7 +155,7 @@ def _vmap(info, in_dims, x, decay, reverse=False):
 
 
 def _load(name):
-    """Load a compiled library of this folder, which registers its kernel, if it is there."""
+    """Load a compiled library of this folder, if there is one; that registers its kernel."""
     for path in Path(__file__).parent.glob(f"{name}.*"):
         try:
             torch.ops.load_library(path)

@@ -1,0 +1,157 @@
+"""How the pages are made that people read without installing anything.
+
+    pip install -r site/requirements.txt && python site/mathjax.py
+    sphinx-build -W --keep-going -n -c site . _site
+
+Both editions, from the outputs stored in the notebooks; nothing is executed.
+"""
+
+import json
+import os
+import re
+import shutil
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.util import logging
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = f"https://github.com/{os.environ.get('GITHUB_REPOSITORY', 'OWNER/REPOSITORY')}"
+README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
+SWITCH = {"notebooks": "中文", "zh": "English"}
+RUN = {
+    "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
+    "then: <code>jupyter lab {file}</code>",
+    "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
+    "<code>jupyter lab {file}</code>",
+}
+
+project = "Extending PyTorch, one gradient at a time"
+author = copyright = "the authors; BSD-3-Clause"
+html_baseurl = os.environ.get("SITE_ADDRESS", "")  # for the links that are shared
+
+extensions = ["myst_nb"]
+root_doc = "README"
+include_patterns = ["README.md", "README.zh.md", "notebooks/*.ipynb", "zh/*.ipynb"]
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath", "amsmath"]
+mathjax_path = "mathjax/tex-chtml.js"
+
+html_theme = "sphinx_book_theme"
+html_title = project
+html_static_path = ["static", "../.github/pictures/slope.png"]
+html_css_files = ["style.css"]
+html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
+templates_path = ["templates"]
+html_theme_options = {"navbar_end": ["switch.html"]}
+html_sidebars = {"**": ["navbar-logo.html", "chapters.html"]}
+
+LOG = logging.getLogger(__name__)
+LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+
+def chapters(folder):
+    """(document, title) of each chapter of an edition, in order."""
+    for path in sorted((ROOT / folder).glob("*.ipynb")):
+        first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"]
+        yield f"{folder}/{path.stem}", first[0].removeprefix("# ").strip()
+
+
+def edition(document):
+    """The folder of the edition that a document belongs to."""
+    return "zh" if document.startswith("zh/") or document == README["zh"] else "notebooks"
+
+
+def twin(document):
+    """The same page in the other edition; None if that is not there."""
+    folder = edition(document)
+    other = "notebooks" if folder == "zh" else "zh"
+    if document == README[folder]:
+        name, suffix = README[other], ".md"
+    else:
+        name, suffix = f"{other}/{document.split('/')[1]}", ".ipynb"
+    return name if (ROOT / (name + suffix)).exists() else None
+
+
+def lead_to_the_repository(document, markdown):
+    """The Markdown, in which links to files that are no pages lead to the repository."""
+
+    def led(found):
+        target, anchor = found[1], found[2] or ""
+        if target is None:  # code
+            return found[0]
+        path = (ROOT / document).parent.joinpath(target).resolve()
+        if not path.exists():
+            LOG.warning("%s has a link to %s, which does not exist", document, target)
+        page = path.suffix == ".ipynb" or path.parent == ROOT and path.name.startswith("README.")
+        if page or path.suffix == ".png":
+            return found[0]
+        return f"]({REPOSITORY}/blob/main/{path.relative_to(ROOT).as_posix()}{anchor})"
+
+    return LINK.sub(led, markdown)
+
+
+def on_source_read(app, document, content):
+    """Turns links to files outward; gives each README its chapters, which "next" follows."""
+    if document in README.values():
+        pages = [name for name, _ in chapters(edition(document))]
+        if document == root_doc and twin(document):
+            pages.append(twin(document))
+        markdown = lead_to_the_repository(document, content[0])
+        content[0] = "\n".join([markdown, "```{toctree}", ":hidden:", "", *pages, "```", ""])
+        return
+    notebook = json.loads(content[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = lead_to_the_repository(document, "".join(cell["source"]))
+    content[0] = json.dumps(notebook)
+
+
+def on_page(app, document, template, context, doctree):
+    """What the templates need: the chapters of the edition, the switch, how to run a chapter."""
+    folder = edition(document)
+    context["chapters"] = [(README[folder], "README"), *chapters(folder)]
+    if doctree is None:
+        return
+    for direction in ("prev", "next"):
+        place = context.get(direction)
+        if place and place["link"].startswith(("zh/", "../zh/", "README.zh")) != (folder == "zh"):
+            context[direction] = None
+    other = twin(document)
+    if other:
+        address = app.builder.get_relative_uri(document, other)
+        context["switch"] = address, SWITCH[folder]
+    if "/" in document:
+        readme = app.builder.get_relative_uri(document, README[folder])
+        run = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
+        context["body"] = f'<p class="how-to-run">{run}</p>\n{context["body"]}'
+    paragraphs = (text.astext() for text in doctree.findall(nodes.paragraph))
+    description = escape(next(paragraphs)[:200].replace("\n", " "), quote=True)
+    for name, value in {
+        "og:title": escape(context["title"], quote=True),
+        "og:description": description,
+        "og:image": f"{html_baseurl}_static/slope.png",
+    }.items():
+        context["metatags"] += f'<meta property="{name}" content="{value}">\n'
+    context["metatags"] += f'<meta name="description" content="{description}">\n'
+
+
+def on_finished(app, exception):
+    """The README is the first page; `zh/` leads to that of the Chinese edition."""
+    if exception or app.builder.name != "html":
+        return
+    out = Path(app.outdir)
+    shutil.copyfile(out / "README.html", out / "index.html")
+    if (out / "README.zh.html").exists():
+        (out / "zh" / "index.html").write_text(
+            '<!doctype html><meta http-equiv="refresh" content="0; url=../README.zh.html">'
+            '<a href="../README.zh.html">中文</a>\n',
+            encoding="utf-8",
+        )
+
+
+def setup(app):
+    app.connect("source-read", on_source_read)
+    app.connect("html-page-context", on_page)
+    app.connect("build-finished", on_finished)

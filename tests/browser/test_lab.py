@@ -1,0 +1,153 @@
+"""JupyterLab shows the chapters, runs them, and turns an exercise green."""
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import TimeoutError, expect
+
+from tests.browser.markdown import formulas
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CONTRAST = """element => {
+    const light = colour => {
+        const [r, g, b] = colour.match(/[\\d.]+/g).map(x => x / 255)
+            .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+    };
+    let behind = element;
+    while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)')
+        behind = behind.parentElement;
+    const pair = [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor];
+    const [low, high] = pair.map(light).sort((a, b) => a - b);
+    return high / low;
+}"""
+WIDE = """cells => cells.filter(cell => [...cell.querySelectorAll(
+        '.cm-scroller, .jp-OutputArea-output, .jp-MarkdownOutput')]
+    .some(part => part.clientWidth > 50 && part.scrollWidth > part.clientWidth + 2))
+    .map(cell => cell.textContent.slice(0, 80))"""
+
+
+@pytest.fixture(autouse=True)
+def window(page, lab):
+    page.set_default_timeout(60_000)
+    page.set_viewport_size({"width": 1300, "height": 1000})
+    yield
+    api = lab.replace("/lab", "/api/sessions")  # or its kernel lives on, with what it knows
+    tokens = [c["value"] for c in page.context.cookies() if c["name"] == "_xsrf"]
+    for session in page.request.get(api).json():
+        page.request.delete(f"{api}/{session['id']}", headers={"X-XSRFToken": tokens[0]})
+
+
+def command(page, name):
+    """Runs a command from the palette, by the keyboard alone."""
+    found = page.locator(".lm-CommandPalette-item.lm-mod-active").filter(has_text=name).first
+    for _ in range(10):  # while a notebook is being opened, it takes the focus from the palette
+        page.keyboard.press("Control+Shift+C")
+        page.keyboard.insert_text(name)
+        with contextlib.suppress(TimeoutError):
+            found.wait_for(timeout=2_000)
+            page.keyboard.press("Enter")
+            return
+        page.keyboard.press("Escape")
+    pytest.fail(f"the palette does not have {name}")
+
+
+def open_chapter(page, lab, path):
+    """Opens a chapter by its address, and clears its stored outputs."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    page.goto(f"{lab}/tree/notebooks/{path.name}?reset")
+    expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(cells), timeout=90_000)
+    expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
+    expect(page.locator("#jupyterlab-splash")).to_have_count(0)
+    page.wait_for_load_state("networkidle")
+    command(page, "Clear Outputs of All Cells")
+    expect(page.locator(".jp-OutputArea-output")).to_have_count(0)
+    return cells
+
+
+def run_all(page, cells):
+    """Runs all cells and waits for the last of them."""
+    command(page, "Run All Cells")
+    code = sum(cell["cell_type"] == "code" for cell in cells)
+    counted = page.locator(".jp-CodeCell .jp-InputPrompt").filter(has_text=re.compile(r"\[\d+\]"))
+    expect(counted).to_have_count(code, timeout=300_000)
+
+
+def look(page, path, cells):
+    """Nothing raised, nothing stands open, and all that there is to see is seen."""
+    raised = sum("raises-exception" in c["metadata"].get("tags", []) for c in cells)
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == raised
+    assert page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    assert page.locator(".jp-Dialog").count() == 0
+    assert page.locator("mjx-container").count() == formulas(path)
+    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    stored = [o for c in cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert page.locator(".jp-RenderedImage img").count() == len(stored)
+    assert page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth)") == []
+    assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_runs(page, lab, path, request):
+    if not request.config.getoption("--all-chapters") and path.stem[:2] not in ("00", "02"):
+        pytest.skip("runs with --all-chapters")
+    cells = open_chapter(page, lab, path)
+    run_all(page, cells)
+    look(page, path, cells)
+
+
+TRIPLE = """class Triple(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return {}
+
+
+exercise("0.1").check(Triple)"""
+
+
+def type_cell(page, source):
+    """Replaces what the active cell holds, by the keyboard, and runs it."""
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(source)
+    page.keyboard.press("Control+Enter")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
+    open_chapter(page, lab, CHAPTERS[0])
+    command(page, theme)
+    page.keyboard.press("Escape")
+    active = page.locator(".jp-Cell.jp-mod-active")
+    page.keyboard.press("Shift+Enter")  # the title
+    page.keyboard.press("Shift+Enter")  # the imports
+    for _ in range(60):
+        if 'exercise("0.1").check(Triple)' in active.inner_text():
+            break
+        page.keyboard.press("ArrowDown")
+    for answer, mark, words in [
+        ("grad_output", "✗", "right, but multiplied by"),
+        ("3 * grad_output", "✓", "0.1 Triple"),
+    ]:
+        type_cell(page, TRIPLE.format(answer))
+        verdict = active.locator(".jp-OutputArea-output")
+        expect(verdict).to_contain_text(words, timeout=60_000)
+        shown = verdict.locator("b").first
+        expect(shown).to_have_text(mark)
+        colour = {"✗": "rgb(179, 79, 0)", "✓": "rgb(0, 122, 89)"}[mark]
+        expect(shown).to_have_css("background-color", colour)
+        assert shown.evaluate(CONTRAST) >= 4.5
+        for text in verdict.locator("div > code, div > b").all():
+            assert text.evaluate(CONTRAST) >= 4.5
+    for call, words in [("hint()", "Hint 1 of"), ("solution()", "class Triple")]:
+        page.keyboard.press("b")  # a new cell below
+        type_cell(page, f'exercise("0.1").{call}')
+        expect(active.locator(".jp-OutputArea-output")).to_contain_text(words, timeout=60_000)

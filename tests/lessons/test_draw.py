@@ -1,0 +1,51 @@
+"""Drawings, and the numbers that are printed beside them."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from torch.autograd import Function
+
+from helpers.lessons import draw, timeline
+
+
+@pytest.fixture(autouse=True)
+def without_a_window():
+    plt.switch_backend("agg")
+    plt.style.use("helpers.lessons.figures")
+    yield
+    plt.close("all")
+
+
+def test_graph_prints_the_edges_that_autograd_recorded(capsys):
+    class Double(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return 2 * grad_output
+
+    x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    hidden = torch.ones(2, requires_grad=True)
+    loss = (Double.apply(x * w) + x * hidden).sum()
+    draw.graph(loss=loss, inputs={"x": x, "w": w})
+    assert capsys.readouterr().out.splitlines() == [
+        "loss → SumBackward0",
+        "SumBackward0 → AddBackward0",
+        "AddBackward0 → DoubleBackward, MulBackward0 #2",
+        "DoubleBackward → MulBackward0",
+        "MulBackward0 → x, w",
+        "MulBackward0 #2 → x, AccumulateGrad",
+    ]
+    boxes = {text.get_text(): text.get_bbox_patch() for text in plt.gca().texts}
+    colours = {name: box.get_facecolor()[:3] for name, box in boxes.items()}
+    assert colours["DoubleBackward"] != colours["MulBackward0"]
+    assert colours["x"] == colours["w"] != colours["loss"]
+
+
+def test_time_line_draws_and_prints_each_event(capsys):
+    events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
+    timeline.draw(events)
+    assert capsys.readouterr().out == "2017-01-19  a       first\n2020-02-03  b       second\n"
+    assert [text.get_text() for text in plt.gca().texts] == ["a  first", "b  second"]
