@@ -79,6 +79,7 @@ def _wrong_instance(attempt, arguments, like, x):
     # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
     for old, new in [
         (r" Look at: `return None, \*_[bB]ackward.*", ""),
+        (r": `[^`]*` \(line \d+, in `_\w+`\)", ""),
         (r"\bctx\b", "self"),
         (r"tensor \d of a Function", "x"),
         ("the order of the factors, and every", "every"),  # of factors there are none
