@@ -206,7 +206,8 @@ EXERCISE_2 = Exercise(
     wrong=[
         ("grad_output.transpose(*self.dims)", "grad_output",
          "belongs there: perhaps it is transposed"),
-        ("grad_output.transpose(*self.dims)", "grad_output.clone()", "Look at: reductions and transposes"),
+        ("grad_output.transpose(*self.dims)", "grad_output.clone()",
+         "Look at: reductions and transposes"),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
          "with dim0 = 0 and dim1 = 2"),
         ("self.dims = dim0, dim1", "self.dims = sorted((dim0, dim1))", "grad_output.transpose(*self"
