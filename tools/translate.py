@@ -73,7 +73,8 @@ def pieces(markdown):
         prose = text
         for other in (CODE, FORMULA, COMMENT, TARGET):
             prose = other.sub("", prose)
-        yield from ((before, False), (text, bool(re.search("[A-Za-z]{2}", prose))), (after, False))
+        is_message = bool(re.search(f"[A-Za-z]{{2}}|{HAN}", prose))
+        yield from ((before, False), (text, is_message), (after, False))
 
 
 def cells(path):
