@@ -74,5 +74,5 @@ def test_a_cell_is_skipped_for_what_is_missing_only(
         raise NbCellError(1, "the cell differs", "")
 
     with pytest.raises((pytest.skip.Exception, NbCellError)) as caught:
-        conftest.run_or_let_it_say_why(SimpleNamespace(test_outputs=[output]), differ)
+        conftest.run_or_let_it_say_why(SimpleNamespace(path=notebook, test_outputs=[output]), differ)
     assert str(caught.value) == (said if is_skipped else "the cell differs")
