@@ -100,11 +100,11 @@ def read(path):
         return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
     with open(catalogue(path), "rb") as file:
         known = read_po(file, locale="zh_CN")
-    for message in known:  # Babel reads the old English, "#| msgid …", as a comment
+    for message in known:  # Babel wraps the old English, "#| msgid …", and reads it as a comment
         old = [line[1:].strip() for line in message.user_comments if line.startswith("|")]
         message.user_comments = [line for line in message.user_comments if line[0] != "|"]
         if old:
-            message.previous_id = [denormalize("\n".join(old).removeprefix("msgid "))]
+            message.previous_id = [denormalize(" ".join(old).removeprefix("msgid "))]
     return known
 
 
@@ -151,6 +151,7 @@ def built(path):
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known).replace("](notebooks/", "](zh/")
+        text = text.replace("jupyter lab notebooks/", "jupyter lab zh/")
         return path.with_suffix(".zh.md"), text.replace("](README.zh.md)", "](README.md)")
     notebook = json.loads(text)
     for cell in notebook["cells"]:
