@@ -35,11 +35,7 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
     if path.suffix == ".ipynb":
         assert text.replace("](../README.zh.md", "](../README.md") == english
     else:
-        for ours, theirs in {
-            "](notebooks/": "](zh/",
-            "jupyter lab notebooks/": "jupyter lab zh/",
-            "](README.zh.md)": "](README.md)",
-        }.items():
+        for ours, theirs in translate.IN_README.items():
             english = english.replace(ours, theirs)
         assert text == english
 

@@ -35,6 +35,13 @@ HEADER = {
     "fuzzy": False,
 }
 
+IN_README = {  # what leads to the edition
+    "](notebooks/": "](zh/",
+    "jupyter lab notebooks/": "jupyter lab zh/",
+    "-m helpers.lessons.mine": "-m helpers.lessons.mine zh",
+    "](README.zh.md)": "](README.md)",
+}
+
 CODE = re.compile(r"(`+)(.+?)\1")
 FORMULA = re.compile(r"\$[^$]+\$")
 COMMENT = re.compile(r"<!--.*?-->")
@@ -150,9 +157,10 @@ def built(path):
     known = read(path)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
-        text = translate(text, known).replace("](notebooks/", "](zh/")
-        text = text.replace("jupyter lab notebooks/", "jupyter lab zh/")
-        return path.with_suffix(".zh.md"), text.replace("](README.zh.md)", "](README.md)")
+        text = translate(text, known)
+        for english, chinese in IN_README.items():
+            text = text.replace(english, chinese)
+        return path.with_suffix(".zh.md"), text
     notebook = json.loads(text)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
