@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
@@ -34,10 +35,18 @@ HEADER = {
     "fuzzy": False,
 }
 
+IN_README = {  # what leads to the edition
+    "](notebooks/": "](zh/",
+    "jupyter lab notebooks/": "jupyter lab zh/",
+    "-m helpers.lessons.mine": "-m helpers.lessons.mine zh",
+    "](README.zh.md)": "](README.md)",
+}
+
 CODE = re.compile(r"(`+)(.+?)\1")
 FORMULA = re.compile(r"\$[^$]+\$")
 COMMENT = re.compile(r"<!--.*?-->")
 TARGET = re.compile(r"\]\([^)]*\)")
+LINKED = re.compile(r"\[([^\]]*)\]\((?:notebooks/)?(\d\d_\w+\.ipynb)\)")
 
 HAN = "[\u4e00-\u9fff]"
 RULES = {  # of typography, on a message without its marks
@@ -71,7 +80,8 @@ def pieces(markdown):
         prose = text
         for other in (CODE, FORMULA, COMMENT, TARGET):
             prose = other.sub("", prose)
-        yield from ((before, False), (text, bool(re.search("[A-Za-z]{2}", prose))), (after, False))
+        is_message = bool(re.search(f"[A-Za-z]{{2}}|{HAN}", prose))
+        yield from ((before, False), (text, is_message), (after, False))
 
 
 def cells(path):
@@ -97,11 +107,11 @@ def read(path):
         return Catalog(locale="zh_CN", charset="utf-8", **HEADER)
     with open(catalogue(path), "rb") as file:
         known = read_po(file, locale="zh_CN")
-    for message in known:  # Babel reads the old English, "#| msgid …", as a comment
+    for message in known:  # Babel wraps the old English, "#| msgid …", and reads it as a comment
         old = [line[1:].strip() for line in message.user_comments if line.startswith("|")]
         message.user_comments = [line for line in message.user_comments if line[0] != "|"]
         if old:
-            message.previous_id = [denormalize("\n".join(old).removeprefix("msgid "))]
+            message.previous_id = [denormalize(" ".join(old).removeprefix("msgid "))]
     return known
 
 
@@ -147,8 +157,10 @@ def built(path):
     known = read(path)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
-        text = translate(text, known).replace("](notebooks/", "](zh/")
-        return path.with_suffix(".zh.md"), text.replace("](README.zh.md)", "](README.md)")
+        text = translate(text, known)
+        for english, chinese in IN_README.items():
+            text = text.replace(english, chinese)
+        return path.with_suffix(".zh.md"), text
     notebook = json.loads(text)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
@@ -188,7 +200,7 @@ def problems(english, chinese):
     ours, theirs = parts(chinese), parts(english)
     for kind, what in sorted(theirs - ours):
         yield f"lacks the {kind} {what}"
-    for kind, what in sorted(ours - theirs):
+    for kind, what in sorted({*ours} - {*theirs}):  # a noun may stand again, for a pronoun
         yield f"has the {kind} {what}, which the English has not"
     texts = [token.content for token in inline(chinese) if token.type == "text"]
     numbers = re.compile(r"\d+(?:[.,]\d+)*")
@@ -211,6 +223,23 @@ def problems(english, chinese):
             yield f"{sentence}: {plain[max(0, found.start() - 8) : found.end() + 8]}"
 
 
+@cache
+def titles():
+    """(English, Chinese) title of each chapter, by its file name."""
+    first = {path.name: cells(path)[0][1].splitlines()[0][2:] for path in sources()[1:]}
+    return {path.name: (first[path.name], translation(first[path.name], read(path)))
+            for path in sources()[1:]}  # fmt: skip
+
+
+def mistitled(english, chinese):
+    """Links to chapters that carry the title in English, but not in Chinese."""
+    ours = {file: label for label, file in LINKED.findall(chinese)}
+    for label, file in LINKED.findall(english):
+        title, translated = titles().get(file, ("", None))
+        if label == title and translated and ours.get(file) != translated:
+            yield f"calls {file} {ours.get(file)}; its title is {translated}"
+
+
 def check(path):
     """What is wrong with the Chinese edition of an English file, a line each."""
     known = read(path)
@@ -223,7 +252,7 @@ def check(path):
                 state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
                 yield f"{place}: {state}: {text[:60]}"
                 continue
-            for problem in problems(text, chinese):
+            for problem in (*problems(text, chinese), *mistitled(text, chinese)):
                 yield f"{place}: {problem}"
     place, text = built(path)
     if not place.exists() or place.read_text(encoding="utf-8") != text:

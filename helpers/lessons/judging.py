@@ -28,10 +28,10 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
     operations.
     """
-    theirs = copies(inputs)
+    theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
     try:
-        outputs = attempt(*copies(inputs))
+        outputs = attempt(*mine)
     except Exception as error:
         outputs = error
     if outputs is None:
@@ -39,7 +39,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     raised = outputs if isinstance(outputs, Exception) else None
     wrong = None if raised else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:
-        return wrong
+        return wrong + " It changes an input in place, too." * _changed(mine, inputs)
     # Which line to change is the exercise.
     findings = examine(attempt, *copies(inputs), faithful=faithful, lines=False).findings
     counting = next((found for found in findings if _counts(found, order)), None)
@@ -66,7 +66,7 @@ def unlike(attempt, like, inputs, faithful=True):
         wrong = wrong_outputs(outputs, expected)
         if wrong:
             return wrong
-        if any(torch.is_tensor(a) and not _same(a, b) for a, b in zip(mine, inputs, strict=True)):
+        if _changed(mine, inputs):
             return "it changes an input in place."
         with torch.no_grad():
             wrong = wrong_outputs(attempt(*copies(inputs)), expected, differentiable=False)
@@ -116,8 +116,9 @@ def silently_wrong(attempt, like, inputs, order=1):
     )
 
 
-def _same(one, other):
-    return torch.equal(one.nan_to_num(), other.nan_to_num()) if torch.is_tensor(one) else True
+def _changed(mine, inputs):
+    pairs = [pair for pair in zip(mine, inputs, strict=True) if torch.is_tensor(pair[0])]
+    return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
 def wrong_outputs(outputs, expected, differentiable=True):
@@ -226,14 +227,21 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
         weights = weights if size else [torch.ones_like(weight) for weight in weights]
         given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
         right = _gradients([r for _, r in pairs], _leaves(theirs), weights)
-        for index, (one, other) in enumerate(zip(given, right, strict=True)):
+        apart = [
+            _gradients([output], _leaves(theirs), [weight])
+            for (_, output), weight in zip(pairs, weights, strict=True)
+        ]
+        for index, (one, other, *terms) in enumerate(zip(given, right, *apart, strict=True)):
             leaf = _leaves(theirs)[index] if say_input and len(given) == 1 else None
+            which = "the gradient" if len(given) == 1 else f"gradient {index}"
+            if one is None and other is not None and other.any():
+                return f"{which} is None, but the output depends on that input."
             if one is None or other is None:
                 continue
             # Divided, since PyTorch's own rounding grows with grad_output.
-            if _worst(one / max(size, 1), other / max(size, 1)):
-                worst = _worst(one, other, leaf)
-                which = "the gradient" if len(given) == 1 else f"gradient {index}"
+            scaled = [t / max(size, 1) for t in (other, *terms) if t is not None]
+            if _worst(one / max(size, 1), *scaled):
+                worst = _worst(one, other, of=leaf)
                 others = "with a grad_output of about 1,000,000, " if size > 1 else ""
                 others = "with a grad_output that is not all ones, " if size == 1 else others
                 return f"{others}{which} {worst}"
@@ -318,17 +326,19 @@ def _gradients(outputs, leaves, weights):
     return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
 
 
-def _worst(value, right, of=None, loose=False):
+def _worst(value, right, *terms, of=None, loose=False):
     """Where two tensors differ most, and both numbers, in words; None if they agree.
 
+    terms: what `right` is the sum of; where they cancel, their rounding is left.
     of: the input that they are gradients of, if its number there is to be said, too.
     """
     value = value.to_dense() if value.is_sparse else value
     rtol, atol = TOLERANCE if right.dtype in (torch.float64, torch.complex128) else SINGLE
     rtol, atol = (max(*pair) for pair in zip((rtol, atol), LOOSE if loose else (0, 0), strict=True))
     known = right.isfinite()  # nothing is asked where PyTorch's own numbers overflow
-    value, right = (torch.where(known, t, 0) for t in (value, right))
-    atol = atol * max(1, right.abs().max().item()) if right.numel() else atol
+    value, right, *terms = (torch.where(known, t, 0) for t in (value, right, *terms))
+    if right.numel():
+        atol *= max(1, *(t.abs().max().item() for t in (right, *terms)))
     if torch.allclose(value, right, rtol=rtol, atol=atol):
         return None
     distance = (value - right).abs().nan_to_num(nan=torch.inf)

@@ -1,12 +1,14 @@
 """Copies the chapters into `mine/`, where you can work while `notebooks/` stays as it came.
 
-    python -m helpers.lessons.mine
+    python -m helpers.lessons.mine       # the English edition
+    python -m helpers.lessons.mine zh    # the Chinese one
 
 Git ignores `mine/`. A chapter that is already there is left alone, so that your answers stay; the
 checks and hints come from `helpers`, and follow every pull.
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,5 +24,5 @@ def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
 
 
 if __name__ == "__main__":
-    copied = copy()
+    copied = copy(ROOT / "zh" if sys.argv[1:] == ["zh"] else ROOT / "notebooks")
     print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")

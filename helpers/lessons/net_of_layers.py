@@ -36,6 +36,7 @@ def in_step_with(reference, calls, shapes):
 def _in_step(mine, theirs, features, shapes):
     """(where, what is wrong there or None), step by step."""
     yield "", _starts_otherwise(mine, theirs)
+    new = copy.deepcopy((mine, theirs))
     _fill(mine, theirs, seed=1)
     first = (*shapes[0], features)
     yield "in float32", _differs(mine, theirs, random(*first).float() / 3)
@@ -69,6 +70,7 @@ def _in_step(mine, theirs, features, shapes):
     mine.eval(), theirs.eval()
     yield "in evaluation, after a checkpoint was loaded", _differs(mine, theirs, x)
     yield "in evaluation, for nothing", _differs(mine, theirs, x[:0])
+    yield "at the very first call", _differs(*new, x.float())
     yield "", _takes_what_lacks_a_key(mine)
 
 
@@ -88,6 +90,8 @@ def _starts_otherwise(mine, theirs):
     for name in vars(theirs)["_parameters"]:
         if not hasattr(mine, name):
             return f"it has no attribute `{name}`; None is asked for."
+        if getattr(theirs, name) is None is not getattr(mine, name):
+            return f"`{name}` is {getattr(mine, name)!r}; None is asked for."
     return None
 
 

@@ -66,22 +66,25 @@ def bytes_hidden(apply, *inputs):
 
 
 def _bytes_hidden(apply, leaves):
+    with Alive() as alive:
+        outputs = as_tuple(apply(*leaves))
+    theirs = {y.untyped_storage()._cdata: y.untyped_storage().nbytes() for y in outputs}
+    for x in leaves:
+        if isinstance(x, torch.Tensor):
+            theirs.pop(x.untyped_storage()._cdata, None)
+    of_tensors = alive.now - sum(theirs.values())
+    del outputs
     started = not tracemalloc.is_tracing()
     if started:
         tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        with Alive() as alive:
-            outputs = as_tuple(apply(*leaves))
+        outputs = apply(*leaves)  # without Alive, whose own lists grow  # noqa: F841
         of_python = tracemalloc.get_traced_memory()[0] - before
     finally:
         if started:
             tracemalloc.stop()
-    theirs = {y.untyped_storage()._cdata: y.untyped_storage().nbytes() for y in outputs}
-    for x in leaves:
-        if isinstance(x, torch.Tensor):
-            theirs.pop(x.untyped_storage()._cdata, None)
-    return alive.now - sum(theirs.values()) + of_python
+    return of_tensors + of_python
 
 
 def no_tensor_on_ctx(*inputs):
@@ -110,13 +113,17 @@ def keeps_only(what, *inputs):
     def sentences(attempt):
         kept, leaves, outputs = saved_by(attempt.apply, *inputs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        positions = 0  # bytes
         for tensor in kept:
             of = next((name for name, others in (("input", tensors), ("output", outputs))
                        if any(_shares(tensor, other) for other in others)), None)  # fmt: skip
             if of and of not in what:
                 alone = len(kept) == 1 and ", not the output" or " as well"
                 yield f"`save_for_backward` got the {of}{alone}."
-            if of or "positions" in what and not tensor.is_floating_point():
+            if of:
+                continue
+            if "positions" in what and not tensor.is_floating_point():
+                positions += tensor.untyped_storage().nbytes()
                 continue
             for name, others in (("input", tensors), ("output", outputs)):
                 if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
@@ -124,7 +131,7 @@ def keeps_only(what, *inputs):
             yield "`save_for_backward` got a tensor that is neither an input nor an output."
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)
-        hidden = bytes_hidden(attempt.apply, *inputs)
+        hidden = bytes_hidden(attempt.apply, *inputs) - positions
         if hidden > elements / 2:
             yield (
                 f"besides inputs and outputs, {hidden:,} bytes stay alive for "
@@ -151,7 +158,7 @@ def gradients_fit(names, feed):
             with torch.no_grad():
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
-                if given.shape != leaf.shape:
+                if given is not None and given.shape != leaf.shape:
                     yield (
                         f"{where}: `backward` returns a gradient of shape {tuple(given.shape)} "
                         f"for `{name}`, whose shape is {tuple(leaf.shape)}; only the engine made "

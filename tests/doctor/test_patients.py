@@ -65,7 +65,7 @@ MESSAGES = {
     "DrawsTwice": "because it draws random numbers",
     "NaiveSoftplus": "not in float32: backward makes nan or inf",
     "SqueezedBias": "The gradient of `bias` has shape (), but (1) belongs there.",
-    "TransposedShape": "`weight` is right, but transposed: its shape is (5, 4), not (4, 5).",
+    "TransposedShape": "has shape (5, 4), but (4, 5) belongs there: perhaps it is",
     "TooFewGradients": "returned 2 gradient(s), but forward has 3 argument(s)",
     "OuterProducts": "right if grad_output were transposed before",
     "ExpMinusItself": "The error of the gradient of `x` is grad_output times 1.",

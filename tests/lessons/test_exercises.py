@@ -10,7 +10,6 @@ import types
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 import torch
 
@@ -20,7 +19,7 @@ from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exerc
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.net import Feed
 from helpers.ops.involution import compiler
-from tests.needs import missing, needs_compiler, needs_triton, why_not
+from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -125,95 +124,6 @@ def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new)
     assert given.judge(given.made_of(given.cell.replace(old, new))).mark == WRONG
 
 
-@pytest.mark.parametrize(
-    ("number", "old", "new"),
-    [
-        ("7.3", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
-        ("7.3", "void depthwise", "void /* mine */ depthwise"),
-        ("7.3", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
-        ("8.1", "int64_t i", "size_t i"),
-        ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
-        ("8.3", "for (int64_t r", "for (ptrdiff_t r"),
-        ("15.2", "factors[k] = weight", "factors[k] = make_float3(1, 1, 1).z * weight"),
-    ],
-)
-@needs_compiler
-def test_other_right_answers_in_c_are_accepted(number, old, new):
-    verdict = judged(number, old, new)
-    assert verdict.mark == RIGHT, verdict.message
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (", mask=mine, other=0", ", mask=mine"),
-        ("def ", "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef "),
-    ],
-)
-def test_other_right_answers_in_triton_are_accepted(old, new, monkeypatch):
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    verdict = judged("15.3", old, new)
-    assert verdict.mark == RIGHT, verdict.message
-
-
-def test_other_right_answers_are_accepted():
-    def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
-        places = np.array([y, x]) + padding - np.array([i, j]) * dilation
-        places, rest = np.divmod(places, stride)
-        inside = (places >= 0) & (places < [out_height, out_width]) & (rest == 0)
-        return tuple(places) if inside.all() else None
-
-    def fake_windows(x, size, step):
-        starts = range(size)
-        columns = [x[i : x.shape[0] - size + 1 + i : step] for i in starts]
-        return torch.stack(columns).t().contiguous()
-
-    def as_a_list(*arguments):
-        found = output_pixel(*arguments)
-        return found and list(found)
-
-    def as_a_tensor(*arguments):
-        found = output_pixel(*arguments)
-        return found and torch.tensor(found)
-
-    pixels = [("7.1", answer) for answer in (output_pixel, as_a_list, as_a_tensor)]
-    start = "scan(Tensor x, Tensor decay,"
-    schemas = [
-        ("16.2", f"{start} {rest}) -> Tensor")
-        for rest in ("int reverse=0, Scalar scale=1", "bool reverse=0, Tensor? scale=None")
-    ]
-    for number, answer in (*pixels, ("9.1", fake_windows), *schemas):
-        verdict = EXERCISES[number].judge(answer)
-        assert verdict.mark == RIGHT, verdict.message
-
-
-@pytest.mark.parametrize(
-    "number, edits",
-    [
-        ("5.2", ["    x =", "    assert f(x).dim() == 0\n    x ="]),
-        ("5.2", ["return grad", "def product(): return product and grad",
-                 "[0]", "[0]\n    return product()"]),
-        ("6.1", ['self.register_parameter("bias", None)', "self.bias = None"]),
-        ("4.1", ["* result * (1 - result)", "* (result - result * result)"]),
-        ("6.2", ["self.mean += 0.1 * (x.detach().mean(0) - self.mean)",
-                 "self.mean.lerp_(x.detach().mean(0), 0.1)"]),
-        ("11.5", ["torch.log(torch.cosh(x))", "torch.logaddexp(x, -x) - log(2)"]),
-        ("13.2", ["        z = torch",
-                  "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
-        ("13.2", ["                break\n",
-                  "                break\n        else: raise RuntimeError\n"]),
-        ("13.2", ["grad_output / (2 * z)", "0.5 * grad_output * z**-1"]),
-        ("13.2", ["ctx.save_for_backward(z)", "ctx.save_for_backward(a)", "(z,)", "(a,)",
-                  "(2 * z)", "(2 * a.sqrt())"]),
-    ],
-)  # fmt: skip
-def test_other_ways_are_accepted(number, edits):
-    verdict = judged(number, *edits)
-    assert verdict.mark == RIGHT, verdict.message
-
-
 def test_a_verdict_is_true_if_the_attempt_is_right():
     assert EXERCISES["2.1"].judge(EXERCISES["2.1"].reference)
     assert not judged("2.1", "2 * x", "x")
@@ -225,30 +135,11 @@ def test_a_feed_leaves_out_only_what_there_is():
         Feed(shapes="...", without={"zeros": "a slip of the pen"})
 
 
-def test_a_subclass_of_an_answer_is_an_answer():
-    answer = EXERCISES["2.1"].reference
-    verdict = EXERCISES["2.1"].judge(type("Square", (answer,), {}))
-    assert verdict.mark == RIGHT, verdict.message
-
-
-def test_a_backward_that_works_at_first_order_only_is_accepted():
-    class Multiply(EXERCISES["2.2"].reference):
-        @staticmethod
-        def backward(ctx, grad_output):
-            a, b = ctx.saved_tensors
-            to_a, to_b = ((grad_output * other).numpy() for other in (b, a))
-            sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
-            return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
-
-    refuses = "@torch.autograd.function.once_differentiable\n    def backward"
-    once = [judged(number, "def backward", refuses) for number in ("2.1", "14.1")]
-    for verdict in (EXERCISES["2.2"].judge(Multiply), *once):
-        assert verdict.mark == RIGHT, verdict.message
-
-
 def test_a_line_of_ours_is_not_quoted():
     verdict = judged("1.1", "return grad_output", "return grad_output, grad_output")
     assert verdict.message.endswith("(expected 1, but got 2).")
+    verdict = judged("1.1", "return x +", "self.save_for_backward(2.5); return x +")
+    assert verdict.message.endswith("what is no tensor goes on self.")
 
 
 def test_a_collector_that_was_off_stays_off():

@@ -1,5 +1,6 @@
 """What is said where something is missing, and when a cell that says it is skipped."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -9,6 +10,8 @@ from nbval.plugin import NbCellError
 import conftest
 from helpers.lessons import c_and_cpp, unavailable
 from tests import needs
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_start_here.ipynb"
 
 
 def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
@@ -74,5 +77,6 @@ def test_a_cell_is_skipped_for_what_is_missing_only(
         raise NbCellError(1, "the cell differs", "")
 
     with pytest.raises((pytest.skip.Exception, NbCellError)) as caught:
-        conftest.run_or_let_it_say_why(SimpleNamespace(test_outputs=[output]), differ)
+        item = SimpleNamespace(path=NOTEBOOK, test_outputs=[output])
+        conftest.run_or_let_it_say_why(item, differ)
     assert str(caught.value) == (said if is_skipped else "the cell differs")

@@ -11,7 +11,7 @@ from ..report import TEXTS, error
 
 IN_PLACE = "methods that end in an underscore, and +="
 GRADIENT_SHAPE = error(
-    "gradient-shape", "The gradient of {x} has shape ({got}), but ({wanted}) belongs there.",
+    "gradient-shape", "The gradient of {x} has shape ({got}), but ({wanted}) belongs there{asked}.",
     "reductions and transposes, with the shapes written beside each step",
 )  # fmt: skip
 
@@ -95,10 +95,9 @@ def wrong_shape(subject, k, got, wanted, seen):
     """The finding for argument k of a Function, whose gradient has another shape than it."""
     own = subject.cls and int(k) < len(subject.names)
     x = subject.names[int(k)] if own else f"tensor {k} of a Function"
-    if got.split(", ")[::-1] == wanted.split(", ") and got != wanted:
-        how = f"transposed: its shape is ({got}), not ({wanted})"
-        return TEXTS["transposed"](x, seen=seen, how=how)
-    return GRADIENT_SHAPE(x, seen=seen, got=got, wanted=wanted)
+    turned = got.split(", ")[::-1] == wanted.split(", ") and got != wanted
+    asked = ": perhaps it is transposed" * turned
+    return GRADIENT_SHAPE(x, seen=seen, got=got, wanted=wanted, asked=asked)
 
 
 def users_line(error):

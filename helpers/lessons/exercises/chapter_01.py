@@ -79,6 +79,7 @@ def _wrong_instance(attempt, arguments, like, x):
     # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
     for old, new in [
         (r" Look at: `return None, \*_[bB]ackward.*", ""),
+        (r": `[^`]*` \(line \d+, in `_\w+`\)", ""),
         (r"\bctx\b", "self"),
         (r"tensor \d of a Function", "x"),
         ("the order of the factors, and every", "every"),  # of factors there are none
@@ -203,8 +204,10 @@ EXERCISE_2 = Exercise(
 
     def backward(self, grad_output): ...""",
     wrong=[
-        ("grad_output.transpose(*self.dims)", "grad_output", "right, but transposed: its shape"),
-        ("grad_output.transpose(*self.dims)", "grad_output.clone()", "Look at: every transpose."),
+        ("grad_output.transpose(*self.dims)", "grad_output",
+         "belongs there: perhaps it is transposed"),
+        ("grad_output.transpose(*self.dims)", "grad_output.clone()",
+         "Look at: reductions and transposes"),
         ("grad_output.transpose(*self.dims)", "grad_output.transpose(0, 1)",
          "with dim0 = 0 and dim1 = 2"),
         ("self.dims = dim0, dim1", "self.dims = sorted((dim0, dim1))", "grad_output.transpose(*self"

@@ -56,7 +56,7 @@ EXERCISE_1 = Exercise(
          "the output requires no gradient"),
     ],
     like=lambda x: x**2,
-    feeds=(Feed(shapes="..."),),
+    feeds=(Feed(shapes="...", far=1e6),),
     properties=[keeps_only("inputs and outputs", random(100, 200))],
     success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
     "chain rule multiplies it by grad_output.",
@@ -124,6 +124,7 @@ EXERCISE_2 = Exercise(
          "with inputs of shapes (4, 3) and (1, 1)"),
         (*_fits(f"g.sum() if t.dim() == 0 else g.sum(0) if g.dim() > t.dim() else {ONES}"),
          "with inputs of shapes (2, 4, 3) and (3,)"),
+        (*_fits("None"), "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None"),
         (*_fits(LEADING + ONES), "with inputs of shapes (2, 4, 3) and (4, 1)"),
     ],
     like=torch.mul,

@@ -41,6 +41,8 @@ EXERCISE_1 = Exercise(
         ("ctx.save_for_backward(x)", "ctx.x = x", "(x,) = ctx.saved_tensors", "x = ctx.x",
          "when it changes in place. Look at: ctx.save_for_backward."),
         ("ctx.n", "Power.n", "two calls disturb each other"),
+        ("return x**n", "y = x\n        for _ in range(n - 1): y *= x\n        return y",
+         "is right. It changes an input in place, too."),
         ("x ** (ctx.n - 1)", "x**ctx.n / x", "at 0"),
         ("x ** (ctx.n - 1)", "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)",
          "but wrong where `n` is 4."),

@@ -219,7 +219,7 @@ EXERCISE_3 = Exercise(
         ("C", "E", "got 'E'"),
     ],
     properties=[_is_the_wrong_one],
-    success="C is |x|³ with the gradient 3x², which is right only for positive x. All three "
+    success="C is |x|³ with the gradient 3x², which is wrong for negative x. All three "
     "elements of the point are positive.",
     hints=(
         "What do the three elements of the point have in common?",

@@ -36,6 +36,8 @@ EXERCISE_1 = Exercise(
     stub="class Sinh(Function): ...",
     wrong=[
         (" + grad_cosh * s", "", "`output[1]` depends on `x`"),
+        ("backward(s, c)", "backward(s)", "s, c = ctx.saved_tensors",
+         "s = ctx.saved_tensors[0]; c = (1 + s * s).sqrt()", "at numbers near 400"),
         ("+ grad_cosh", "- grad_cosh", "The gradient of `x`"),
         ("return s, c", "return s.clone(), c.clone()", "ctx.save_for_backward(s, c)",
          "ctx.s, ctx.c = s, c", "ctx.saved_tensors", "ctx.s, ctx.c", "silently wrong"),
@@ -51,7 +53,7 @@ EXERCISE_1 = Exercise(
          "return grad_sinh * c + grad_cosh * (c * c - 1) / s", "at 0"),
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
-    feeds=(Feed(shapes="..."),),
+    feeds=(Feed(shapes="...", far=400),),
     order=3,
     properties=[keeps_only("outputs", random(100, 200))],
     success="both outputs are saved and both are differentiated, so every order is right.",
@@ -121,7 +123,7 @@ def _multiplies(attempt):
             why = (
                 " (f got a tensor without requires_grad: make a leaf of your own.)"
                 if False in needs
-                else " (Which of the two derivatives needs create_graph=True?)"
+                else " (Does the first derivative have a history?)"
             )
             yield f"for {kind}, it raises: {error}" + (why if asks else "")
         for name in ("hvp", "vhp", "jvp"):
@@ -156,12 +158,11 @@ def _multiplies(attempt):
             yield "it leaves a trace in x: its values, its .grad or its requires_grad changed."
         if not torch.equal(v, v_before):
             yield "it changes v in place."
-    del given
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
         yield (
-            "the values are right, but the tensor that f got is never freed, not even by Python's "
-            "garbage collector. Does it have a .grad with a history?"
+            "the values are right, but the tensor that f got is not freed, not even by Python's "
+            "garbage collector. Does its .grad, or the result, have a history?"
         )
 
 
@@ -189,6 +190,7 @@ EXERCISE_2 = Exercise(
          "`functional.jvp` computes it"),
         (".detach()", "", "leaves a trace in x"),
         ("first * v", "v.mul_(first)", "changes v in place"),
+        (".sum(), x)", ".sum(), x, create_graph=True)", "or the result, have a history?"),
         ("[0]", "", "must be a tensor of that shape, got a tuple"),
         ("(first,) = grad(f(x), x, create_graph=True)",
          "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None", "fills the .grad"),

@@ -141,14 +141,16 @@ def _rows_of(rank, size):
 def _mean_and_slope(answer):
     rank, size = dist.get_rank(), dist.get_world_size()
     with torch.no_grad():
-        answer(random(7, 2))  # another call, which must not count
+        short = answer(random(7, 2).float())  # another call, which must not count
     x = _rows_of(rank, size)
     kept, before = x * 1, x.detach().clone()
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None, None
     if not torch.equal(kept, before):
-        return mean, "changed", None
+        return mean, "it changes `x` in place, which the caller may still need.", None
+    if short.dtype != torch.float32:
+        return mean, f"where `x` is torch.float32, the result is {short.dtype}.", None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
     (slope,) = grad(loss, x, create_graph=True)
     try:
@@ -193,8 +195,7 @@ def _is_the_mean_of(attempt, size):
         if not _is(given, mean.detach()):
             why = _nearly(given, mean.detach()) or " Does each process count the rows of all?"
             yield f"on rank {rank}, the result is not the mean over all rows.{why}"
-    if any(isinstance(slope, str) for _, slope, _ in answers):
-        yield "it changes `x` in place, which the caller may still need."
+    yield from (slope for _, slope, _ in answers if isinstance(slope, str))
     if any(slope is None for _, slope, _ in answers):
         yield "the mean is right, but it has no history: no gradient passes through it."
     expected, seconds = _slopes(inputs, mean)
@@ -232,6 +233,7 @@ EXERCISE_2 = Exercise(
          "Does each process count the rows of all?"),
         ("x.sum(0)", "x.float().sum(0)", "got shape (2,) and torch.float32"),
         ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
+        ("x.sum(0)", "x.double().sum(0)", "where `x` is torch.float32, the result is"),
         ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),

@@ -278,8 +278,8 @@ EXERCISE_2 = Exercise(
         ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here they get `Tensor[]`"),
     ],
     properties=[_keeps_programs_right],
-    success="saved programs find every argument where it was, and get 1 for `scale`, which they do "
-    "not know.",
+    success="saved programs find every argument where it was, and the default of `scale`, which "
+    "they do not know, leaves their results as they were.",
     hints=(
         "Look at the picture: which row is right in both columns?",
         "Take each argument of release 1: does an old file find it where it was, and what does it "

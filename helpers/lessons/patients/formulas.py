@@ -28,7 +28,7 @@ wrong(
     square, matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
 )  # fmt: skip
 wrong(
-    "TransposedShape", "transposed", "the engine rejects the shape", lambda: draw((3, 4), (4, 5)),
+    "TransposedShape", "gradient-shape", "the engine rejects it", lambda: draw((3, 4), (4, 5)),
     matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
 )  # fmt: skip
 
