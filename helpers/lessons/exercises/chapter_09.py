@@ -259,7 +259,7 @@ EXERCISE_2 = Exercise(
          "with a grad_output that is not all ones"),
         ("() > ctx.limit", "() >= ctx.limit", "at x = ±limit"),
         (LEAVES_TORCH[0], "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g",
-         "A mask as an index makes a size that depends on numbers"),
+         "A mask as an index, and an `if` on a tensor"),
         ("grad_output * (", "grad_output.mul_(", "Does backward change grad_output"),
         ("torch.as_tensor(", "torch.from_numpy(", "sample `one number`"),
     ],
