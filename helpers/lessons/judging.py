@@ -264,9 +264,20 @@ def _hides_its_steps(attempt, like, inputs):
         *_, mine = _differentiable_gradients(attempt, inputs, torch.Generator().manual_seed(0))
     except Exception:
         return False
-    *_, theirs = _differentiable_gradients(like, inputs, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    leaves, weights, theirs = _differentiable_gradients(like, inputs, generator)
+
+    def moves(slope):  # not where it is 0 whatever is fed, as for no index: a loop hides nothing
+        if slope is None or not slope.requires_grad:
+            return False
+        factor = _weights([slope], generator)
+        second = torch.autograd.grad(
+            [slope], [*leaves, *weights], factor, retain_graph=True, allow_unused=True
+        )
+        return any(one is not None and one.any() for one in second)
+
     return any(
-        one is not None and right is not None and right.requires_grad and not one.requires_grad
+        one is not None and not one.requires_grad and moves(right)
         for one, right in zip(mine, theirs, strict=True)
     )
 

@@ -30,11 +30,10 @@ class Dropout(Function):
 
 WIDE = random(100, 400)
 
-
 # Rates, shapes, layouts, dtypes; the first is large enough to count what is dropped.
 FED = {
     "": (WIDE, 0.25),
-    "for a transposed input": (random(50, 300, seed=1).t(), 0.6),
+    "for a transposed input": (random(51, 301, seed=1).t(), 0.6),
     "for one dimension, with p = 0.1": (random(4000, seed=2), 0.1),
     "in bfloat16": (random(60, 70, seed=3).bfloat16(), 0.5),
     "with p = 0": (random(30, 40, seed=4), 0.0),
@@ -171,6 +170,7 @@ EXERCISE_1 = Exercise(
         ("torch.rand(x.shape, generator=generator) >= p",
          "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()",
          "not drawn independently"),
+        ("=generator) >", "=generator).view(-1, 8).view(x.shape) >", "'[-1, 8]' is invalid"),
         ("ctx.p, ctx.seed)", "0.25, ctx.seed)", "for a transposed input: backward drops other"),
         ("torch.rand(x.shape, generator=generator) >= p", "torch.rand(x.shape[-1:], generator="
          "generator) >= p", "the same all along dimension 0"),
