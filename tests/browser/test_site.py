@@ -31,8 +31,7 @@ def show(page, site, name, theme="light", width=1300):
     page.set_viewport_size({"width": width, "height": 1000})
     page.add_init_script(f"localStorage.setItem('mode', '{theme}')")
     page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
-    page.goto(site + name)
-    page.wait_for_load_state("networkidle")
+    page.goto(site + name, timeout=90_000)
     if formulas(PAGES[name]):
         page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
         page.evaluate("MathJax.startup.promise")
