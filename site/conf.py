@@ -8,6 +8,7 @@ Both editions, from the outputs stored in the notebooks; nothing is executed.
 
 import json
 import os
+import posixpath
 import re
 import shutil
 from html import escape
@@ -114,10 +115,12 @@ def on_page(app, document, template, context, doctree):
     context["chapters"] = [(README[folder], "README"), *chapters(folder)]
     if doctree is None:
         return
-    for direction in ("prev", "next"):
+    for direction in ("prev", "next"):  # which end where the edition ends
         place = context.get(direction)
-        if place and place["link"].startswith(("zh/", "../zh/", "README.zh")) != (folder == "zh"):
-            context[direction] = None
+        if place:
+            link = posixpath.normpath(posixpath.join(posixpath.dirname(document), place["link"]))
+            if edition(link.removesuffix(".html")) != folder:
+                context[direction] = None
     other = twin(document)
     if other:
         address = app.builder.get_relative_uri(document, other)
