@@ -45,7 +45,6 @@ html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
 html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
 templates_path = ["templates"]
-html_theme_options = {"navbar_end": ["switch.html"]}
 html_sidebars = {"**": ["navbar-logo.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
@@ -121,14 +120,13 @@ def on_page(app, document, template, context, doctree):
             link = posixpath.normpath(posixpath.join(posixpath.dirname(document), place["link"]))
             if edition(link.removesuffix(".html")) != folder:
                 context[direction] = None
-    other = twin(document)
-    if other:
-        address = app.builder.get_relative_uri(document, other)
-        context["switch"] = address, SWITCH[folder]
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
-        run = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
-        context["body"] = f'<p class="how-to-run">{run}</p>\n{context["body"]}'
+        line = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
+        if other := twin(document):
+            address = app.builder.get_relative_uri(document, other)
+            line = f'<a href="{address}">{SWITCH[folder]}</a> · {line}'
+        context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
     paragraphs = (text.astext() for text in doctree.findall(nodes.paragraph))
     description = escape(next(paragraphs)[:200].replace("\n", " "), quote=True)
     for name, value in {
