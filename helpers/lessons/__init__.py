@@ -17,6 +17,7 @@ if torch.__version__.split("+")[0] != VERIFIED_WITH:
         "another version some numbers, tables and error messages differ from what is stored."
     )
 
-# Both are PyTorch's, about its own code and about the machine; no stored output may hang on them.
+# All are PyTorch's, about its own code and about the machine; no stored output may hang on them.
 warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
+warnings.filterwarnings("ignore", "Guards may run slower on Python", RuntimeWarning)
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # "No CUDA runtime is found"
