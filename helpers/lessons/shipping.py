@@ -65,6 +65,7 @@ def install(wheel, folder):
 def python(*arguments, path="", folder=None):
     """Run Python anew, with `path` as the only place to import from beside the installed ones."""
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+    own["PYTHON_COLORS"] = "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
     return subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # the package needs none
