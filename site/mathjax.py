@@ -7,6 +7,7 @@ It needs npm. What arrives is compared with the digest below.
 
 import hashlib
 import io
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -22,6 +23,8 @@ WANTED = ("package/es5/tex-chtml.js", "package/es5/output/chtml/fonts/woff-v2/")
 
 
 def main():
+    if not shutil.which("npm"):
+        raise SystemExit("npm is missing, which brings MathJax: install Node.js")
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", "--silent", f"mathjax@{VERSION}"]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)

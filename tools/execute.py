@@ -3,7 +3,7 @@
     python -m tools.execute notebooks/02_static_functions.ipynb ...
 
 No time stamps; pieces of one text, which a busy machine prints apart, in one; no version of Python.
-Then the README's pictures are made anew.
+Then the README's pictures are made again.
 """
 
 import base64

@@ -14,7 +14,7 @@ import torch
 
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
-MARGIN = 4096  # elements on both sides of an array, which nobody may write to
+MARGIN = 4096  # elements on both sides of an array, which must not be written to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
 SURVIVED, ENDED = 77, 78  # the exit status of a trial that came to its end, or called exit
 TRIED = mmap.mmap(-1, 256)  # the last call, which a copy of this process and its parent both see

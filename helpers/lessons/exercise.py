@@ -212,12 +212,12 @@ def exercise(number):
     """
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
-    numbers = [known.number for known in exercises()]
-    numbers += [known for known in KNOWN if known not in numbers]
+    course = {known.number: known for known in exercises()}
+    known = course | KNOWN | course  # in the course's order, and nothing takes a number of its own
     wanted = number.strip().replace(",", ".")
-    if wanted not in numbers:
-        raise ValueError(f"number must be one of {', '.join(numbers)}; got {number!r}")
-    return KNOWN[wanted]
+    if wanted not in known:
+        raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
+    return known[wanted]
 
 
 @cache  # inspect parses the whole file each time

@@ -3,11 +3,11 @@
     python -m helpers.lessons.grade handed_in/*.ipynb [--seconds 120] [--csv verdicts.csv]
 
 Each notebook is executed from the start, in a kernel and a folder of its own, and each cell ends
-after its seconds. ✓ right, ✗ wrong, ○ not attempted, ! the cell
-raised, ran out of time or ended its kernel; an empty place: there is no such check in the notebook.
+after its seconds. ✓ right, ✗ wrong, ○ not attempted; ! the cell raised, ran out of time or ended
+its kernel; an empty place: the notebook has no such check.
 
-Formative, not an exam: the solutions lie beside the exercises, and whoever wants a ✓ can get one.
-The notebooks run as you, so run those of people you do not trust where they can do no harm.
+Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓ can get
+one. The notebooks run with your rights: run those of people you do not trust in a container.
 """
 
 import argparse
@@ -89,9 +89,11 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("notebooks", nargs="+", type=Path)
-    parser.add_argument("--seconds", type=int, default=120, help="for each cell (120)")
+    parser.add_argument("--seconds", type=float, default=120, help="for each cell (120)")
     parser.add_argument("--csv", type=Path, default=Path("verdicts.csv"))
     arguments = parser.parse_args()
+    if not arguments.seconds > 0:
+        parser.error(f"--seconds must be larger than 0, got {arguments.seconds:g}")
     rows = list(table(arguments.notebooks, arguments.seconds))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

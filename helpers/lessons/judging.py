@@ -104,8 +104,8 @@ def silently_wrong(attempt, like, inputs, order=1):
     if _hides_its_steps(attempt, like, inputs):
         return (
             "the gradient is right, but autograd does not see how backward computes it (under "
-            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative counts "
-            "it as a constant, without a word. once_differentiable would say so."
+            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative "
+            "silently counts it as a constant. once_differentiable would say so."
         )
     wrong = _wrong_second_derivative(attempt, like, inputs, order)
     return wrong and f"the gradient is right; {wrong}" + (order == 1) * (

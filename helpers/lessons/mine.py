@@ -7,8 +7,8 @@ Git ignores `mine/`. A chapter that is already there is left alone, so that your
 checks and hints come from `helpers`, and follow every pull.
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,5 +24,10 @@ def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
 
 
 if __name__ == "__main__":
-    copied = copy(ROOT / "zh" if sys.argv[1:] == ["zh"] else ROOT / "notebooks")
+    parser = argparse.ArgumentParser(prog="python -m helpers.lessons.mine")
+    parser.add_argument("edition", nargs="?", choices=["notebooks", "zh"], default="notebooks")
+    source = ROOT / parser.parse_args().edition
+    if not source.is_dir():
+        parser.error(f"there is no folder {source}: run this in a clone of the repository")
+    copied = copy(source)
     print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")

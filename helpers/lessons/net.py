@@ -1,4 +1,4 @@
-"""One net under every exercise: an attempt is tried on inputs that nobody wrote for it.
+"""One net under every exercise: an attempt is tried on inputs that were not written for it.
 
 An exercise declares what its answer may be fed, as a `Feed`; the net makes variations of it. What
 does not apply to an exercise is left out by name, with the reason.

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 # Processes forked from one that has imported torch are there in milliseconds. Windows cannot fork,
-# and on macOS a library that torch uses may not be forked: there each process imports it anew.
+# and on macOS a library that torch uses may not be forked: there each process imports it again.
 PRELOADED = {  # where the one that starts them has imported this, they will want that
     "torch": "torch.fx.experimental.symbolic_shapes",  # which the first backward imports
     "torch._dynamo": "torch._dynamo",
@@ -58,7 +58,7 @@ class Team:
     limit:   seconds that a call may take; then the processes are ended, and a TeamError is raised.
     timeout: seconds that a collective waits for the others; `limit` unless given.
 
-    They start at the first call, and anew at the first call after a TeamError. What they print is
+    They start at the first call, and again at the first call after a TeamError. What they print is
     printed, rank by rank, when all of them have answered: the first `most_lines` of each.
     """
 
@@ -182,7 +182,7 @@ def bytes_sent():
 
 
 def _serve(pipe, settings, timeout, limit, stack):
-    """What a process of a team does: it calls what it is sent, until nobody is there any more."""
+    """What a process of a team does: it calls what it is sent, until the other end is gone."""
     gc.freeze()  # looking at what was forked would copy its memory
     os.environ.update(settings)
     torch.set_num_threads(1)

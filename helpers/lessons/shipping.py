@@ -63,7 +63,7 @@ def install(wheel, folder):
 
 
 def python(*arguments, path="", folder=None):
-    """Run Python anew, with `path` as the only place to import from beside the installed ones."""
+    """Run another Python that imports from `path` and from what is installed, nowhere else."""
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     own["PYTHON_COLORS"] = "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
     return subprocess.run(

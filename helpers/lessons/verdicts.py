@@ -82,7 +82,7 @@ def _cause(found, message, attempt, inputs):
         )
     if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
         return (
-            "`backward` works only as long as somebody holds the output; ctx does not keep it. "
+            "`backward` works only while something else holds the output; ctx does not keep it. "
             f"PyTorch says: {message.rstrip('.')}."
         )
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
@@ -199,7 +199,7 @@ def _not_unpacked(attempt, inputs):
 
 
 def _needs_its_output(attempt, inputs):
-    """Does backward fail once nobody holds the output any more?"""
+    """Does backward fail once nothing else holds the output?"""
     leaves = copies(inputs)
     total = sum(output.sum() for output in as_tuple(attempt(*leaves)))
     try:

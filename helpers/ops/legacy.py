@@ -154,7 +154,7 @@ class _Backward(torch.autograd.Function):
     """A legacy backward under `create_graph=True`: recorded, but it cannot be passed.
 
     The edge makes each gradient depend on each input of the call. Without it, as with
-    `once_differentiable`, a second derivative could leave this term out without a word.
+    `once_differentiable`, a second derivative could silently leave this term out.
     """
 
     @staticmethod

@@ -5,7 +5,7 @@ r"""sinh(x), as the pattern for a Function whose backward needs an intermediate 
           + dL/dp · (p + 1/2) - dL/dq · (q + 1/2)
 
 An intermediate that only lives on ctx is a constant for autograd, and the second derivative is
-wrong without a word. So `Sinh` returns p and q as outputs, where they have a history of their own,
+silently wrong. So `Sinh` returns p and q as outputs, where they have a history of their own,
 and `sinh` hides them. (With exp(x) instead of exp(x) - 1, a small x would lose digits; without the
 half, p would be infinite before sinh(x) is.)
 

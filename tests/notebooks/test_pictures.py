@@ -12,7 +12,7 @@ def test_each_picture_is_the_figure_of_its_notebook():
     given = figures()
     assert sorted(shown) == sorted(given) == sorted(path.name for path in PICTURES.iterdir())
     stale = [name for name in given if (PICTURES / name).read_bytes() != given[name]]
-    assert stale == [], "make them anew: python -m tools.execute"
+    assert stale == [], "make them again: python -m tools.execute"
 
 
 def test_one_text_that_was_printed_in_pieces_is_stored_in_one():

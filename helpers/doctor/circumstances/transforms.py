@@ -43,8 +43,8 @@ IN_BACKWARD = (
 )
 RAISES = "backward raises when it is differentiated"
 LEAVES = (
-    "backward leaves autograd, so that what is differentiated through the gradient loses it "
-    "without a word"
+    "backward leaves autograd, so that what is differentiated through the gradient silently "
+    "loses it"
 )
 MISSING = warning(
     "double-backward-missing",

@@ -22,7 +22,7 @@ EXERCISE_1 = Exercise(
     reference=Triple,
     stub=("return 3 * grad_output", "..."),
     wrong=[
-        ("3 * grad_output", "3 * grad_output.detach()", "a second derivative counts it as"),
+        ("3 * grad_output", "3 * grad_output.detach()", "second derivative silently counts it"),
         ("3 * grad_output", "3 * grad_output.reshape(-1, 4).view_as(grad_output)",
          "with an input of shape (7,)"),
         ("3 * grad", "grad", "multiplied by 0.333"),

@@ -112,7 +112,7 @@ wrong(
 
 
 wrong(
-    "NeverAsks", "needs-input-grad-ignored", "matrix products that nobody asked for", affine,
+    "NeverAsks", "needs-input-grad-ignored", "matrix products that no caller asked for", affine,
     linear, lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0)),
 )  # fmt: skip
 

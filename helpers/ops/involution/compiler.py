@@ -1,6 +1,6 @@
 """The C++ compiler of this machine, and a folder that keeps what it built.
 
-What lies in that folder is loaded into the process. So it counts only if nobody but this user can
+What lies in that folder is loaded into the process. So it counts only if no other user can
 have written it, and if it still has the digest that is kept beside it; else it is built again.
 """
 
@@ -158,7 +158,7 @@ def _last_change(path):
 
 
 def is_private(path):
-    """Whether nobody but this user can write it. (On Windows, its folder lies in the profile.)"""
+    """Whether no other user can write to it. (On Windows, its folder lies in the profile.)"""
     status = path.stat()
     return not hasattr(os, "getuid") or (
         status.st_uid == os.getuid() and not status.st_mode & 0o022

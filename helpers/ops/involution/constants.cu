@@ -1,5 +1,5 @@
-// What benchmark.py compares with: the design of the authors' kernels of 2021, written anew. One
-// thread owns one element of the result, every size is a constant, and loops over taps unroll.
+// What benchmark.py compares with: the design of the authors' kernels of 2021, written from scratch.
+// One thread owns one element of the result, every size is a constant, and loops over taps unroll.
 // It follows kernels.cu, and the constants N, C, G, H, W, HO, WO, KH, KW, SH, SW, PH, PW, DH, DW.
 
 template <typename T>

@@ -74,7 +74,7 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     """One of the three operators, as it runs where gradients are needed.
 
     `torch.library.register_autograd` would write such a class, but up to torch 2.15 it raises
-    under `torch.func.grad`, and forward mode gets zeros without a word. So this leans on what is
+    under `torch.func.grad`, and forward mode silently gets zeros. So this leans on what is
     private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The dispatcher
     comes here once for each level of torch.func; `Function` would start with the outermost again.
     """
