@@ -129,7 +129,7 @@ EXERCISE_1 = Exercise(
 
 def mean_of_all(x):
     total = collectives.all_reduce(x.sum(0), loss="summed")
-    count = collectives.all_reduce(x.new_tensor(len(x)), loss="summed")
+    count = collectives.all_reduce(x.new_tensor(len(x), dtype=torch.float64), loss="summed")
     return total / count
 
 
@@ -226,7 +226,7 @@ EXERCISE_2 = Exercise(
     stub="def mean_of_all(x): ...",
     wrong=[
         (', loss="summed"', "", "with which `loss`?"),
-        ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x))", "x.new_tensor(1.0)",
+        ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x), dtype=torch.float64)", "x.new_tensor(1.0)",
          "the result is the mean of the means"),
         ("return total / count", "return x.mean(0)", "the mean of this process's rows only"),
         ("return total / count", "return total / (len(x) * dist.get_world_size())",
@@ -234,7 +234,8 @@ EXERCISE_2 = Exercise(
         ("x.sum(0)", "x.float().sum(0)", "got shape (2,) and torch.float32"),
         ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
         ("x.sum(0)", "x.double().sum(0)", "where `x` is torch.float32, the result is"),
-        ("x.new_tensor(len(x))", "torch.tensor(len(x))", "input must be floating-point"),
+        ("x.new_tensor(len(x), dtype=torch.float64)", "torch.tensor(len(x))",
+         "input must be floating-point"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',
@@ -254,9 +255,9 @@ EXERCISE_2 = Exercise(
         "Each process computes its own loss from the mean: which `loss` is that? The count may "
         "be a floating-point tensor, too.",
     ),
-    explanation="The count has no gradient; the sum has one. Each process has its own loss, so the "
-    "sum is n tensors, not one, and its backward is an all-reduce. torch.nn.SyncBatchNorm does the "
-    "same for a mean and a variance.",
+    explanation="The count has no gradient; the sum has one. It is counted in float64, because "
+    "bfloat16 has no 387. Each process has its own loss, so the sum is n tensors, not one, and its "
+    "backward is an all-reduce. torch.nn.SyncBatchNorm does the same for a mean and a variance.",
 )  # fmt: skip
 
 
