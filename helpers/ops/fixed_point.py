@@ -286,8 +286,8 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     Returns a tensor like z0. Kept for backward are z and the inputs, however many steps it took.
 
     Derivatives of every order: each is a fixed point itself. Autocast is the same in backward as
-    around the call. `torch.compile` breaks the graph here and goes on behind; `fullgraph=True` and
-    `torch.export` raise, because the number of steps depends on the numbers.
+    around the call. `torch.compile` breaks the graph here and resumes after it; `fullgraph=True`
+    and `torch.export` raise, because the number of steps depends on the numbers.
     Raises NotConvergedError if z, or in backward its gradient, does not converge; RuntimeError
     under the transforms of `torch.func` and in forward mode; ValueError or TypeError for other
     arguments, and where f uses a tensor whose gradient would be lost.

@@ -56,7 +56,7 @@ def mul_constant(input, constant):
     `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
     from `torch.export`, trained further.
     Raises TypeError for any other argument; a tensor as `constant` is refused because its
-    gradient would be dropped in silence (write `input * constant` then).
+    gradient would be silently dropped (write `input * constant` then).
     """
     if not isinstance(input, torch.Tensor):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")

@@ -230,7 +230,7 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
     context_fn: returns two contexts, for the first and for the second run, as
         `torch.utils.checkpoint.checkpoint` takes it. With a policy that says which operations keep
         their results, `partial(create_selective_checkpoint_contexts, policy)`, from there.
-    Returns what `fn` returns: tensors in any structure, some without a gradient if it so pleases.
+    Returns what `fn` returns: tensors in any structure, not all of which need a gradient.
 
     Backward calls `fn` once more, as soon as the first of its saved tensors is needed, up to the
     last, and frees each when it has been used. The numbers are those of `fn(*inputs, **kwargs)`,
@@ -308,8 +308,8 @@ class ReversibleSequential(torch.nn.Module):
     norm counts a batch once.
 
     Gradients to the inputs, to parameters and to whatever f and g use; derivatives of every order,
-    DDP, FSDP2 around each f and g or the whole. `torch.compile` breaks the graph here and goes on
-    behind; `fullgraph=True` and `torch.func` raise. Raises TypeError or ValueError for other
+    DDP, FSDP2 around each f and g or the whole. `torch.compile` breaks the graph here and resumes
+    after it; `fullgraph=True` and `torch.func` raise. Raises TypeError or ValueError for other
     arguments, and RuntimeError if f or g changes its input in place.
     """
 

@@ -45,7 +45,7 @@ def all_reduce(input, *, loss="replicated", group=None, check=True):
 
 
 def all_gather(input, dim=0, *, loss="replicated", group=None, check=True):
-    """The tensors of all processes, one behind the other along `dim`, on each of them.
+    """The tensors of all processes, one after another along `dim`, on each of them.
 
     input: of one dtype, and of one shape except along `dim`.
     loss: "replicated", and backward is the process's own part of the gradient; or "summed", and it
@@ -109,15 +109,15 @@ def all_to_all(input, split_dim, concat_dim, *, sizes=None, group=None, check=Tr
 
 
 def halo_exchange(input, width, dim, *, group=None, check=True):
-    """`input` between the last rows of the process before and the first of the one behind.
+    """`input` between the last rows of the previous process and the first of the next one.
 
     The processes hold strips of one tensor, in the order of their ranks, cut along `dim`. At its
     two ends the halo is zero, as the padding of a convolution. Backward adds to the rows of this
-    process what its neighbours found out about them.
+    process the gradients that its neighbours computed for them.
 
     input: of one dtype, and of one shape except along `dim`.
-    width: rows of the halo, or a pair: (before, behind). No strip may be lower than either.
-    Returns a tensor of `before + input.shape[dim] + behind` rows.
+    width: rows of the halo, or a pair: (before, after). No strip may have fewer rows than either.
+    Returns a tensor of `before + input.shape[dim] + after` rows.
     Raises TypeError or ValueError on every process, if what they have does not fit together.
     """
     problem = wrong_dim("dim", dim, input)
