@@ -47,18 +47,8 @@ def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):
     assert any(problem in said for said in translate.problems(english, chinese))
 
 
-@pytest.mark.parametrize(
-    ("english", "chinese"),
-    [
-        (
-            "**Why?** `f` is $2^x$, see [it](a.md): 4,000.",
-            "**为什么**？见[它](a.md)：`f` 是 $2^x$，4,000。",
-        ),
-        ("| a | `b|c` |", "| 甲 | `b|c` |"),
-    ],
-)
-def test_a_right_translation_is_accepted(english, chinese):
-    assert list(translate.problems(english, chinese)) == []
+def test_a_bar_in_code_is_no_column():  # other right translations are those of the edition
+    assert list(translate.problems("| a | `b|c` |", "| 甲 | `b|c` |")) == []
 
 
 def test_a_link_carries_the_title_of_its_chapter():
