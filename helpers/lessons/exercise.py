@@ -282,7 +282,7 @@ def _misfit_of_function_class(attempt, reference):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
             return f"it has no method `{name}`. Look at its spelling and indentation."
-        if not isinstance(method, staticmethod):
+        if not _is_static(method, attempt, name):
             return (
                 f"`{name}` must be a static method: @staticmethod, above any other decorator, and "
                 "no self."
@@ -301,6 +301,14 @@ def _misfit_of_function_class(attempt, reference):
     except TypeError:
         return "`setup_context` must take (ctx, inputs, output)."
     return None
+
+
+def _is_static(method, cls, name):
+    """Is it one where it was written? `forward = Other.forward` leaves the function alone."""
+    if inspect.isfunction(method):
+        (owner, *_) = (base for base in cls.__mro__ if name in vars(base))
+        return not method.__qualname__.startswith(f"{owner.__qualname__}.")
+    return isinstance(method, staticmethod)
 
 
 def _is_function_class(value):

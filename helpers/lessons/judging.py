@@ -34,8 +34,6 @@ def difference(attempt, like, inputs, order=1, faithful=True):
         outputs = attempt(*mine)
     except Exception as error:
         outputs = error
-    if outputs is None:
-        return "it returns None. Is a `return` missing in `forward`?"
     raised = outputs if isinstance(outputs, Exception) else None
     wrong = None if raised else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:

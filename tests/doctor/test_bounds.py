@@ -14,18 +14,7 @@ from torch.autograd import Function
 from helpers.doctor import rounds
 from helpers.doctor.__main__ import main
 from helpers.doctor.program import bounds
-
-
-class Half(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * x
+from tests.doctor.programs import Half, leaf
 
 
 def that(do):
@@ -38,10 +27,6 @@ def that(do):
             return 2 * Half.backward(ctx, grad_output)
 
     return Does
-
-
-def leaf(n=3):
-    return torch.linspace(0.5, 1.5, n).requires_grad_()
 
 
 def visits(*functions, **options):
@@ -180,7 +165,8 @@ def test_several_threads_of_the_parent():
     """A child of a process whose OpenMP threads have worked does not wait for them."""
     program = """
 import torch
-from tests.doctor.test_bounds import Half, rounds
+from helpers.doctor import rounds
+from tests.doctor.programs import Half
 torch.set_num_threads(2)
 x = torch.randn(600, 600, requires_grad=True)
 (x @ x).exp().sum().backward()
@@ -196,8 +182,9 @@ def test_seconds_of_the_command_line(tmp_path, capsys):
     file = tmp_path / "program.py"
     file.write_text("""
 import time, torch
-from tests.doctor.test_bounds import Half, leaf, that
-that(lambda: time.sleep(99)).apply(leaf())
+from tests.doctor.programs import Half, leaf
+from tests.doctor.test_bounds import that
+that(lambda: time.sleep(99)).apply(leaf(3))
 Half.apply(leaf(99))
 """)
     assert main(["--seconds", "3", "--accept", "Half", "--run", str(file)]) == 0

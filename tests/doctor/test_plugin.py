@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,23 +14,26 @@ from types import SimpleNamespace
 import pytest
 
 from helpers import doctor
+from helpers.doctor.plugin import Doctor
+from tests.doctor.programs import Half, leaf
 
 HEAD = """
 import os, signal, sys, time
 import torch
 from torch.autograd import Function
 
-def make(name, backward=lambda g, x: 2 * g * x):
-    class Square(Function):
+def make(name, backward=lambda g, x: 2 * g * x, forward=lambda x: (x * x, x)):
+    class Made(Function):
         @staticmethod
         def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
+            y, *saved = forward(x)
+            ctx.save_for_backward(*saved)
+            return y
         @staticmethod
         def backward(ctx, g):
             return backward(g, *ctx.saved_tensors)
-    Square.__name__ = Square.__qualname__ = name
-    return Square
+    Made.__name__ = Made.__qualname__ = name
+    return Made
 
 def leaf(n=2):
     return torch.linspace(0.5, 1.5, n).requires_grad_()
@@ -56,15 +60,29 @@ def test_second():
     Second.apply(leaf())
 """
 FLAT = """
-class Round(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.round()
-    @staticmethod
-    def backward(ctx, g):
-        return g
+Round = make("Round", lambda g: g, lambda x: [x.round()])
 def test_round():
     Round.apply(leaf(4))
+"""
+# None of these gives the derivative of its forward, and none is meant to.
+ESTIMATORS = """
+def score(x):  # REINFORCE: the action 1 is rewarded
+    p = x.sigmoid()
+    action = (torch.rand_like(p) < p).to(p)
+    return action, action, p
+def gumbel(x):
+    soft = (x - torch.empty_like(x).exponential_().log()).softmax(-1)
+    return torch.nn.functional.one_hot(soft.argmax(-1), x.shape[-1]).to(x), soft
+def of_softmax(g, soft):
+    return soft * (g - (g * soft).sum(-1, keepdim=True))
+def test_score():
+    make("Score", lambda g, action, p: g * action * (action - p), score).apply(leaf(3))
+def test_gumbel():
+    make("Gumbel", of_softmax, gumbel).apply(leaf(3))
+def test_reversal():
+    make("Reverse", lambda g: -g, lambda x: [x.view_as(x)]).apply(leaf(4))
+def test_clipping():
+    make("Clip", lambda g: g.clamp(-1, 1), lambda x: [x.view_as(x)]).apply(leaf(4))
 """
 
 
@@ -154,17 +172,18 @@ def test_options_that_leave_out_and_accept(suite):
     assert status == 0 and "Functions: 2, wrong: none" in out
 
 
-def test_advice_is_in_the_words_of_the_plugin(suite):
-    identity = """
-class Flip(Function):
-    @staticmethod
-    def forward(ctx, x): return x.view_as(x)
-    @staticmethod
-    def backward(ctx, g): return -g
-def test_it(): Flip.apply(leaf())
-"""
-    _, out, _ = suite(identity)
-    assert "`--doctor-unfaithful=test_it.Flip` accepts it" in out and "examine(" not in out
+def test_a_suite_of_estimators_is_quiet_once_its_advice_is_taken(suite):
+    status, out, _ = suite(FLAT + ESTIMATORS + WRONG)
+    assert status == 1 and "examine(" not in out
+    assert out.count(" error (") == 3 and out.count(" warning (") == 1, out
+    assert "Functions: 7, wrong: 3, warned of: 1" in out
+    advised = re.findall(r"`(--doctor-unfaithful=test_it\.\w+)` accepts it", out)
+    assert {name.split(".")[1] for name in advised} == {"Clip", "Reverse", "Round"}
+    names = "\n ".join(name.split("=")[1] for name in advised)
+    (suite.folder / "pytest.ini").write_text(f"[pytest]\ndoctor_unfaithful =\n {names}\n")
+    status, out, _ = suite(FLAT + ESTIMATORS + WRONG)
+    assert status == 1 and "Half: 1 error" in out and "Functions: 7, wrong: 1" in out
+    assert out.count(" error (") == 1 and " warning (" not in out, out
 
 
 @pytest.mark.parametrize(
@@ -266,7 +285,7 @@ def test_reports_for_machines(suite, monkeypatch):
     monkeypatch.setenv("GITHUB_WORKSPACE", str(suite.folder))
     file = suite.folder / "doctor.json"
     _, out, _ = suite(WRONG, f"--doctor-json={file}")
-    assert "::error file=test_it.py,line=12,title=doctor, test_it.Half::Half: 1 error%0A" in out
+    assert "::error file=test_it.py,line=13,title=doctor, test_it.Half::Half: 1 error%0A" in out
     half, right = json.loads(file.read_text())
     assert (half["full_name"], half["outcome"], half["calls"]) == ("test_it.Half", "failed", 2)
     assert half["findings"][0]["code"] == "scaled" and right["outcome"] == "passed"
@@ -324,9 +343,6 @@ doctor_skip = ["Right", "tests.*"]
 
 
 def test_what_workers_of_xdist_found_is_gathered():
-    from helpers.doctor.plugin import Doctor
-    from tests.doctor.test_bounds import Half, leaf
-
     config = SimpleNamespace(workeroutput={}, pluginmanager=None)
     options = SimpleNamespace(seconds=60, skip=[], unfaithful=[])
     worker, session = Doctor(config, options), SimpleNamespace(exitstatus=0)
@@ -342,6 +358,5 @@ def test_what_workers_of_xdist_found_is_gathered():
         boss.pytest_testnodedown(SimpleNamespace(workeroutput=config.workeroutput))
     boss.pytest_testnodedown(SimpleNamespace())  # one that crashed
     boss.pytest_sessionfinish(session)
-    assert session.exitstatus == 1 and [v.full_name for v in boss.visits] == [
-        "tests.doctor.test_bounds.Half"
-    ]
+    (visit,) = boss.visits
+    assert session.exitstatus == 1 and visit.full_name == "tests.doctor.programs.Half"

@@ -32,36 +32,17 @@ def run_twice(old="", new="", **options):
 
 
 @needs_compiler
-def test_one_thread_can_be_watched():
-    accesses, y = run_twice(watch=(1, 1))
-    assert y.equal(2 * torch.arange(10.0))
-    assert accesses == [("read", "x", 9), ("write", "y", 9)]
-    assert run_twice(watch=((1, 0, 0), (2, 0, 0)))[0] == []  # a thread to spare
-
-
-@needs_compiler
 @pytest.mark.parametrize(
     "old, new, sentence",
     [
-        (
-            "if (i < count) ",
-            "",
-            r"thread \(2, 0, 0\) of block \(1, 0, 0\) reads x\[10\], but x has 10",
-        ),
-        ("x[i]", "x[i - 1]", r"thread \(0, 0, 0\) .* reads x\[-1\], but x has 10 elements"),
-        ("y[i]", "y[i + 1]", r"thread \(1, 0, 0\) of block \(1, 0, 0\) writes y\[10\]"),
         ("x[i]", "x[i + 16]", r"reads x\[16\]"),  # not whatever lies behind x
         ("x[i]", "x[1000000 * i]", r"thread \(1, 0, 0\) .* reads x\[1000000\]"),
-        ("y[i]", "y[i / 2]", r"writes y\[0\], which was written before"),
-        ("if (i < count)", "if (i < count && i != 7)", r"^no thread writes y\[7\]$"),
         ("2 * x[i]", "2 * y[i]", r"reads y\[0\], which nothing was written to"),
         ("y[i] = 2", "((float*)x)[i] = 2", r"writes x\[0\], but x is const"),
         ("y[i] = 2", "((float*)8)[i] = 2", "touches memory that belongs to no array"),
         ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
-        ("if", "volatile int j = 1; while (j) j = x[0] == 0; if", "does not end"),
         ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
         ("i < count", "i / (count - 10) < 1", "divides by zero|no thread writes"),  # no trap on ARM
-        ("2 *", "2 * factor *", "(?s)does not compile:.*factor"),
     ],
 )
 def test_faults_are_named(old, new, sentence):
@@ -84,11 +65,7 @@ def test_a_load_of_several_elements_is_one_and_has_to_be_aligned():
     assert y.equal(memory[:4])
     assert sorted(accesses) == [("read", "x", range(2, 4)), ("write", "y", range(2, 4))]
     for source, x, sentence in (
-        (
-            PAIRS,
-            memory[1:],
-            r"\(0, 0, 0\) .* reads 8 bytes at x\[0\], an address that is no multiple",
-        ),
+        (PAIRS, memory[1:], r"\(0, 0, 0\) .* reads 8 bytes at x\[0\], an address that is no"),
         (PAIRS.replace("(y + i)", "(y + i / 2)"), memory[:4], r"\(1, 0, 0\) .* writes 8 .* y\[1\]"),
         (PAIRS.replace("x + i", "x + 2 * i"), memory[:4], r"reads x\[4\], but x has 4"),
     ):

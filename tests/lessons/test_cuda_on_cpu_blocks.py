@@ -33,19 +33,8 @@ def run_neighbours(old="", new="", **options):
 def test_threads_of_a_block_share_memory(order):
     accesses, y = run_neighbours(watch=(1, 3), order=order)
     assert y.equal(DIFFERENCES)
-    assert [access[:2] for access in accesses] == [
-        ("read", "x"),
-        ("write", "__shared__"),
-        ("read", "__shared__"),
-        ("read", "__shared__"),
-        ("write", "y"),
-    ]
-
-
-@needs_compiler
-def test_without_a_barrier_the_order_decides():
-    assert run_neighbours("__syncthreads();", order="up")[1].equal(DIFFERENCES)
-    assert run_neighbours("__syncthreads();", order="down")[1].isnan().sum() == 14
+    shared = [("write", "__shared__"), ("read", "__shared__"), ("read", "__shared__")]
+    assert [access[:2] for access in accesses] == [("read", "x"), *shared, ("write", "y")]
 
 
 @needs_compiler
@@ -77,18 +66,9 @@ def test_a_tile_that_is_used_again_needs_a_second_barrier(read):
 @pytest.mark.parametrize(
     "old, new, sentence",
     [
-        (
-            "__syncthreads();",
-            "",
-            r"thread \(1, 0, 0\) of block \(0, 0, 0\) reads shared memory that thread \(0, 0, 0\)"
-            " writes, with no __syncthreads between",
-        ),
+        ("__syncthreads();", "", r"\(1, 0, 0\) .* reads shared memory that .* \(0, 0, 0\) writes"),
         ("tile[threadIdx.x] =", "tile[0] =", r"writes .* that thread \(0, 0, 0\) touches"),
-        (
-            "y[i] =",
-            "tile[threadIdx.x ^ 1] = 0; y[i] =",
-            r"thread \(1, 0, 0\) .* writes shared memory that thread \(0, 0, 0\) touches",
-        ),
+        ("y[i] =", "tile[threadIdx.x ^ 1] = 0; y[i] =", r"\(1, 0, 0\) .* writes shared memory"),
         ("tile[8]", "tile[7]", r"thread \(7, 0, 0\) .* writes outside of its arrays in shared"),
         ("tile[threadIdx.x] =", "if (i % 2) tile[threadIdx.x] =", "that nothing was written to"),
         ("y[i] =", "y[i + 1] =", r"thread \(7, 0, 0\) of block \(1, 0, 0\) writes y\[16\]"),

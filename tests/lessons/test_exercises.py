@@ -101,15 +101,6 @@ def test_hints_and_solution_are_said(number, capsys):
     assert given.explanation.split()[0] in capsys.readouterr().out
 
 
-def test_a_changed_comment_is_no_attempt_and_a_changed_line_is_one():
-    given = EXERCISES["2.1"]
-    names = {}
-    exec("from torch.autograd import Function\nclass Square(Function):\n    # hm\n    ...", names)
-    assert given.judge(names["Square"]).mark == NOT_ATTEMPTED
-    exec("class Square(Function):\n    def forward(ctx, x): return x", names)
-    assert given.judge(names["Square"]).mark == WRONG
-
-
 @pytest.mark.parametrize(
     ("number", "old", "new"),
     [
@@ -179,13 +170,6 @@ def test_a_wrapped_stub_is_an_attempt():
     assert given.judge(torch.compiler.disable(names["clip_by_norm"])).mark == WRONG
 
 
-def test_comments_and_layout_are_no_attempt_in_c():
-    given = EXERCISES["8.1"]
-    source = given.cell.replace("// yours: y = exp(x)", "/* hm */\n\n")
-    assert source != given.cell
-    assert given.judge(source).mark == NOT_ATTEMPTED
-
-
 @pytest.mark.parametrize(
     "number", [n for n, given in EXERCISES.items() if given.needs is compiler.find_compiler]
 )
@@ -204,7 +188,7 @@ def test_without_a_compiler_an_answer_is_not_called_wrong(number, monkeypatch):
 @each_exercise
 def test_stub_is_untouched(number):
     given = EXERCISES[number]
-    comment = "// mine\n\n" if isinstance(given.reference, str) else "# mine\n\n"
+    comment = "// mine\n\n/* hm */\n" if isinstance(given.reference, str) else "# mine\n\n"
     stub = ... if given.cell.endswith("= ...") else given.made_of(comment + given.cell)
     assert given.judge(stub).mark == NOT_ATTEMPTED
 

@@ -90,6 +90,10 @@ def test_other_right_answers_are_accepted():
         ("4.1", ["* result * (1 - result)", "* (result - result * result)"]),
         ("6.2", ["self.mean += 0.1 * (x.detach().mean(0) - self.mean)",
                  "self.mean.lerp_(x.detach().mean(0), 0.1)"]),
+        ("10.1", ["class Squash(Function):\n    generate_vmap_rule = True", "class Other:",
+                  "** 3", "** 3\nclass Squash(Function):\n    generate_vmap_rule = True\n"
+                  "    forward, setup_context = Other.forward, Other.setup_context\n"
+                  "    backward = Other.backward"]),
         ("11.5", ["torch.log(torch.cosh(x))", "torch.logaddexp(x, -x) - log(2)"]),
         ("13.2", ["        z = torch",
                   "        if (a <= 0).any(): raise ValueError\n        z = torch"]),

@@ -39,11 +39,8 @@ def test_what_is_missing_is_said_and_remembered(monkeypatch, capsys):
         raise own
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(unavailable.NOT_HERE) for line in lines)
-    assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == [
-        "no C++ compiler",
-        "No module named 'cupy'",
-        "Ninja is required to load C++ extensions",
-    ]
+    said = ["no C++ compiler", "No module named 'cupy'", "Ninja is required to load C++ extensions"]
+    assert [line.split(": ")[1].split(". ")[0] for line in lines[:3]] == said
     assert "c++: not found" in lines[3]
     assert lines[4] == lines[5]
     assert "error: no Python.h" in lines[4]

@@ -12,6 +12,7 @@ import dis
 import functools
 import inspect
 import itertools
+import linecache
 import re
 import textwrap
 import types
@@ -39,7 +40,7 @@ class Source:
         try:
             self.text, self.first = read(fn.__code__, fn.__code__.co_filename)
             self.tree = ast.parse(self.text).body[0]
-        except (OSError, TypeError, SyntaxError, AttributeError):
+        except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
             raise UnsuitableError from None
         if not isinstance(self.tree, ast.FunctionDef):
             raise UnsuitableError
@@ -54,8 +55,9 @@ class Source:
 @functools.lru_cache(256)
 def read(code, file):  # equal codes may be of two files
     """The source of a function, without its indent, and the number of its first line."""
-    lines, first = inspect.getsourcelines(code)
-    return textwrap.dedent("".join(lines)), first
+    linecache.checkcache(file)  # inspect.getsource would look at all imported modules, slowly
+    lines = linecache.getlines(file)[code.co_firstlineno - 1 :]
+    return textwrap.dedent("".join(inspect.getblock(lines))), code.co_firstlineno
 
 
 @functools.lru_cache(256)
