@@ -1,14 +1,15 @@
-"""Involution as seven nested loops over Python floats and by unfold, and random cases."""
+"""Involution as seven nested loops over Python floats and by unfold; the sizes that are tried."""
 
 import math
 import random
 from functools import cache
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from helpers.ops.involution.benchmark import channels_last
-from helpers.ops.involution.geometry import Geometry
+from helpers.ops.involution.geometry import KERNELS, Geometry, operands
 
 # What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
 TOLERANCE = {
@@ -17,9 +18,13 @@ TOLERANCE = {
     torch.float16: 1e-3,
     torch.bfloat16: 8e-3,
 }
+each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
-def make_geometry(batch, channels, groups, size, kernel, stride, padding, dilation):
+def make_geometry(
+    batch, channels, groups, size, kernel, stride=(1, 1), padding=(0, 0), dilation=(1, 1)
+):
     """A Geometry, or None if the kernel does not fit. The last five are pairs."""
     out = [
         (size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
@@ -62,28 +67,68 @@ def random_geometries(count, seed):
     return [random_geometry(rng) for _ in range(count)]
 
 
-def random_tensors(geometry, dtype, seed):
+def sizes_of(geometry):
+    """Of input, weight and grad_output."""
+    return geometry.input_size, geometry.weight_size, geometry.output_size
+
+
+def random_tensors(geometry, dtype=torch.float32, seed=0):
     """input, weight and grad_output"""
     generator = torch.Generator().manual_seed(seed)
-    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    return [torch.randn(size, generator=generator, dtype=torch.float64).to(dtype) for size in sizes]
+    wide = {"generator": generator, "dtype": torch.float64}
+    return [torch.randn(size, **wide).to(dtype) for size in sizes_of(geometry)]
 
 
-# What every kind of kernel is judged by: one block of threads and several, with a rest and without;
-# fewer channels a thread than a group has and as many, one pixel a thread and several; height and
-# width, channels, groups and samples different in every respect. For CUDA, each window, that is
+def random_operands(kernel, geometry, dtype=torch.float32):
+    """The two of them that a kernel reads."""
+    return operands(kernel, *random_tensors(geometry, dtype))
+
+
+def by_name(sizes):
+    return {name: make_geometry(*each) for name, each in sizes.items()}
+
+
+# Each is batch, channels, groups, (height, width), kernel, stride, padding, dilation.
+SMALL = by_name(
+    {
+        "one by one": (1, 1, 1, (1, 1), (1, 1)),
+        "same size": (2, 4, 2, (5, 6), (3, 3), (1, 1), (1, 1)),
+        "all options": (2, 6, 3, (9, 11), (3, 2), (2, 1), (1, 1), (1, 2)),
+        # One load of a fast CUDA kernel brings several pixels of a row, or channels of a group.
+        "even rows": (1, 8, 1, (6, 8), (3, 3), (1, 1), (1, 1)),
+        "four channels a group": (1, 4, 1, (6, 6), (3, 3), (1, 1), (1, 1)),
+        "eight channels a group": (2, 16, 2, (7, 5), (3, 3), (1, 1), (1, 2)),
+        "two channels a group": (1, 4, 2, (8, 9), (2, 3), (2, 3), (1, 2), (1, 2)),
+    }
+)
+# What every kind of CUDA kernel is judged by: one block of threads and several, with a rest and
+# without; fewer channels a thread than a group has and as many, one pixel a thread and several;
+# height and width, channels, groups and samples different in every respect. Each window, that is
 # kernel, stride and dilation, is compiled once or twice.
-GEOMETRIES = [
-    make_geometry(batch, channels, groups, size, kernel, stride, padding, dilation)
-    for kernel, stride, dilation, shapes in (
-        ((3, 3), (1, 1), (1, 1), [(2, 4, 2, (7, 9), (1, 1)), (1, 8, 1, (5, 8), (2, 1))]),
-        ((2, 3), (2, 3), (1, 2), [(2, 4, 2, (8, 9), (1, 2)), (1, 2, 1, (13, 12), (0, 3))]),
-        ((3, 2), (1, 1), (3, 2), [(2, 3, 1, (7, 6), (2, 1)), (1, 6, 3, (9, 12), (3, 2))]),
-        ((2, 3), (1, 2), (2, 1), [(2, 4, 2, (5, 8), (1, 1))]),
-        ((1, 1), (1, 1), (1, 1), [(4, 4, 4, (8, 8), (0, 0))]),  # full blocks, no rest
-    )
-    for batch, channels, groups, size, padding in shapes
-]
+JUDGES = by_name(
+    {
+        "window": (2, 4, 2, (7, 9), (3, 3), (1, 1), (1, 1)),
+        "window, one group": (1, 8, 1, (5, 8), (3, 3), (1, 1), (2, 1)),
+        "stride": (2, 4, 2, (8, 9), (2, 3), (2, 3), (1, 2), (1, 2)),
+        "stride, one group": (1, 2, 1, (13, 12), (2, 3), (2, 3), (0, 3), (1, 2)),
+        "dilation": (2, 3, 1, (7, 6), (3, 2), (1, 1), (2, 1), (3, 2)),
+        "dilation, three groups": (1, 6, 3, (9, 12), (3, 2), (1, 1), (3, 2), (3, 2)),
+        "stride and dilation": (2, 4, 2, (5, 8), (2, 3), (1, 2), (1, 1), (2, 1)),
+        "full blocks": (4, 4, 4, (8, 8), (1, 1)),
+    }
+)
+# What the C++ kernels treat in their own way: many tiles down and across, more channels than they
+# work on at once, rows of less than a vector, remainders of every kind.
+LARGE = by_name(
+    {
+        "tiles": (1, 32, 1, (40, 141), (5, 3), (1, 1), (2, 1)),
+        "tiles and strides": (1, 10, 2, (41, 300), (3, 5), (2, 3), (3, 2), (2, 1)),
+        "long strides": (1, 4, 1, (20, 19), (2, 2), (7, 5), (1, 1), (3, 4)),
+        "many channels": (1, 150, 1, (12, 37), (3, 3), (1, 1), (1, 1)),
+        "one channel a group": (2, 5, 5, (23, 9), (5, 5), (1, 1), (2, 2)),
+        "far taps": (1, 16, 1, (24, 25), (3, 3), (1, 1), (24, 24), (24, 24)),
+    }
+)
 
 
 # The same values in other strides. What lies between them is nan.
@@ -130,14 +175,14 @@ def by_loops(geometry, input, weight, grad_output):
 
 @cache
 def case_and_loops(geometry, dtype=torch.float32, seed=0):
-    """(input, weight, grad_output), and what the loops make of them."""
+    """(input, weight, grad_output), and {kernel: what the loops make of them}"""
     case = random_tensors(geometry, dtype, seed)
-    return case, by_loops(geometry, *case)
+    return case, dict(zip(KERNELS, by_loops(geometry, *case), strict=True))
 
 
-def random_cases(count, seed, dtype):
-    """(geometry, (input, weight, grad_output), what the loops make of them)"""
-    for number, geometry in enumerate(random_geometries(count, seed)):
+def random_cases(count, dtype):
+    """(geometry, (input, weight, grad_output), {kernel: what the loops make of them})"""
+    for number, geometry in enumerate(random_geometries(count, str(dtype))):
         yield geometry, *case_and_loops(geometry, dtype, number)
 
 
@@ -153,5 +198,5 @@ def unfolded(input, weight, stride=1, padding=0, dilation=1):
 
 def assert_close(actual, expected, dtype):
     torch.testing.assert_close(
-        actual.cpu().double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        actual.cpu().double(), expected.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
     )

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -13,25 +14,46 @@ import pytest
 import torch
 
 from helpers.ops.involution import backend, compiler, cpu, involution2d, plain
-from tests.involution.reference import make_geometry
+from tests.involution.reference import SMALL, random_tensors
+from tests.needs import needs_compiler
 
-needs_kernel = pytest.mark.skipif(not cpu.available(), reason=cpu.reason())
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
-def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch):
+# What is there
+
+
+def test_which_compiler_is_found(monkeypatch):
+    find = compiler.find_compiler.__wrapped__
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/bin/{name}" if name else None)
+    monkeypatch.setenv("CXX", "ccache g++ -m64")  # may be several words
+    assert find() == ["/bin/ccache", "g++", "-m64"]
+    monkeypatch.delenv("CXX")
+    assert find() == ["/bin/g++"]
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compiler, "find_spec", lambda name: name == "ziglang")
+    assert find()[1:] == ["-m", "ziglang", "c++"]
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)
     with pytest.raises(compiler.CompilerNotFoundError, match="`pip install ziglang` brings one"):
-        compiler.find_compiler.__wrapped__()
-    monkeypatch.setattr(compiler, "find_spec", lambda name: name == "ziglang")
-    assert compiler.find_compiler.__wrapped__()[1:] == ["-m", "ziglang", "c++"]
-
-
-def test_on_windows_the_sentence_names_a_way(monkeypatch):
+        find()
     monkeypatch.setattr(compiler.sys, "platform", "win32")
     with pytest.raises(compiler.CompilerNotFoundError, match="on Windows, work in WSL"):
-        compiler.find_compiler.__wrapped__()
+        find()
+
+
+def test_backend_of_a_device_that_is_not_there(monkeypatch):
+    assert backend("meta") == ("plain", "there is no kernel for meta")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert backend("cuda") == ("none", "this torch finds no CUDA device")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
+    name, reason = backend("cuda:0")
+    assert name == "none" and re.search(r"needs CuPy: pip install 'cupy-cuda\d\dx\[ctk\]'", reason)
+    monkeypatch.setitem(sys.modules, "cupy", torch)
+    assert backend("cuda").name == "cuda kernel"
+
+
+# The build
 
 
 @pytest.fixture
@@ -43,8 +65,17 @@ def unbuilt(monkeypatch, tmp_path):
     return tmp_path
 
 
-def small_case():
-    return torch.randn(1, 2, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
+def write_source(folder, monkeypatch, number):
+    """A library that takes no time to build."""
+    monkeypatch.setattr(cpu, "SOURCE", folder / "tiny.cpp")
+    cpu.SOURCE.write_text(f'extern "C" int involution2d() {{ return {number}; }}\n')
+
+
+def assert_runs_in_plain_pytorch():
+    input, weight, _ = random_tensors(SMALL["same size"])
+    expected = plain.forward(input, weight, SMALL["same size"])
+    assert involution2d(input, weight, padding=1).equal(expected)
+    assert backend().name == "plain"
 
 
 def test_without_a_compiler_plain_pytorch_runs_silently(unbuilt, monkeypatch):
@@ -52,62 +83,74 @@ def test_without_a_compiler_plain_pytorch_runs_silently(unbuilt, monkeypatch):
         raise compiler.CompilerNotFoundError("none")
 
     monkeypatch.setattr(cpu, "find_compiler", find)
-    input, weight = small_case()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        output = involution2d(input, weight, padding=1)
-    assert backend() == ("plain", "none")
-    assert output.shape == input.shape
-    assert backend("meta") == ("plain", "there is no kernel for meta")
+        assert_runs_in_plain_pytorch()
+    assert backend().reason == "none"
 
 
-@needs_kernel
+@needs_compiler
 def test_a_failed_build_warns_once_with_the_compilers_first_error(unbuilt, monkeypatch):
     broken = unbuilt / "broken.cpp"
     broken.write_text(
         "#warning first of all\nint f() { return nonsense; }\nint g() { return h; }\n"
     )
     monkeypatch.setattr(cpu, "SOURCE", broken)
-    input, weight = small_case()
     with pytest.warns(UserWarning) as caught:
-        output = involution2d(input, weight, padding=1)
-        involution2d(input, weight, padding=1)
+        assert_runs_in_plain_pytorch()
+        assert_runs_in_plain_pytorch()
     assert len(caught) == 1
     assert "broken.cpp:2" in str(caught[0].message) and "nonsense" in str(caught[0].message)
     assert "runs in plain PyTorch instead" in str(caught[0].message)
-    expected = plain.forward(
-        input, weight, make_geometry(1, 2, 1, (4, 4), (3, 3), (1, 1), (1, 1), (1, 1))
-    )
-    assert output.equal(expected)
-    assert backend().name == "plain" and "nonsense" in backend().reason
+    assert "nonsense" in backend().reason
     assert not list(unbuilt.glob("*.unfinished"))
 
 
-@needs_kernel
+@needs_compiler
 def test_a_refused_flag_is_left_out(unbuilt, monkeypatch):
-    monkeypatch.setattr(cpu, "SOURCE", unbuilt / "tiny.cpp")
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 7; }\n')
+    write_source(unbuilt, monkeypatch, 7)
     monkeypatch.setattr(cpu, "MACHINES", (["-march=abacus"], []))
     function, reason = cpu.build()
     assert "abacus" not in reason
     assert ctypes.CDLL(str(next(unbuilt.glob("*.so")))).involution2d() == 7
 
 
-@needs_kernel
+@needs_compiler
 def test_the_cache_knows_the_source_and_the_flags(unbuilt, monkeypatch):
-    monkeypatch.setattr(cpu, "SOURCE", unbuilt / "tiny.cpp")
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 1; }\n')
-    names = {cpu.build()[1].split(",")[0]}
-    changed = os.stat(names.copy().pop()).st_mtime_ns
-    cpu.build()
-    assert os.stat(names.copy().pop()).st_mtime_ns == changed  # found, not built
+    def path():
+        return cpu.build()[1].split(",")[0]
+
+    write_source(unbuilt, monkeypatch, 1)
+    names = {path()}
+    changed = os.stat(path()).st_mtime_ns
+    assert {path()} == names and os.stat(path()).st_mtime_ns == changed  # found, not built
     monkeypatch.setattr(cpu, "FLAGS", [*cpu.FLAGS, "-O1"])
-    names.add(cpu.build()[1].split(",")[0])
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 2; }\n')
-    names.add(cpu.build()[1].split(",")[0])
+    names.add(path())
+    write_source(unbuilt, monkeypatch, 2)
+    names.add(path())
     monkeypatch.setattr(cpu, "MACHINES", ([],))  # another machine
-    names.add(cpu.build()[1].split(",")[0])
+    names.add(path())
     assert len(names) == 4 and len(list(unbuilt.glob("*.so"))) == 4
+
+
+@needs_compiler
+def test_what_cannot_be_loaded_from_the_cache_is_loaded_from_elsewhere(unbuilt, monkeypatch):
+    load, tried = ctypes.CDLL, []
+
+    def refuses(path):
+        tried.append(Path(path))
+        if unbuilt in tried[-1].parents:
+            raise OSError("failed to map segment from shared object")
+        return load(path)
+
+    monkeypatch.setattr(cpu.ctypes, "CDLL", refuses)
+    write_source(unbuilt, monkeypatch, 7)
+    with pytest.warns(UserWarning, match="failed to map segment"):
+        cpu.build()
+    assert len(tried) == 2 and load(tried[1]).involution2d() == 7
+
+
+# The cache
 
 
 def cached(key, build):
@@ -266,39 +309,3 @@ def test_a_full_disk_is_named():
     said = "ld: final link failed: No space left on device"
     with pytest.raises(compiler.BuildError, match=said):
         compiler.run("sh", "-c", f"exec >&2; echo 'collect2: error: 1'; echo '{said}'; exit 1")
-
-
-def test_cxx_may_be_several_words(monkeypatch):
-    monkeypatch.setattr(compiler.shutil, "which", lambda name: f"/bin/{name}" if name else None)
-    monkeypatch.setenv("CXX", "ccache g++ -m64")
-    assert compiler.find_compiler.__wrapped__() == ["/bin/ccache", "g++", "-m64"]
-    monkeypatch.delenv("CXX")
-    assert compiler.find_compiler.__wrapped__() == ["/bin/g++"]
-
-
-@needs_kernel
-def test_what_cannot_be_loaded_from_the_cache_is_loaded_from_elsewhere(unbuilt, monkeypatch):
-    load, tried = ctypes.CDLL, []
-
-    def refuses(path):
-        tried.append(Path(path))
-        if unbuilt in tried[-1].parents:
-            raise OSError("failed to map segment from shared object")
-        return load(path)
-
-    monkeypatch.setattr(cpu.ctypes, "CDLL", refuses)
-    monkeypatch.setattr(cpu, "SOURCE", unbuilt / "tiny.cpp")
-    cpu.SOURCE.write_text('extern "C" int involution2d() { return 7; }\n')
-    with pytest.warns(UserWarning, match="failed to map segment"):
-        cpu.build()
-    assert len(tried) == 2 and load(tried[1]).involution2d() == 7
-
-
-def test_backend_of_a_device_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert backend("cuda") == ("none", "this torch finds no CUDA device")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
-    assert backend("cuda:0").name == "none" and "needs CuPy: pip install" in backend("cuda").reason
-    monkeypatch.setitem(sys.modules, "cupy", torch)
-    assert backend("cuda").name == "cuda kernel"

@@ -1,50 +1,36 @@
-"""The CUDA source without a GPU: compiled by NVRTC, and executed on the CPU thread by thread."""
+"""The CUDA sources without a GPU, executed on the CPU thread by thread; and with one."""
 
 import contextlib
-import sys
 from functools import partial
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, involution
-from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
-    GEOMETRIES,
-    TOLERANCE,
+    JUDGES,
+    SMALL,
     assert_close,
+    case_and_loops,
     channels_last,
     channels_last_with_gaps,
+    each_dtype,
+    each_kernel,
     make_geometry,
     random_cases,
     random_geometries,
+    random_operands,
     random_tensors,
+    sizes_of,
     with_gaps,
 )
-from tests.needs import NO_NVRTC, needs_compiler, needs_nvrtc
+from tests.needs import needs_compiler
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
-ARCHITECTURES = [] if NO_NVRTC else architectures()
-
-
-# Compiled by NVRTC for every architecture
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_kernel_compiles_and_spills_nothing(architecture):
-    # Every type for every architecture; 64-bit indices for the oldest and the newest.
-    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
-    names = involution.all_names(index=launch.INDEXES if is_last else ["int"])
-    kernels = compile_for(architecture, launch.SOURCE, names)
-    assert len(kernels) == len(names) == 3 * len(TOLERANCE) * (2 if is_last else 1)
-    for name, resources in kernels.items():
-        assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
-        assert 0 < resources.registers <= 128, name  # two blocks of 256 threads fit, at least
 
 
 # Executed on the CPU
@@ -52,122 +38,82 @@ def test_every_kernel_compiles_and_spills_nothing(architecture):
 
 @needs_compiler
 @each_kernel
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_cpu_execution_agrees_with_loops_and_plain_pytorch(dtype, kernel):
-    function = getattr(involution, kernel)
-    for geometry, case, results in random_cases(50, str(dtype), dtype):
-        actual = function(*operands(kernel, *case), geometry)
-        assert_close(actual, results[KERNELS.index(kernel)], dtype)
-        in_pytorch = getattr(plain, kernel)(*operands(kernel, *case), geometry)
-        assert_close(actual, in_pytorch.double(), dtype)
+@each_dtype
+def test_the_readable_kernels_agree_with_loops(dtype, kernel):
+    for geometry, case, expected in random_cases(50, dtype):
+        actual = getattr(involution, kernel)(*operands(kernel, *case), geometry)
+        assert_close(actual, expected[kernel], dtype)
 
 
 @needs_compiler
 @each_kernel
-def test_64_bit_indices_and_other_blocks_give_the_same(kernel):
-    for seed, geometry in enumerate(random_geometries(10, seed=64)):
-        arguments = operands(kernel, *random_tensors(geometry, torch.float32, seed))
-        expected = getattr(involution, kernel)(*arguments, geometry)
-        for options in (
-            {"index": "long long"},
-            {"block": (256, 1), "index": "long long"},
-            {"block": (4, 2)},
-            {"block": (1, 1)},
-        ):
-            if options.get("block") == (1, 1) and expected.numel() > 500:
-                continue
-            assert getattr(involution, kernel)(*arguments, geometry, **options).equal(expected)
+@each_dtype
+def test_the_fast_kernels_agree_with_loops(dtype, kernel, monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)  # two channels a thread, whatever the size
+    monkeypatch.setattr(launch, "CHANNELS", (2, 1))
+    for name in JUDGES if dtype == torch.float32 else ("window, one group", "stride"):
+        case, expected = case_and_loops(JUDGES[name], dtype)
+        actual = involution.fast(kernel, *operands(kernel, *case), JUDGES[name])
+        assert_close(actual, expected[kernel], dtype)
 
 
 @needs_compiler
 @each_kernel
-def test_strided_tensors_are_copied(kernel):
-    arguments = operands(kernel, *random_tensors(GEOMETRIES[0], torch.float32, 0))
-    strided = [t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in arguments]
-    assert not strided[0].is_contiguous()
-    expected = getattr(involution, kernel)(*arguments, GEOMETRIES[0])
-    assert getattr(involution, kernel)(*strided, GEOMETRIES[0]).equal(expected)
+def test_64_bit_indices_other_blocks_and_strides_give_the_same(kernel):
+    run = getattr(involution, kernel)
+    for geometry in random_geometries(10, seed=64):
+        arguments = random_operands(kernel, geometry)
+        expected = run(*arguments, geometry)
+        for options in ({"block": (256, 1), "index": "long long"}, {"block": (4, 2)}):
+            assert run(*arguments, geometry, **options).equal(expected)
+        if expected.numel() < 500:
+            assert run(*arguments, geometry, block=(1, 1)).equal(expected)
+        across = [t.mT.contiguous().mT for t in arguments]
+        assert run(*across, geometry).equal(expected)
 
 
-@needs_compiler
 def test_an_empty_batch_launches_nothing():
-    geometry = make_geometry(0, 2, 1, (3, 3), (3, 3), (1, 1), (1, 1), (1, 1))
-    case = [torch.zeros(0, 2, 3, 3), torch.zeros(0, 1, 3, 3, 3, 3), torch.zeros(0, 2, 3, 3)]
+    geometry = SMALL["same size"]._replace(batch=0)
     for kernel in KERNELS:
-        result = launch.launch(kernel, *operands(kernel, *case), geometry, run=None)
-        assert result.shape[0] == 0
+        case = random_operands(kernel, geometry)
+        assert launch.launch(kernel, *case, geometry, run=None).shape[0] == 0
 
 
 # Arrays of more than 2^31 elements: each case is (geometry, the kernel whose result is that big).
 # The memory is reserved, not used: only the last two blocks run.
 HUGE = {
-    "forward": make_geometry(1, 65544, 1, (1, 32800), (1, 1), (1, 1), (0, 0), (1, 1)),
-    "grad_input": make_geometry(1, 65544, 1, (1, 32800), (1, 1), (1, 1), (0, 0), (1, 1)),
-    "grad_weight": make_geometry(1, 1, 1, (1, 98335), (1, 65536), (1, 1), (0, 0), (1, 1)),
+    "forward": make_geometry(1, 65544, 1, (1, 32800), (1, 1)),
+    "grad_input": make_geometry(1, 65544, 1, (1, 32800), (1, 1)),
+    "grad_weight": make_geometry(1, 1, 1, (1, 98335), (1, 65536)),
 }
 
 
 @needs_compiler
-@pytest.mark.parametrize("index", launch.INDEXES)
-@pytest.mark.parametrize("kernel", HUGE)
-def test_more_than_two_to_the_31_elements(kernel, index):
-    geometry = HUGE[kernel]
-    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    case = [torch.empty(size, dtype=torch.float16) for size in sizes]
+@each_kernel
+def test_more_than_two_to_the_31_elements(kernel):
+    case = [torch.empty(size, dtype=torch.float16) for size in sizes_of(HUGE[kernel])]
     arguments = operands(kernel, *case)
     for argument in arguments:
         argument.view(-1)[-40000:] = 2
     arguments[1].view(-1)[:40000] = 2  # the one weight
-    chosen = []
 
     def run_the_last_blocks(name, grid, block, arguments, index):
-        chosen.append(index)
         blocks = range(grid[0] - 2, grid[0])
         emulator.run(launch.SOURCE, name, grid, block, arguments, blocks=blocks)
 
-    run = partial(launch.launch, kernel, *arguments, geometry, run_the_last_blocks)
-    if index == "long long":
-        result = run()  # which chooses 64 bits by itself
-        assert chosen == ["long long"] and result.numel() > 2**31
-        assert result.view(-1)[-64:].eq(4).all()
-    else:
-        with pytest.raises(emulator.KernelError):
-            run(index="int")
-
-
-def test_32_bit_indices_are_chosen_up_to_their_limit():
-    chosen = []
-
-    def run(name, grid, block, arguments, index):
-        chosen.append(index)
-        assert name.endswith(f", {index}>")
-
-    for width in (2**20, 2**31 - 2**20 - 1, 2**31 - 2**20):
-        geometry = make_geometry(1, 1, 1, (1, width), (1, 1), (1, 1), (0, 0), (1, 1))
-        input = torch.empty(geometry.input_size, device="meta")
-        weight = torch.empty(geometry.weight_size, device="meta")
-        launch.launch("forward", input, weight, geometry, run)
-    # few elements, but a padding that no int holds, or the input's far side does not
-    for width, padding, stride in ((1, 2**31, 2**33), (2**20, 2**30 - 2**20, 2**30)):
-        wide = make_geometry(1, 1, 1, (1, width), (1, 1), (1, stride), (0, padding), (1, 1))
-        input = torch.empty(wide.input_size, device="meta")
-        launch.launch("forward", input, torch.empty(wide.weight_size, device="meta"), wide, run)
-    assert chosen == ["int", "int", "long long", "long long", "long long"]
+    run = partial(launch.launch, kernel, *arguments, HUGE[kernel], run_the_last_blocks)
+    result = run()  # which chooses 64 bits by itself
+    assert result.numel() > 2**31 and result.view(-1)[-64:].eq(4).all()
+    with pytest.raises(emulator.KernelError):
+        run(index="int")
 
 
 # The launch through CuPy
 
 
-def test_without_cupy_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(ImportError, match=r"needs CuPy: pip install 'cupy-cuda\d\dx\[ctk\]'"):
-        cuda.find_cupy()
-
-
 @pytest.mark.parametrize("version", [13, 14])
 def test_what_cupy_is_asked_for(version, monkeypatch):
     """A CuPy that only takes notes: the module, the stream, the device, and every argument."""
-    numpy = pytest.importorskip("numpy")
     notes = []
 
     @contextlib.contextmanager
@@ -198,8 +144,8 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
     cuda._function.cache_clear()
-    geometry = GEOMETRIES[0]
-    input, weight, _ = random_tensors(geometry, torch.bfloat16, 0)
+    geometry = JUDGES["window"]
+    input, weight, _ = random_tensors(geometry, torch.bfloat16)
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
     cuda._function.cache_clear()
 
@@ -224,7 +170,7 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
 
 @needs_gpu
 @each_kernel
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@each_dtype
 def test_device_agrees_with_cpu(dtype, kernel):
     for seed, geometry in enumerate(random_geometries(50, seed=str(dtype))):
         case = random_tensors(geometry, dtype, seed)
@@ -232,10 +178,10 @@ def test_device_agrees_with_cpu(dtype, kernel):
         on_device = operands(kernel, *(t.cuda() for t in case))
         for options in ({"index": "int"}, {"index": "long long"}, {"fast": True}):
             actual = launch.launch(kernel, *on_device, geometry, cuda._run, **options)
-            assert_close(actual, expected.double(), dtype)
+            assert_close(actual, expected, dtype)
         for layout in (with_gaps, channels_last, channels_last_with_gaps):
             actual = getattr(cuda, kernel)(*map(layout, on_device), geometry)
-            assert_close(actual, expected.double(), dtype)
+            assert_close(actual, expected, dtype)
 
 
 @needs_gpu

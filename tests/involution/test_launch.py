@@ -1,4 +1,4 @@
-"""Which of the CUDA kernels made for one window is launched, for which sizes."""
+"""Which CUDA kernel is launched for which sizes and strides, and what of them is copied."""
 
 import math
 
@@ -8,19 +8,56 @@ import torch
 from helpers.lessons.cuda_on_cpu import emulator, involution
 from helpers.ops.involution import benchmark, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
-from tests.involution.reference import assert_close, make_geometry, random_tensors
+from tests.involution.reference import (
+    SMALL,
+    assert_close,
+    case_and_loops,
+    channels_last,
+    channels_last_with_gaps,
+    each_dtype,
+    each_kernel,
+    make_geometry,
+    random_operands,
+    random_tensors,
+    sizes_of,
+    with_gaps,
+)
 from tests.needs import needs_compiler
 
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+
+def launched(kernel, first, second, geometry, run=lambda *_: None, **options):
+    """The result of a launch, and what was launched, (name, grid, block, arguments, index)."""
+    notes = []
+
+    def noted(*what):
+        notes.append(what)
+        run(*what)
+
+    result = launch.launch(kernel, first, second, geometry, noted, fast=True, **options)
+    return result, notes[0]
+
+
+def without_memory(kernel, geometry, dtype=torch.float32):
+    """The two arrays that a kernel reads, where no kernel runs."""
+    case = (torch.empty(size, dtype=dtype, device="meta") for size in sizes_of(geometry))
+    return operands(kernel, *case)
 
 
 def chosen(kernel, geometry, dtype=torch.float32, **options):
-    """(name, grid, block) of a launch for arrays that need no memory."""
-    sizes = (geometry.input_size, geometry.weight_size, geometry.output_size)
-    case = operands(kernel, *(torch.empty(size, dtype=dtype, device="meta") for size in sizes))
-    notes = []
-    launch.launch(kernel, *case, geometry, lambda *note: notes.append(note), fast=True, **options)
-    return notes[0][:3]
+    """(name, grid, block)"""
+    return launched(kernel, *without_memory(kernel, geometry, dtype), geometry, **options)[1][:3]
+
+
+def on_cpu(*what):
+    involution.runner(launch.FAST_SOURCE)(*what)
+
+
+def template(name):
+    """The numbers in a kernel's name: CHANNELS, which grad_weight lacks, PIXELS, PAD, PACK, ..."""
+    return [int(n) for n in name[:-1].split(", ")[1:]]
+
+
+# Sizes
 
 
 @pytest.mark.parametrize(
@@ -46,7 +83,7 @@ def test_as_many_channels_and_pixels_a_thread_as_leave_enough_threads(dtype, own
             assert threads >= 2**14
     small = chosen("grad_input", benchmark.geometry_of(1, 64, 7))[0]
     assert small == "involution2d_grad_input_fast<float, 1, 1, 0, 1, 7, 7, 1, 1, 1, 1>"
-    odd = make_geometry(8, 44, 2, (56, 56), (3, 3), (1, 1), (1, 1), (1, 1))  # 22 a group
+    odd = make_geometry(8, 44, 2, (56, 56), (3, 3), padding=(1, 1))  # 22 a group
     assert chosen("forward", odd)[0].startswith("involution2d_forward_fast<float, 2, ")
 
 
@@ -78,38 +115,47 @@ def test_several_pixels_a_thread_where_rows_have_as_many():
         for kernel in KERNELS:
             assert launch.pixels_per_thread(kernel, geometry, 4) == pixels
             assert launch.pixels_per_thread(kernel, geometry, 2) == min(pixels, 2)
-    few = make_geometry(1, 16, 1, (32, 32), (3, 3), (1, 1), (1, 1), (1, 1))  # 2**14 elements
+    few = make_geometry(1, 16, 1, (32, 32), (3, 3), padding=(1, 1))  # 2**14 elements
     assert [launch.pixels_per_thread(kernel, few, 4) for kernel in KERNELS] == [1, 1, 1]
     twice = few._replace(batch=2)
     assert [launch.pixels_per_thread(kernel, twice, 4) for kernel in KERNELS] == [2, 2, 1]
 
 
 def test_the_readable_kernels_are_for_the_rest():
-    for geometry in (
-        make_geometry(8, 64, 4, (56, 56), (1, 12), (1, 1), (0, 6), (1, 1)),  # too wide a row
-        make_geometry(1, 1, 1, (1, 1), (1, 1), (2**40, 1), (0, 0), (1, 1)),  # no int holds these
-        make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 2**40), (0, 0), (1, 1)),
-        make_geometry(1, 1, 1, (1, 1), (1, 1), (1, 1), (0, 0), (2**40, 1)),
-        make_geometry(1, 1, 1, (1, 1), (1, 2), (1, 1), (0, 2**32), (1, 2**33)),
+    def row(width, kernel=1, stride=1, padding=0, dilation=1):
+        pairs = (1, stride), (0, padding), (1, dilation)
+        return make_geometry(1, 1, 1, (1, width), (1, kernel), *pairs)
+
+    one, many = SMALL["one by one"], 2**31 - 2**20
+    for geometry, index in (
+        (row(56, kernel=12, padding=6), "int"),  # more taps than registers hold
+        (row(many), "long long"),
+        # few elements, but a size that no int holds, or the input's far side does not
+        (row(1, stride=2**33, padding=2**31), "long long"),
+        (row(2**20, stride=2**30, padding=2**30 - 2**20), "long long"),
+        (row(1, kernel=2, padding=2**32, dilation=2**33), "long long"),
+        (one._replace(stride_height=2**40), "long long"),
+        (one._replace(stride_width=2**40), "long long"),
+        (one._replace(dilation_height=2**40), "long long"),
     ):
-        index = "int" if geometry.kernel_width == 12 else "long long"
         for kernel in KERNELS:
             assert chosen(kernel, geometry)[0] == launch.kernel_name(kernel, torch.float32, index)
-    large = benchmark.geometry_of(8, 64, 56)
-    assert "_fast" not in chosen("forward", large, index="long long")[0]
+    for kernel in KERNELS:
+        assert "_fast" in chosen(kernel, row(many - 1))[0]
+    assert "_fast" not in chosen("forward", one, index="long long")[0]
 
 
 @needs_compiler
 @each_kernel
 def test_a_stride_that_no_int_holds(kernel):
-    geometry = make_geometry(1, 1, 1, (2, 2), (1, 1), (2**32, 2**40), (0, 0), (1, 1))
-    case = operands(kernel, *random_tensors(geometry, torch.float32, 0))
+    geometry = make_geometry(1, 1, 1, (2, 2), (1, 1), (2**32, 2**40))
+    case = random_operands(kernel, geometry)
     actual = involution.fast(kernel, *case, geometry)
-    assert_close(actual, getattr(plain, kernel)(*case, geometry).double(), torch.float32)
+    assert_close(actual, getattr(plain, kernel)(*case, geometry), torch.float32)
 
 
 def test_more_blocks_than_a_grid_holds_are_refused():
-    geometry = make_geometry(1, 2**34 + 1, 1, (1, 1), (1, 1), (1, 1), (0, 0), (1, 1))
+    geometry = SMALL["one by one"]._replace(channels=2**34 + 1)
     with pytest.raises(ValueError, match="at most 2\\^31 - 1 blocks, and .* need 2147483649"):
         chosen("forward", geometry)
 
@@ -121,11 +167,11 @@ def test_the_most_elements_that_an_int_counts(kernel, monkeypatch):
     monkeypatch.setattr(launch, "CHANNELS", (2, 1))
     width, many = 2**15, (2**31 - 2**20) // 2**15 - 2
     if kernel == "grad_weight":  # many rows of one tap
-        geometry = make_geometry(1, 1, 1, (many, width), (many, 1), (1, 1), (0, 0), (1, 1))
+        geometry = make_geometry(1, 1, 1, (many, width), (many, 1))
     else:
-        geometry = make_geometry(1, many, 1, (1, width), (1, 1), (1, 1), (0, 0), (1, 1))
-    sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    case = operands(kernel, *(torch.empty(size, dtype=torch.float16) for size in sizes))
+        geometry = make_geometry(1, many, 1, (1, width), (1, 1))
+    case = (torch.empty(size, dtype=torch.float16) for size in sizes_of(geometry))
+    case = operands(kernel, *case)
     for tensor in case:
         tensor.view(-1)[:40000] = 2
         tensor.view(-1)[-80000:] = 2
@@ -138,3 +184,170 @@ def test_the_most_elements_that_an_int_counts(kernel, monkeypatch):
     result = launch.launch(kernel, *case, geometry, run_the_last_block, fast=True)
     assert result.numel() > 2**31 - 2**21
     assert result.view(-1)[-64:].eq(4).all()
+
+
+# Strides
+
+
+def addresses(*tensors):
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+@needs_compiler
+@each_kernel
+@each_dtype
+@pytest.mark.parametrize("channels", ["two", "eight"])
+def test_any_layout_gives_what_loops_give_and_is_read_as_it_lies(channels, dtype, kernel):
+    geometry = SMALL[f"{channels} channels a group"]
+    case, expected = case_and_loops(geometry, dtype)
+    for layout in (with_gaps, channels_last, channels_last_with_gaps):
+        first, second = map(layout, operands(kernel, *case))
+        result, (name, _, _, arguments, _) = launched(kernel, first, second, geometry, on_cpu)
+        assert_close(result, expected[kernel], dtype)
+        lines = list(arguments.values())[:3]
+        assert addresses(*lines) == addresses(first, second, result)
+        packed = min(16 // dtype.itemsize, {"two": 2, "eight": 8}[channels])
+        assert template(name)[-7] == (1 if layout is with_gaps else packed)
+        last = layout is channels_last and kernel != "grad_weight"
+        memory_format = torch.channels_last if last else torch.contiguous_format
+        assert result.is_contiguous(memory_format=memory_format)
+
+
+@needs_compiler
+def test_what_is_copied():
+    geometry = SMALL["four channels a group"]
+    input, weight, grad_output = random_tensors(geometry)
+    transposed = input.mT.contiguous().mT
+    last, odd = channels_last(input), channels_last(torch.cat([input, input], 1))[:, 3:7]
+    expanded = grad_output[..., :1, :1].expand_as(grad_output)
+    few = geometry._replace(channels=3)
+    for kernel, first, second, case, copied in (
+        ("forward", transposed, weight, geometry, [0]),
+        ("forward", odd, weight, geometry, [0]),  # no load brings 4 of its channels
+        ("forward", input, weight.mT.contiguous().mT, geometry, []),
+        ("forward", last, weight[:1].expand_as(weight), geometry, []),
+        ("forward", last[:, :3], weight, few, [0]),
+        ("grad_input", expanded, weight, geometry, [0]),
+        ("grad_weight", expanded, input, geometry, []),
+        ("grad_weight", channels_last(grad_output), input, geometry, []),
+        ("grad_weight", grad_output, last, geometry, [1]),
+        ("grad_weight", transposed, last, geometry, [1]),
+    ):
+        result, (_, _, _, arguments, _) = launched(kernel, first, second, case, on_cpu)
+        pairs = zip(list(arguments.values())[:2], (first, second), strict=True)
+        assert [i for i, (a, b) in enumerate(pairs) if a.data_ptr() != b.data_ptr()] == copied
+        assert_close(result, getattr(plain, kernel)(first, second, case), torch.float32)
+
+
+def test_strides_that_lead_further_than_an_int_counts():
+    geometry = SMALL["four channels a group"]._replace(batch=2)
+    _, weight = without_memory("forward", geometry)
+
+    def line(stride):
+        input = torch.empty(2**33, device="meta").as_strided(geometry.input_size, stride)
+        _, (_, _, _, arguments, index) = launched("forward", input, weight, geometry)
+        assert index == "int"
+        return len(arguments["input"])
+
+    near = launch.MANY - 1000
+    assert line((near, 36, 6, 1)) == near + 144
+    assert line((launch.MANY, 36, 6, 1)) == 2 * 144
+    assert line((2**29, 1, 2**27, 2**25)) == 2**29 + 5 * 2**27 + 5 * 2**25 + 4
+    # the columns of the padding count, too
+    assert line((4, 1, 2**26, 2**28)) == 2 * 144
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "strides, pack", [((160, 1, 24, 4), 4), ((146, 1, 24, 4), 2), ((160, 1, 26, 4), 2)], ids=str
+)
+def test_a_load_brings_as_many_channels_as_are_aligned_everywhere(strides, pack):
+    geometry = SMALL["four channels a group"]._replace(batch=2)
+    input, weight, _ = random_tensors(geometry)
+    memory = torch.empty(400).as_strided(input.shape, strides).copy_(input)
+    result, (name, *_) = launched("forward", memory, weight, geometry, on_cpu)
+    assert template(name)[-7] == pack
+    assert_close(result, plain.forward(input, weight, geometry), torch.float32)
+
+
+@needs_compiler
+@each_kernel
+@pytest.mark.parametrize(
+    "row, before, pixels", [(8, 0, 4), (10, 0, 2), (9, 0, 1), (12, 2, 2), (12, 1, 1)]
+)
+def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
+    kernel, row, before, pixels, monkeypatch
+):
+    """row: elements from one to the next. before: elements in the memory before the array."""
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = SMALL["even rows"]
+    case = random_operands(kernel, geometry, torch.float16)
+    expected = getattr(plain, kernel)(*case, geometry)
+    for which in range(2):
+        tensors = list(case)
+        memory = torch.nn.functional.pad(case[which], (before, row - 8 - before), value=torch.nan)
+        tensors[which] = memory[..., before : before + 8]
+        result, (name, _, _, arguments, _) = launched(kernel, *tensors, geometry, on_cpu)
+        assert template(name)[kernel != "grad_weight"] == pixels
+        assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()  # no copy
+        assert_close(result, expected, torch.float16)
+
+
+@needs_compiler
+def test_the_stride_of_one_sample_does_not_count_and_channels_may_overlap(monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = SMALL["even rows"]
+    _, weight, _ = random_tensors(geometry)
+    for strides, pixels in (((7, 48, 8, 1), 2), ((7, 1, 8, 1), 1)):
+        input = torch.randn(400).as_strided(geometry.input_size, strides)
+        result, (name, *_) = launched("forward", input, weight, geometry, on_cpu)
+        assert template(name)[1:4:2] == [pixels, 1]
+        assert_close(result, plain.forward(input, weight, geometry), torch.float32)
+
+
+# Channels split over threads
+
+
+def test_the_channels_of_few_and_large_groups_are_split():
+    def split(batch, channels, groups, size, dtype=torch.float32):
+        geometry = benchmark.geometry_of(batch, channels, size)._replace(groups=groups)
+        case = without_memory("grad_weight", geometry, dtype)
+        result, (name, grid, _, arguments, _) = launched("grad_weight", *case, geometry)
+        assert result.dtype == dtype and result.shape == geometry.weight_size
+        threads = batch * arguments["s"].groups * 7 * size**2 // template(name)[0]
+        assert grid == (-(-threads // 128),)
+        return arguments["s"].groups // groups, name.split("<")[1].split(",")[0]
+
+    for shape in benchmark.SHAPES:
+        assert split(shape[0], shape[1], shape[1] // 16, shape[2]) == (1, "float")
+    assert split(8, 512, 1, 7) == (8, "float")  # 21,952 threads
+    assert split(8, 512, 1, 7, torch.float16) == (8, "float")
+    assert split(8, 512, 1, 7, torch.float64) == (8, "double")
+    assert split(1, 16, 1, 7) == (1, "float")
+    assert split(1, 48, 1, 7) == (1, "float")
+    assert split(1, 64, 1, 7) == (4, "float")
+    assert split(8, 512, 1, 56) == (1, "float")
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
+@each_dtype
+def test_parts_are_summed_as_the_kernels_sum(dtype, layout):
+    geometry = make_geometry(2, 64, 2, (4, 5), (3, 2), padding=(1, 1))
+    first, second = map(layout, random_operands("grad_weight", geometry, dtype))
+    result, (_, _, _, arguments, _) = launched("grad_weight", first, second, geometry, on_cpu)
+    assert arguments["s"].groups == 2 * 2
+    expected = plain.grad_weight(first, second, geometry)
+    rounding = {torch.float64: 1e-13, torch.float32: 1e-5}.get(dtype, torch.finfo(dtype).eps)
+    torch.testing.assert_close(result, expected, rtol=rounding, atol=rounding)
+
+
+@needs_compiler
+def test_parts_are_not_rounded_before_they_meet():
+    geometry = SMALL["one by one"]._replace(channels=32)
+    grad_output = torch.ones(1, 32, 1, 1, dtype=torch.float16)
+    input = torch.full((1, 32, 1, 1), 128.0, dtype=torch.float16)
+    input[:, 16:] = -128
+    input[:, 0] += 1  # the first part is 2049, which float16 does not have
+    result, (name, *_) = launched("grad_weight", grad_output, input, geometry, on_cpu)
+    assert "<float," in name and result.item() == 1

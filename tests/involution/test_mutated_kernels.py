@@ -9,12 +9,13 @@ from helpers.lessons.cuda_on_cpu import emulator, involution
 from helpers.ops.involution import launch
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
-    GEOMETRIES,
+    JUDGES,
     assert_close,
     case_and_loops,
     channels_last_with_gaps,
     images_channels_last,
     make_geometry,
+    sizes_of,
     with_gaps,
 )
 from tests.needs import needs_compiler
@@ -28,13 +29,13 @@ LAYOUTS[True] = with_gaps, images_channels_last, channels_last_with_gaps
 def judge(source, kernel, fast, dtype=torch.float32):
     """What is wrong with a source, in words, or None."""
     run = involution.runner(source)
-    for geometry in GEOMETRIES:
-        case, results = case_and_loops(geometry, dtype)
+    for geometry in JUDGES.values():
+        case, expected = case_and_loops(geometry, dtype)
         for layout in LAYOUTS[fast]:
             arguments = map(layout, operands(kernel, *case))
             try:
                 actual = launch.launch(kernel, *arguments, geometry, run, fast=fast)
-                assert_close(actual, results[KERNELS.index(kernel)], dtype)
+                assert_close(actual, expected[kernel], dtype)
             except emulator.KernelError as error:
                 assert "compile" not in str(error)  # a mutation has to be found by running it
                 return str(error)
@@ -155,11 +156,8 @@ def test_the_wrong_type_of_a_sum_is_caught():
     assert judge(in_float, "forward", False, torch.float64) == "values"
 
     in_half = launch.SOURCE.replace("sum += Sum(", "sum = T(sum) + Sum(")
-    geometry = make_geometry(1, 1, 1, (32, 32), (32, 32), (1, 1), (0, 0), (1, 1))
-    ones = [
-        torch.ones(size, dtype=torch.bfloat16)
-        for size in (geometry.input_size, geometry.weight_size)
-    ]
+    geometry = make_geometry(1, 1, 1, (32, 32), (32, 32))
+    ones = [torch.ones(size, dtype=torch.bfloat16) for size in sizes_of(geometry)[:2]]
     for source, expected in ((launch.SOURCE, 1024), (in_half, 256)):
         run = involution.runner(source)
         assert launch.launch("forward", *ones, geometry, run).item() == expected

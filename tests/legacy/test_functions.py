@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -23,7 +24,6 @@ from .programs import (
     SinCos,
     Square,
     StaticSquare,
-    Threshold,
     Transpose,
     assert_same,
     linear,
@@ -31,31 +31,23 @@ from .programs import (
     variable,
 )
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-
 # What it computes.
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_linear(dtype):
-    x, w, b = variable(4, 3, dtype=dtype), variable(5, 3, dtype=dtype), variable(5, dtype=dtype)
-    # Two steps, a product and a sum, are rounded here; PyTorch's fused operation rounds once.
-    close = {} if dtype in (torch.float32, torch.float64) else {"rtol": 2e-2, "atol": 2e-2}
-    assert_same(linear, F.linear, x, w, b, **close)
-    assert_same(linear, F.linear, x, w, **close)  # the wrapper passes None
-    assert_same(linear, F.linear, x[:0], w, b, **close)
-    assert_same(lambda x, w: Linear()(x, w), F.linear, x, w, **close)  # one gradient too many
+def test_linear():
+    x, w, b = variable(4, 3), variable(5, 3), variable(5)
+    assert_same(linear, F.linear, x, w, b)
+    assert_same(linear, F.linear, x, w)  # the wrapper passes None
+    assert_same(linear, F.linear, x[:0], w, b)
+    assert_same(lambda x, w: Linear()(x, w), F.linear, x, w)  # one gradient too many
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("function", "reference"),
     [
         (lambda x: Exp()(x), torch.exp),
         (lambda x: Square()(x), torch.square),
         (lambda x: MulConstant(3)(x), lambda x: x * 3),
-        (lambda x: Threshold(0.1, 7)(x), lambda x: F.threshold(x, 0.1, 7)),
-        (lambda x: Threshold(0.1, 7, inplace=True)(x * 1), lambda x: F.threshold(x, 0.1, 7)),
         (lambda x: ReLU()(x), torch.relu),
         (lambda x: ReLU(inplace=True)(x * 1), torch.relu),
         (lambda x: SinCos()(x), lambda x: (x.sin(), x.cos())),
@@ -64,8 +56,8 @@ def test_linear(dtype):
         (lambda x: StaticSquare.apply(x, 2), lambda x: 2 * x * x),
     ],
 )
-def test_programs_of_the_time(function, reference, dtype):
-    x = variable(4, 3, dtype=dtype)
+def test_programs_of_the_time(function, reference):
+    x = variable(4, 3)
     assert_same(function, reference, x)
     assert_same(function, reference, x.detach().t())  # not contiguous
     assert_same(function, reference, x[:0])  # empty
@@ -88,16 +80,16 @@ def test_non_differentiable_outputs():
 def test_forward_and_backward_get_plain_tensors():
     class Numpy(Function):
         def forward(self, input, other):
-            self.input, self.unchanged, self.output = input, other, input.exp()
+            self.seen = input, other
+            self.output = torch.from_numpy(np.exp(input.numpy()))
             return self.output
 
         def backward(self, grad_output):
-            assert not grad_output.requires_grad
             return torch.from_numpy(grad_output.numpy() * self.output.numpy()), None
 
-    x, other, function = variable(3), variable(3), Numpy()
-    y = function(x, other)
-    for tensor in (function.input, function.unchanged, function.output):
+    x, function = variable(3), Numpy()
+    y = function(x, variable(3))
+    for tensor in (*function.seen, function.output):
         assert tensor.grad_fn is None and not tensor.requires_grad
     (gradient,) = torch.autograd.grad(y.sum() ** 2, x, create_graph=True)
     torch.testing.assert_close(gradient, 2 * x.exp().sum() * x.exp())
@@ -114,11 +106,9 @@ def test_saved_tensors_are_plain_and_saved_variables_are_not():
     x, function = variable(3), Saves()
     assert function.saved_tensors == function.saved_variables == ()
     y = function(x)
-    assert torch.equal(function.saved_tensors[0], x) and not function.saved_tensors[0].requires_grad
     assert function.saved_variables[0] is x
-    y.sum().backward()
-    assert torch.equal(x.grad, 2 * x.detach())
-    assert not torch.autograd.grad(function(x).sum(), x)[0].requires_grad
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, 2 * x) and not gradient.requires_grad
     with torch.no_grad():
         function(variable(3))
     assert function.saved_tensors == ()
@@ -176,7 +166,7 @@ def test_in_place():
         ReLU(inplace=True)(x)
     z = x * 1
     square = z * z  # saves z
-    Threshold(0, 0, inplace=True)(z)
+    ReLU(inplace=True)(z)
     with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
         square.sum().backward()
 
@@ -192,21 +182,17 @@ def test_a_view_of_an_input_stays_one_and_a_view_of_another_tensor_does_not():
 
 
 def test_gradcheck_takes_wrappers_and_instances():
-    x, w, b = variable(4, 3), variable(5, 3), variable(5)
+    inputs = variable(4, 3), variable(5, 3), variable(5)
     for function in (linear, Linear()):
-        assert gradcheck(function, (x, w, b))
-        assert gradcheck(function, (x, w))
-    for function in (Exp(), Square(), MulConstant(2), Threshold(0.0, 1), SinCos(), Transpose(0, 1)):
-        assert gradcheck(function, (x,))
-    assert gradcheck(lambda x: ReLU(inplace=True)(x * 1), (x,))
-    assert gradcheck(lambda x: Max()(x)[0], (x,))
+        assert gradcheck(function, inputs)
+    assert gradcheck(SinCos(), inputs[:1])
 
     class Wrong(Exp):
         def backward(self, grad_output):
             return super().backward(grad_output) * 1.01
 
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
-        gradcheck(Wrong(), (x,))
+        gradcheck(Wrong(), inputs[:1])
 
 
 # Two generations.
@@ -218,16 +204,12 @@ def test_mixes_with_modern_code():
 
     assert_same(legacy, lambda x: (torch.exp(x.exp() * 0.1) ** 2).sin(), variable(3))
 
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), LinearModule(4, 4), nn.ReLU(), nn.Linear(4, 2))
     twin = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     twin.load_state_dict(model.state_dict())
     x = torch.randn(5, 3)
-    for m in (model, twin):
-        optimizer = torch.optim.Adam(m.parameters(), lr=0.1)
-        m(x).square().sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    gradients = [torch.autograd.grad(m(x).norm(), list(m.parameters())) for m in (model, twin)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_hooks_and_graph():
@@ -257,11 +239,10 @@ def test_checkpoint_and_saved_tensor_hooks():
 
 def test_instances_in_modules_can_be_copied():
     module = nn.Module()
-    module.threshold = Threshold(0.1, 7)
-    module.square = Square()
+    module.scale, module.square = MulConstant(7), Square()
     y = module.square(variable(3))
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert twin.threshold.value == 7 and twin.square.saved_tensors == ()
+        assert twin.scale.constant == 7 and twin.square.saved_tensors == ()
         assert twin.square._call_inputs == () and twin.square is not y.grad_fn.function
 
 
@@ -273,29 +254,18 @@ def test_static_functions():
     StaticSquare.apply(x, 3)
     assert StaticSquare._call_static is node
 
-    class Child(StaticSquare):
-        @staticmethod
-        def forward(ctx, input, scale):
-            return StaticSquare.forward(ctx, input, 2 * scale)
-
-    torch.testing.assert_close(Child.apply(x, 3), 6 * x * x)
-
-
-def test_static_functions_get_plain_tensors_and_record():
-    class NumpySquare(StaticSquare):
+    class Numpy(StaticSquare):  # plain tensors, in a child
         @staticmethod
         def forward(ctx, input, scale):
             ctx.save_for_backward(input)
             ctx.scale, ctx.output = scale, torch.from_numpy(scale * input.numpy() ** 2)
             return ctx.output
 
-    x = variable(3)
-    assert_same(lambda x: NumpySquare.apply(x, 3), lambda x: 3 * x * x, x)
-    assert gradgradcheck(lambda x: NumpySquare.apply(x, 3), (x,))
-
+    assert_same(lambda x: Numpy.apply(x, 3), lambda x: 3 * x * x, x)
+    assert gradgradcheck(lambda x: Numpy.apply(x, 3), (x,))
     assert_same(Max.apply, lambda x: x.max(1), variable(4, 3))  # self is ctx
-    with pytest.raises(TypeError, match="NumpySquare.forward: .* but got float for output 0"):
-        type("NumpySquare", (Function,), {"forward": lambda ctx, x: 1.0}).apply(x)
+    with pytest.raises(TypeError, match="Number.forward: .* but got float for output 0"):
+        type("Number", (Function,), {"forward": lambda ctx, x: 1.0}).apply(x)
 
 
 def test_class_keywords_and_a_second_base():

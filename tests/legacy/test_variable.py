@@ -34,17 +34,10 @@ def test_variable():
     x.data[0] = 5
     assert data[0] == 5 and x.requires_grad and x.is_leaf and x.data_ptr() == data.data_ptr()
     assert not Variable(data).requires_grad and not data.requires_grad
-    assert not Variable(torch.LongTensor([1])).requires_grad
     y = Square()(x)
     data.fill_(3)  # a buffer may be filled again: no error, as it was
     y.sum().backward()
     assert type(x.grad.data) is torch.Tensor
-
-
-def test_everything_differentiable_is_a_variable():
-    for x in (torch.ones(1), nn.Parameter(torch.ones(1)), Variable(torch.ones(1), volatile=True)):
-        assert isinstance(x, Variable)
-    assert not isinstance([1.0], Variable)
 
 
 def test_the_type_of_a_tensor_equals_variable():
@@ -55,7 +48,9 @@ def test_the_type_of_a_tensor_equals_variable():
     assert {Variable: "found"}[type(plain)] == {type(plain): "found"}[Variable] == "found"
     assert Variable == Variable and Variable in {Variable} and issubclass(Variable, Variable)
     assert Variable != nn.Parameter and issubclass(nn.Parameter, Variable)
-    assert not issubclass(list, Variable)
+    assert not issubclass(list, Variable) and not isinstance([1.0], Variable)
+    for x in (plain, volatile, nn.Parameter(plain)):
+        assert isinstance(x, Variable)
 
 
 def test_numbers_without_a_gradient():

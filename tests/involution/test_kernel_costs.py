@@ -1,0 +1,169 @@
+"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a GPU."""
+
+import itertools
+import re
+
+import pytest
+import torch
+
+from helpers.lessons.cuda_on_cpu import instructions, involution
+from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
+from helpers.ops.involution import benchmark, launch
+from helpers.ops.involution.geometry import KERNELS
+from tests.involution.reference import channels_last, make_geometry, random_operands
+from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
+
+ARCHITECTURES = [] if NO_NVRTC else architectures()
+each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+
+# Loads, counted by the emulator. Those of forward are in chapter 15.
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "kernel, dtype, size, expected",
+    [
+        # one pixel a thread: each weight is loaded once for all 16 channels
+        ("grad_input", torch.float32, 9, {"grad_output": 49 * 16, "weight": 49}),
+        # 7 rows of 5 or 3 loads for each of 16 or 8 channels; each tap for each of 2 or 4 pixels,
+        # because the same taps of neighbours are not neighbours
+        ("grad_input", torch.float32, 16, {"grad_output": 560, "weight": 49 * 2}),
+        ("grad_input", torch.float16, 16, {"grad_output": 168, "weight": 49 * 4}),
+        # a grad_output is loaded once for a row of 7 taps; 7, 5 or 3 loads for each of 16 channels
+        ("grad_weight", torch.float32, 9, {"input": 7 * 16, "grad_output": 16}),
+        ("grad_weight", torch.float32, 16, {"input": 80, "grad_output": 16}),
+        ("grad_weight", torch.float16, 16, {"input": 48, "grad_output": 16}),
+    ],
+    ids=str,
+)
+def test_a_load_serves_channels_pixels_and_taps(kernel, dtype, size, expected, monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 16, 1, (size, size), (7, 7), padding=(3, 3))
+    assert involution.reads(kernel, geometry, fast=True, dtype=dtype) == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "kernel, dtype, in_rows, last",
+    [
+        ("forward", torch.float32, 2.99, 6),
+        ("forward", torch.float16, 1.19, 4),
+        ("grad_weight", torch.float32, 3.5, 9.6),
+        ("grad_weight", torch.float16, 1.3, 4.8),
+    ],
+    ids=str,
+)
+def test_a_warp_reads_few_sectors_in_both_layouts(kernel, dtype, in_rows, last, monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = make_geometry(1, 64, 4, (12, 36), (5, 5))
+    rows = random_operands(kernel, geometry, dtype)
+    assert involution.sectors(kernel, *rows, geometry) == pytest.approx(in_rows)
+    pixels = map(channels_last, rows)
+    assert involution.sectors(kernel, *pixels, geometry) == pytest.approx(last)
+
+
+# Registers
+
+
+def assert_spills_nothing(architecture, source, names, registers):
+    kernels = compile_for(architecture, source, sorted(names))
+    assert kernels.keys() == set(names)
+    for name, resources in kernels.items():
+        assert resources.spilled_bytes == 0 and resources.stack_bytes == 0, name
+        assert 0 < resources.registers <= registers, name
+
+
+@needs_nvrtc
+@each_architecture
+def test_every_readable_kernel_compiles_and_spills_nothing(architecture):
+    # Every type for every architecture; 64-bit indices for the oldest and the newest.
+    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
+    names = involution.all_names(index=launch.INDEXES if is_last else ["int"])
+    # two blocks of 256 threads fit, at least
+    assert_spills_nothing(architecture, launch.SOURCE, names, registers=128)
+
+
+@needs_nvrtc
+@each_architecture
+def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
+    is_last = architecture in (ARCHITECTURES[0], ARCHITECTURES[-1])
+    large, small = benchmark.geometry_of(8, 64, 56), benchmark.geometry_of(8, 512, 7)
+    sparse = large._replace(stride_height=2, stride_width=2, dilation_height=2, dilation_width=3)
+    wide = large._replace(kernel_height=launch.WIDEST, kernel_width=launch.WIDEST)
+    names = {
+        launch.fast_kernel_name(kernel, dtype, geometry, pack)
+        for kernel in KERNELS
+        for geometry in ((large, small, sparse, wide) if is_last else (large, small))
+        for dtype in (launch.TYPES if is_last else [torch.float32, torch.float16])
+        for pack in (1, launch.PACK_BYTES // dtype.itemsize)
+    }
+    # three blocks of 128 threads fit, at least
+    assert_spills_nothing(architecture, launch.FAST_SOURCE, names, registers=168)
+
+
+# Instructions, counted in machine code
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(architecture):
+    at_most = {"forward": 4, "grad_input": 4, "grad_weight": 5}
+    for shape, pack in itertools.product(benchmark.SHAPES, (1, 4)):
+        geometry = benchmark.geometry_of(*shape)
+        names = [launch.fast_kernel_name(k, torch.float32, geometry, pack) for k in KERNELS]
+        counts = instructions.count(architecture, launch.FAST_SOURCE, names)
+        for kernel, name in zip(KERNELS, names, strict=True):
+            count = counts[name]
+            assert 1 < count.per_multiply_add <= at_most[kernel], (shape, name)
+            if pack == 1 and kernel != "grad_weight":  # 7 rows of taps, and what is around them
+                whole = (7 * count.instructions + count.outside) / (7 * count.multiply_adds)
+                assert whole <= 4, (shape, name)
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_half_is_converted_once_and_not_at_every_tap(dtype):
+    for shape, at_most in zip(benchmark.SHAPES, (2.6, 2.6, 3.8, 4.5), strict=True):
+        geometry = benchmark.geometry_of(*shape)
+        names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
+        for name, count in instructions.count(90, launch.FAST_SOURCE, names).items():
+            assert 1 < count.per_multiply_add <= at_most, name
+
+
+SASS = """
+//--------------------- .text.dot --------------------------
+.text.dot:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   @P0 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0020*/                   LDG.E R4, [R2.64] ;
+        /*0030*/                   LDS R5, [R3] ;
+.L_x_2:
+        /*0040*/              @!P1 FFMA R6, R4, R5, R6 ;
+        /*0050*/                   ISETP.NE.AND P0, PT, R0, RZ, PT ;
+        /*0060*/                   @P2 BRA `(.L_x_2) ;
+        /*0070*/                   @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0080*/                   FFMA R6, R4, R5, R6 ;
+        /*0090*/                   EXIT ;
+.L_x_3:
+        /*00a0*/                   BRA `(.L_x_3);
+        /*00b0*/                   NOP;
+"""
+
+
+def test_the_inner_loop_is_found():
+    assert instructions.count_text(SASS) == (3, 1, 0, 8)
+    outer = SASS.replace("@P2 BRA `(.L_x_2)", "IADD3 R0, R0, 0x1, RZ")
+    assert instructions.count_text(outer) == (6, 1, 2, 5)
+    twice = SASS.replace("LDS R5, [R3]", "DFMA R8, R4, R4, R8")
+    assert instructions.count_text(twice) == (6, 2, 1, 5)
+    straight = re.sub("@P. BRA", "MOV", SASS)
+    assert instructions.count_text(straight) == (11, 2, 2, 0)
+
+
+def test_without_nvdisasm_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(instructions.shutil, "which", lambda name, path: None)
+    with pytest.raises(ImportError, match="pip install nvidia-cuda-nvdisasm"):
+        instructions.count(90, "", [])
