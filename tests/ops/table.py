@@ -172,7 +172,7 @@ OPS = {
         of_target,
         of_logits,
         of_linear_cross_entropy,
-        small=("smoothed", "none", "everything"),
+        small=("smoothed", "everything"),
         bad=[
             NOT_A_TENSOR,
             ({"linear_weight": [1.0]}, TypeError, "linear_weight must be a torch.Tensor, got list"),
@@ -244,7 +244,20 @@ OPS = {
         remarks=("unfaithful",),
     ),
     "sinh": Op(sinh, torch.sinh, of_one_tensor, NOT_REAL),
-    "softplus": Op(softplus, log_add_exp, with_corners, NOT_REAL, small=("corners",)),
+    "softplus": Op(
+        softplus,
+        log_add_exp,
+        with_corners,
+        small=("corners",),
+        bad=[
+            *NOT_REAL,
+            ({"beta": True}, TypeError, "beta must be a Python number, got bool"),
+            ({"beta": "1"}, TypeError, "beta must be a Python number, got str"),
+            ({"beta": 0}, ValueError, "beta must be finite and larger than 0, got 0"),
+            ({"beta": float("nan")}, ValueError, "beta must be finite and larger than 0, got nan"),
+            ({"beta": float("inf")}, ValueError, "beta must be finite and larger than 0, got inf"),
+        ],
+    ),
     "spike": Op(
         spike,
         spiked,
