@@ -173,7 +173,8 @@ def test_default_chunks(features, rows):
 @pytest.mark.parametrize("rows", [0, 3])
 def test_all_ignored(rows, reduction, label_smoothing):
     x, weight = random(rows, 3), random(4, 3, seed=1)
-    arguments = x, weight, None, torch.full((rows,), -100), reduction, label_smoothing
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    arguments = x, weight, None, torch.full((rows,), -100), options
     mine, right = of_target(*arguments), of_logits(*arguments)
     torch.testing.assert_close(mine, right, equal_nan=True)
     torch.testing.assert_close(backward(mine.sum(), x, weight), backward(right.sum(), x, weight))
@@ -199,8 +200,8 @@ def test_large_logits():
     weight = torch.tensor([[1e4], [-1e4], [0.0]], requires_grad=True)
     x = torch.tensor([[1.0], [1.0], [-1.0], [1e-4]], requires_grad=True)
     for bias in (None, torch.tensor([0.0, 0.0, -torch.inf])):
-        arguments = x, weight, bias, torch.tensor([0, 1, 0, 1])
-        mine, right = of_target(*arguments, chunk_size=3), of_logits(*arguments)
+        arguments = x, weight, bias, torch.tensor([0, 1, 0, 1]), {}
+        mine, right = of_target(*arguments), of_logits(*arguments)
         torch.testing.assert_close(mine, right)
         torch.testing.assert_close(backward(mine, x, weight), backward(right, x, weight))
 
@@ -226,7 +227,7 @@ def test_sums_over_chunks_in_float32():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype):
-    x, weight, bias, target = of_linear_cross_entropy(torch.float32)["mean"]
+    x, weight, bias, target, _ = of_linear_cross_entropy(torch.float32)["mean"]
     with torch.autocast("cpu", dtype=dtype):
         for reduction in ("mean", "none"):
             losses = [

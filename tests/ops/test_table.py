@@ -13,6 +13,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
@@ -69,7 +70,7 @@ def test_agrees_with_pytorch(op, sample, dtype):
 def test_agrees_with_pytorch_on_a_cuda_device(op):
     for dtype in op.dtypes:
         for arguments in op.samples(dtype).values():
-            on_device = [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
+            on_device = tree_map_only(torch.Tensor, torch.Tensor.cuda, arguments)
             assert_agree(op.function, op.reference, on_device, dtype)
 
 
@@ -104,6 +105,15 @@ def test_the_doctor_agrees(op):
 
 
 # Transforms
+
+
+def functions_of_tensors(op, sample, dtype=torch.float64):
+    """The operation and its reference with the other arguments filled in, and the tensors."""
+    arguments = op.samples(dtype)[sample]
+    tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
+    rest = arguments[len(tensors) :]
+    ours, theirs = (lambda *t, f=f: f(*t, *rest) for f in (op.function, op.reference))
+    return ours, theirs, tensors
 
 
 def transformed(make):
@@ -173,12 +183,7 @@ USES = {
 def test_transforms(op, use):
     apply, through = USES[use]
     for sample in op.small:
-        arguments = op.samples(torch.float64)[sample]
-        tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
-        rest = arguments[len(tensors) :]
-        ours, theirs = (
-            lambda *tensors, f=f, rest=rest: f(*tensors, *rest) for f in (op.function, op.reference)
-        )
+        ours, theirs, tensors = functions_of_tensors(op, sample)
         torch.compiler.reset()
         right, given = apply(theirs, tensors, as_it_is), apply(ours, tensors, through)
         torch.testing.assert_close(given, right)
@@ -196,15 +201,13 @@ def test_transforms(op, use):
     ],
 )
 def test_a_slope_by_decision_survives_decompositions(name, dtype, strict, decompositions):
-    op = OPS[name]
-    tensor, *rest = op.samples(dtype)[op.small[0]]
-    ours, theirs = (lambda x, f=f: f(x, *rest) for f in (op.function, op.reference))
+    ours, theirs, tensors = functions_of_tensors(OPS[name], OPS[name].small[0], dtype)
 
     def through(module):
         program = torch.export.export(module, (), strict=strict)
         return program.run_decompositions(decompositions).module()
 
-    right, given = trained(theirs, [tensor], as_it_is), trained(ours, [tensor], through)
+    right, given = trained(theirs, tensors, as_it_is), trained(ours, tensors, through)
     torch.testing.assert_close(given, right)
 
 
@@ -218,11 +221,9 @@ def test_all_compiled():
     """Every other transform of every operation, in one graph."""
     ours, theirs = [], []
     for op in OPS.values():
-        arguments = op.samples(torch.float64)[op.small[0]]
-        tensors = [a.detach() for a in arguments if is_differentiable(a)]
-        rest = arguments[len(tensors) :]
-        for calls, f in (ours, op.function), (theirs, op.reference):
-            calls.append((lambda *tensors, f=f, rest=rest: f(*tensors, *rest), tensors))
+        one, other, tensors = functions_of_tensors(op, op.small[0])
+        ours.append((one, tensors))
+        theirs.append((other, tensors))
     scale = torch.tensor(0.7, dtype=torch.float64)
     torch.compiler.reset()
     f = torch.compile(every_other(together(*ours)), backend="eager", fullgraph=True)

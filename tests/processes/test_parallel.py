@@ -193,23 +193,11 @@ def test_involution_of_dtensors_moves_nothing(team):
         assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
 
 
-class Small(nn.Module):
-    """A network with involution, whose loss is a mean over the samples."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
-        )
-        self.head = nn.Linear(8 * 4 * 4, 3)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
 def small_net():
     torch.manual_seed(0)
-    net = Small().double().eval()  # a batch norm that looks at its own samples only would differ
+    layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
+    # A batch norm that looks at its own samples only would differ.
+    net = nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
     return net, random(8, 1, 4, 4).detach(), torch.arange(8) % 3
 
 
@@ -273,19 +261,16 @@ def full(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def trained_here(processes):
-    """What the first so many of them find."""
-    groups = init_device_mesh(
-        "cpu", (dist.get_world_size() // processes, processes), mesh_dim_names=("", "samples")
-    )
-    return trained(groups["samples"]) if dist.get_rank() < processes else None
+def trained_here():
+    """What two of them find, so that their group is not that of all."""
+    groups = init_device_mesh("cpu", (2, 2), mesh_dim_names=("", "samples"))
+    return trained(groups["samples"]) if dist.get_rank() < 2 else None
 
 
 @needs_dtensor
-@pytest.mark.parametrize("processes", [2, 4])
-def test_rednet_trains(team, processes):
+def test_rednet_trains(team):
     expected = trained()
-    for given in team(trained_here, processes)[:processes]:
+    for given in team(trained_here)[:2]:
         torch.testing.assert_close(given, expected)
 
 
