@@ -179,7 +179,6 @@ OPS = {
         small=("smoothed", "everything"),
         bad=[
             NOT_A_TENSOR,
-            ({"linear_weight": [1.0]}, TypeError, "linear_weight must be a torch.Tensor, got list"),
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
             ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
@@ -201,7 +200,6 @@ OPS = {
             (linear_weight(0, 3), ValueError, "got (0, 3)"),
             (linear_weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
             ({"input": random()}, ValueError, "input must have shape (..., 3), got ()"),
-            ({"target": torch.ones(4).long()}, ValueError, "shape (5,), got (4,)"),
             ({"target": torch.ones(5, 1).long()}, ValueError, "shape (5,), got (5, 1)"),
             ({"linear_bias": random(3)}, ValueError, "linear_bias must have shape (4,), got (3,)"),
             (options(reduction="max"), ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),

@@ -120,17 +120,6 @@ def transformed(make):
     return lambda f, tensors, through: through(make(f))(*tensors)
 
 
-def with_noise(f, tensors, through):
-    """vmap whose function draws numbers, a different one or the same for each sample."""
-
-    def noisy(*tensors):
-        return f(*(tensor * torch.rand_like(tensor) for tensor in tensors))
-
-    torch.manual_seed(0)
-    batches = [torch.stack([t, t / 2]) for t in tensors]
-    return [torch.func.vmap(noisy, randomness=kind)(*batches) for kind in ("different", "same")]
-
-
 def backward(f, tensors, through):
     leaves = [t.clone().requires_grad_() for t in tensors]
     output = through(f)(*leaves)
@@ -171,7 +160,6 @@ def as_it_is(f):
 # (what is done with the function and its tensors, and through which tracer)
 USES = {
     **{name: (transformed(make), as_it_is) for name, make in TRANSFORMS.items()},
-    "vmap, randomness": (with_noise, as_it_is),
     "compile, dynamic shapes": (backward, partial(compiled, dynamic=True)),
     "compile(vmap(grad))": (transformed(COMPILABLE["vmap(grad)"]), compiled),
     "export": (trained, exported),

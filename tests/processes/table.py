@@ -97,12 +97,6 @@ CASES = {
     "all_gather of nothing": (all_gather, to_all(torch.cat), (0, 2), "replicated"),
     "reduce_scatter of nothing": (reduce_scatter, scattered(0), (0, 2), "summed"),
     "all_to_all of nothing": (lambda x: all_to_all(x, 0, 1), exchanged(0, 1), (1, 0), "summed"),
-    "halo_exchange of no width": (
-        lambda x: halo_exchange(x, 0, 0),
-        halo_of((0, 0), 0),
-        lambda rank: (rank, 2),
-        "summed",
-    ),
     "halo_exchange": (
         lambda x: halo_exchange(x, 1, -2),
         halo_of((1, 1), -2),
