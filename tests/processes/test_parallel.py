@@ -1,6 +1,5 @@
-"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 4 processes, against one."""
+"""Layers and networks cut by us and by DTensor, in 4 processes, against one."""
 
-import copy
 import sys
 
 import cloudpickle
@@ -8,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
     DTensor,
     Replicate,
@@ -19,11 +17,10 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons.processes import Team
 from helpers.ops import collectives
-from helpers.ops.involution import Involution2d, RedNet, dtensor, involution2d
+from helpers.ops.involution import RedNet, dtensor, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
 from tests import common
 from tests.common import TOLERANCE, random
@@ -105,7 +102,7 @@ def test_linear_layers(team, features, hidden, outputs, bias):
         )
 
 
-# Involution: DTensors, strips of an image, DDP and FSDP
+# Involution: DTensors, strips of an image
 
 
 def involution_of_dtensors():
@@ -191,41 +188,6 @@ def test_involution_of_dtensors_moves_nothing(team):
         assert samples == one_cut == [cut.format(0)] * 3 + [0]
         assert groups == [cut.format(1)] * 3 + [0]
         assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
-
-
-def small_net():
-    torch.manual_seed(0)
-    layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
-    # A batch norm that looks at its own samples only would differ.
-    net = nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
-    return net, random(8, 1, 4, 4).detach(), torch.arange(8) % 3
-
-
-def gradients_of(net, x, target):
-    loss = F.cross_entropy(net(x), target)
-    loss.backward()
-    return [full(p.grad).clone() for p in net.parameters()]
-
-
-def three_ways_here():
-    """Gradients under DDP, FSDP2 and with DTensors as input, each process with its own samples."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
-    net, x, target = small_net()
-    mine = x.chunk(size)[rank], target.chunk(size)[rank]
-    found = {"DDP": gradients_of(DistributedDataParallel(copy.deepcopy(net)), *mine)}
-    found["FSDP2"] = gradients_of(fully_shard(copy.deepcopy(net), mesh=mesh), *mine)
-    cut = [distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target)]
-    found["DTensor"] = gradients_of(distribute_module(net, mesh), *cut)
-    return found
-
-
-@needs_dtensor
-def test_a_network_across_processes(team):
-    expected = gradients_of(*small_net())
-    for found in team(three_ways_here):
-        for gradients in found.values():
-            torch.testing.assert_close(gradients, expected)
 
 
 class TwoStages(RedNet):

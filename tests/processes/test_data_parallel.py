@@ -1,4 +1,6 @@
-"""`recompute` and `ReversibleSequential` under DDP and FSDP2, against one process."""
+"""Networks of `recompute`, `ReversibleSequential` and involution under DDP and FSDP2, against one
+process.
+"""
 
 import sys
 
@@ -10,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers.ops.involution import Involution2d
 from helpers.ops.recompute import ReversibleSequential, recompute
 from tests import common
 from tests.common import random
@@ -39,11 +42,18 @@ def model(kind):
     torch.manual_seed(0)
     if kind == "recompute":
         return Recomputed().double()
-    return ReversibleSequential([(part(), part()) for _ in range(3)], dim=1).double()
+    if kind == "reversible":
+        return ReversibleSequential([(part(), part()) for _ in range(3)], dim=1).double()
+    layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.Flatten(1)
+    # A batch norm that looks at its own samples only would differ.
+    return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
+
+
+SHAPES = {"recompute": (8, 4), "reversible": (8, 8), "involution": (8, 1, 4, 4)}
 
 
 def data(kind):
-    return random(8, 8 if kind == "reversible" else 4).detach()
+    return random(*SHAPES[kind]).detach()
 
 
 def gradients(net, x, steps=2):
@@ -61,7 +71,7 @@ def cut_here(kind):
     for name in ("parts", "whole", "both"):
         net = model(kind)
         if name != "whole":
-            for module in net.blocks:
+            for module in getattr(net, "blocks", net):
                 for one in module if kind == "reversible" else [module]:
                     fully_shard(one)
         if name != "parts":
@@ -70,7 +80,7 @@ def cut_here(kind):
     return found
 
 
-@pytest.mark.parametrize("kind", ["recompute", "reversible"])
+@pytest.mark.parametrize("kind", SHAPES)
 def test_the_gradients_of_one_process(team, kind):
     expected = gradients(model(kind), data(kind))
     for found in team(cut_here, kind):
