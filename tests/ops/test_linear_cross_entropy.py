@@ -140,7 +140,7 @@ def test_logits_are_computed_once_or_for_each_backward_of_none():
 
 
 def test_backward_from_several_threads():
-    """Nothing is kept but tensors, which nobody changes: the second finds what the first did."""
+    """Only tensors are kept, and none is changed: the second finds what the first did."""
     x, weight, target = large()
     loss = linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
     first = torch.autograd.grad(loss, (x, weight), retain_graph=True)

@@ -102,7 +102,7 @@ def test_linear_layers(team, features, hidden, outputs, bias):
         )
 
 
-# Involution: DTensors, strips of an image
+# Involution of DTensors
 
 
 def involution_of_dtensors():
@@ -311,22 +311,3 @@ def test_what_pytorch_lacks(team):
     for placements, has_kept, said in team(pytorchs_batch_norm):
         assert placements == "(Shard(dim=1),)" and not has_kept
         assert "to have 16 channels, but got 4 channels instead" in said
-
-
-def filtered_strip(x, weight, whole_rows):
-    rank = dist.get_rank()
-    strip, kernels = (t.split(whole_rows, -2)[rank].detach().requires_grad_() for t in (x, weight))
-    rows = collectives.halo_exchange(strip, 2, dim=2)
-    output = involution2d(rows, kernels, padding=(0, 2), dilation=2)
-    gradients = torch.autograd.grad(output.square().sum(), (strip, kernels))
-    return output.detach(), *gradients
-
-
-def test_involution_of_strips(team):
-    rows = list(range(2, 2 + team.size))
-    x, weight = random(2, 4, sum(rows), 3), random(2, 2, 3, 3, sum(rows), 3, seed=1)
-    output = involution2d(x, weight, padding=2, dilation=2)
-    expected = output.detach(), *torch.autograd.grad(output.square().sum(), (x, weight))
-    strips = zip(*team(filtered_strip, x.detach(), weight.detach(), rows), strict=True)
-    for parts, whole in zip(strips, expected, strict=True):
-        torch.testing.assert_close(torch.cat(parts, -2), whole)
