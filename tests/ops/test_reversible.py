@@ -111,7 +111,7 @@ class Scaled(nn.Module):
 
     def __init__(self, leaf):
         super().__init__()
-        self.leaf = leaf if isinstance(leaf, tuple) else (leaf,)  # out of sight of nn.Module
+        self.leaf = (leaf,)  # out of sight of nn.Module
 
     def forward(self, x, shift, *, mask):
         return (x * self.leaf[0] + shift).tanh() * mask
