@@ -87,51 +87,27 @@ def of_linear(dtype):
     return samples
 
 
-def of_target(
-    input,
-    linear_weight,
-    linear_bias,
-    target,
-    reduction="mean",
-    label_smoothing=0.0,
-    ignore_index=-100,
-    weight=None,
-    z_loss=0.0,
-    softcap=0.0,
-    chunk_size=2,
-):
+def of_target(input, linear_weight, linear_bias, target, options):
     """`linear_cross_entropy`, what is differentiated first, and a few rows at a time."""
-    options = {"linear_bias": linear_bias, "weight": weight, "reduction": reduction}
-    options |= {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-    options |= {"z_loss": z_loss, "softcap": softcap, "chunk_size": chunk_size}
+    options = {"linear_bias": linear_bias, "chunk_size": 2} | options
     return linear_cross_entropy(input, linear_weight, target, **options)
 
 
-def of_logits(
-    input,
-    linear_weight,
-    linear_bias,
-    target,
-    reduction="mean",
-    label_smoothing=0.0,
-    ignore_index=-100,
-    weight=None,
-    z_loss=0.0,
-    softcap=0.0,
-):
+def of_logits(input, linear_weight, linear_bias, target, options):
+    options = dict(options)
+    z_loss, softcap = options.pop("z_loss", 0), options.pop("softcap", 0)
+    reduction, weight = options.pop("reduction", "mean"), options.pop("weight", None)
     logits = F.linear(input, linear_weight, linear_bias).reshape(-1, len(linear_weight))
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
     indices, shape = target.dtype == torch.int64, input.shape[:-1]
     labels = target.reshape(-1) if indices else target.reshape(logits.shape).to(logits.dtype)
-    options = {"label_smoothing": label_smoothing}
-    options |= {"weight": None if weight is None else weight.to(logits.dtype)}
-    options |= {"ignore_index": ignore_index} if indices else {}
-    losses = F.cross_entropy(logits, labels, reduction=reduction, **options)
+    of_class = None if weight is None else weight.to(logits.dtype)
+    losses = F.cross_entropy(logits, labels, of_class, reduction=reduction, **options)
     if z_loss:
         assert reduction != "mean" or weight is None, "which mean?"
         squares = z_loss * torch.logsumexp(logits, 1).square()
-        counted = labels != ignore_index if indices else torch.ones(len(labels), dtype=torch.bool)
+        counted = labels != -100 if indices else torch.ones_like(squares)
         squares = squares * counted
         losses = losses + {"none": squares, "sum": squares.sum()}.get(
             reduction, squares.sum() / counted.sum()
@@ -142,31 +118,28 @@ def of_logits(
 def of_linear_cross_entropy(dtype):
     """As the arguments of `of_target`."""
     classes = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=dtype)
+    rows, of_rows = ((5, 3), (4, 3), (4,)), [3, 0, -100, 1, 2]
+    images, of_images = ((2, 2, 3), (4, 3), (4,)), [[3, 0], [-100, 2]]
+    others = {"weight": classes, "z_loss": 0.1, "softcap": 1.5}
     shapes = {
-        "mean": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ()),
-        "sum": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("sum",)),
-        "none": ((2, 2, 3), (4, 3), None, [[3, -100], [1, 3]], ("none", 0.2)),
-        "smoothed": ((2, 2, 3), (4, 3), (4,), [[3, 0], [-100, 2]], ("mean", 0.3)),
-        "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], ("sum", 1.0)),
-        "a class ignored": ((5, 3), (4, 3), (4,), [3, 0, 1, 1, 2], ("mean", 0.1, 1)),
-        "weighted": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("mean", 0.0, -100, classes)),
-        "everything": (
-            (2, 2, 3),
-            (4, 3),
-            (4,),
-            [[3, 0], [-100, 2]],
-            ("sum", 0.3, -100, classes, 0.1, 1.5),
-        ),
-        "z-loss": ((5, 3), (4, 3), (4,), [3, 0, -100, 1, 2], ("mean", 0.0, -100, None, 0.1)),
-        "softcap": ((5, 3), (4, 3), None, [3, 0, -100, 1, 2], ("mean", 0.0, -100, None, 0.0, 0.5)),
-        "probabilities": ((2, 2, 3), (4, 3), (4,), None, ("mean", 0.2, -100, classes)),
-        "probabilities, none": ((2, 2, 3), (4, 3), (4,), None, ("none", 0, -100, None, 0.1, 2.0)),
-        "vector": ((3,), (4, 3), (4,), 3, ()),
-        "vector, none": ((3,), (4, 3), None, 3, ("none",)),
-        "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], ()),
-        "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], ()),
-        "empty batch": ((0, 3), (4, 3), (4,), [], ("sum",)),
-        "empty batch, none": ((2, 0, 3), (4, 3), None, [[], []], ("none",)),
+        "mean": (*rows, of_rows, {}),
+        "sum": (*rows, of_rows, {"reduction": "sum"}),
+        "none": ((2, 2, 3), (4, 3), None, of_images, {"reduction": "none", "label_smoothing": 0.2}),
+        "smoothed": (*images, of_images, {"label_smoothing": 0.3}),
+        "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], {"label_smoothing": 1.0}),
+        "a class ignored": (*rows, [3, 0, 1, 1, 2], {"label_smoothing": 0.1, "ignore_index": 1}),
+        "weighted": (*rows, of_rows, {"weight": classes}),
+        "everything": (*images, of_images, {"reduction": "none", "label_smoothing": 0.3} | others),
+        "z-loss": (*rows, of_rows, {"z_loss": 0.1}),
+        "softcap": ((5, 3), (4, 3), None, of_rows, {"softcap": 0.5}),
+        "probabilities": (*images, None, {"label_smoothing": 0.2, "weight": classes}),
+        "probabilities, none": (*images, None, {"reduction": "none"} | others),
+        "vector": ((3,), (4, 3), (4,), 3, {}),
+        "vector, none": ((3,), (4, 3), None, 3, {"reduction": "none"}),
+        "one class": ((3, 3), (1, 3), (1,), [0, -100, 0], {}),
+        "no features": ((3, 0), (4, 0), (4,), [3, 0, 1], {}),
+        "empty batch": ((0, 3), (4, 3), (4,), [], {"reduction": "sum"}),
+        "empty batch, none": ((2, 0, 3), (4, 3), None, [[], []], {"reduction": "none"}),
     }
     samples = {}
     for name, (*sizes, target, options) in shapes.items():
@@ -178,16 +151,13 @@ def of_linear_cross_entropy(dtype):
             target = random(*sizes[0][:-1], len(tensors[1]), dtype=dtype, seed=3).softmax(-1)
         else:
             target = torch.tensor(target, dtype=torch.int64)
-        samples[name] = (*tensors, target.detach(), *options)
+        samples[name] = (*tensors, target.detach(), options)
     x = random(3, 5, dtype=dtype).detach().t().requires_grad_()
     weight = random(6, 8, dtype=dtype, seed=1).detach()[::2, ::2].t().requires_grad_()
-    samples["not contiguous"] = (x, weight, None, torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0])
-    samples["expanded"] = (
-        random(3, dtype=dtype).expand(5, 3),
-        weight,
-        None,
-        torch.tensor(2).expand(5),
-    )
+    target = torch.tensor([[3, 0, 2, 1, 2]]).t()[:, 0]
+    samples["not contiguous"] = (x, weight, None, target, {})
+    x, target = random(3, dtype=dtype).expand(5, 3), torch.tensor(2).expand(5)
+    samples["expanded"] = (x, weight, None, target, {})
     return samples
 
 

@@ -91,6 +91,10 @@ def weight(*sizes, dtype=torch.float64):
     return {"weight": torch.zeros(sizes, dtype=dtype)}
 
 
+def options(**changes):
+    return {"options": changes}
+
+
 def linear_weight(*sizes, dtype=torch.float64):
     return {"linear_weight": torch.zeros(sizes, dtype=dtype)}
 
@@ -172,10 +176,9 @@ OPS = {
         of_target,
         of_logits,
         of_linear_cross_entropy,
-        small=("smoothed", "none", "everything"),
+        small=("smoothed", "everything"),
         bad=[
             NOT_A_TENSOR,
-            ({"linear_weight": [1.0]}, TypeError, "linear_weight must be a torch.Tensor, got list"),
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
             ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
@@ -185,11 +188,11 @@ OPS = {
             ({"target": torch.ones(5).bool()}, TypeError, "or floating-point, got torch.bool"),
             ({"target": torch.ones(5)}, ValueError, "target must have shape (5, 4), got (5,)"),
             ({"target": random(5, 4)}, ValueError, "target must not require a gradient"),
-            ({"weight": random(4)}, ValueError, "weight must not require a gradient"),
-            ({"weight": torch.ones(3)}, ValueError, "weight must have shape (4,), got (3,)"),
-            ({"weight": torch.ones(4).long()}, TypeError, "weight must be floating-point, got"),
-            ({"z_loss": -1}, ValueError, "z_loss must be 0 or more, got -1"),
-            ({"softcap": None}, TypeError, "softcap must be a number, got NoneType"),
+            (options(weight=random(4)), ValueError, "weight must not require a gradient"),
+            (options(weight=torch.ones(3)), ValueError, "weight must have shape (4,), got (3,)"),
+            (options(weight=torch.ones(4).long()), TypeError, "weight must be floating-point, got"),
+            (options(z_loss=-1), ValueError, "z_loss must be 0 or more, got -1"),
+            (options(softcap=None), TypeError, "softcap must be a number, got NoneType"),
             ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
             ({"input": random(5, 3).to("meta")}, ValueError, "is on cpu, but input is on meta"),
             ({"target": torch.ones(5).to("meta")}, ValueError, "target is on meta, but input is"),
@@ -197,18 +200,16 @@ OPS = {
             (linear_weight(0, 3), ValueError, "got (0, 3)"),
             (linear_weight(4, 2), ValueError, "input must have shape (..., 2), got (5, 3)"),
             ({"input": random()}, ValueError, "input must have shape (..., 3), got ()"),
-            ({"target": torch.ones(4).long()}, ValueError, "shape (5,), got (4,)"),
             ({"target": torch.ones(5, 1).long()}, ValueError, "shape (5,), got (5, 1)"),
             ({"linear_bias": random(3)}, ValueError, "linear_bias must have shape (4,), got (3,)"),
-            ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
-            ({"ignore_index": None}, TypeError, "ignore_index must be an int, got NoneType"),
-            ({"ignore_index": 1.0}, TypeError, "ignore_index must be an int, got float"),
-            ({"label_smoothing": "0"}, TypeError, "label_smoothing must be a number, got str"),
-            ({"label_smoothing": True}, TypeError, "label_smoothing must be a number, got bool"),
-            ({"label_smoothing": 1.5}, ValueError, "label_smoothing must be from 0 to 1, got 1.5"),
-            ({"label_smoothing": -0.1}, ValueError, "from 0 to 1, got -0.1"),
-            ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
-            ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
+            (options(reduction="max"), ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
+            (options(ignore_index=1.0), TypeError, "ignore_index must be an int, got float"),
+            (options(label_smoothing="0"), TypeError, "label_smoothing must be a number, got str"),
+            (options(label_smoothing=True), TypeError, "must be a number, got bool"),
+            (options(label_smoothing=1.5), ValueError, "must be from 0 to 1, got 1.5"),
+            (options(label_smoothing=-0.1), ValueError, "from 0 to 1, got -0.1"),
+            (options(chunk_size=2.0), TypeError, "chunk_size must be an int, got float"),
+            (options(chunk_size=0), ValueError, "chunk_size must be 1 or more, got 0"),
         ],
         wraps=linear_cross_entropy,
     ),
@@ -244,7 +245,20 @@ OPS = {
         remarks=("unfaithful",),
     ),
     "sinh": Op(sinh, torch.sinh, of_one_tensor, NOT_REAL),
-    "softplus": Op(softplus, log_add_exp, with_corners, NOT_REAL, small=("corners",)),
+    "softplus": Op(
+        softplus,
+        log_add_exp,
+        with_corners,
+        small=("corners",),
+        bad=[
+            *NOT_REAL,
+            ({"beta": True}, TypeError, "beta must be a Python number, got bool"),
+            ({"beta": "1"}, TypeError, "beta must be a Python number, got str"),
+            ({"beta": 0}, ValueError, "beta must be finite and larger than 0, got 0"),
+            ({"beta": float("nan")}, ValueError, "beta must be finite and larger than 0, got nan"),
+            ({"beta": float("inf")}, ValueError, "beta must be finite and larger than 0, got inf"),
+        ],
+    ),
     "spike": Op(
         spike,
         spiked,

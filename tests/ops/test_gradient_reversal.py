@@ -37,26 +37,3 @@ def test_layer_reads_its_scale_at_every_call():
     assert torch.autograd.grad(layer(x).sum(), x)[0].tolist() == [-2, -2]
     assert repr(layer) == "GradientReversalLayer(scale=2.0)"
     assert layer.state_dict() == {}
-
-
-class Holds(torch.nn.Module):
-    def __init__(self, dtype):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.tensor([-1.6, 0.2, 1.4], dtype=dtype))
-
-    def forward(self):
-        return gradient_reversal(2 * self.weight, 0.5).abs().sum()
-
-
-@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, says the docstring")
-@pytest.mark.parametrize(
-    "dtype, strict", [(torch.float64, True), (torch.bfloat16, False), (torch.complex64, False)]
-)
-def test_exported_and_decomposed_it_still_reverses(dtype, strict):
-    program = torch.export.export(Holds(dtype), (), strict=strict)
-    right = torch.tensor([1, -1, -1], dtype=dtype)
-    for exported in (program, program.run_decompositions(), program.run_decompositions({})):
-        module = exported.module()
-        module().backward()
-        torch.testing.assert_close(module.weight.grad, right)
-        module.zero_grad()

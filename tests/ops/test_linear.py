@@ -1,7 +1,3 @@
-import copy
-import io
-import pickle
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,42 +54,25 @@ def twins(*args, **kwargs):
 
 
 def assert_twins(ours, theirs, x):
-    """Same parameters, same values, same gradients of the input and of every parameter."""
-    assert [name for name, _ in ours.named_parameters()] == [
-        n for n, _ in theirs.named_parameters()
-    ]
+    """Same values, same gradients of the input and of every parameter, by its name."""
     results = []
     for module in (ours, theirs):
         leaf = x.detach().clone().requires_grad_()
-        module.zero_grad()
         output = module(leaf)
         output.square().sum().backward()
-        results.append([output, leaf.grad, *(p.grad for p in module.parameters())])
-    for one, other in zip(*results, strict=True):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, **TOLERANCE[x.dtype])
+        of_parameters = {name: p.grad for name, p in module.named_parameters()}
+        results.append((output, leaf.grad, of_parameters))
+    torch.testing.assert_close(*results, **TOLERANCE[x.dtype])
 
 
 @pytest.mark.parametrize(
-    ("sizes", "bias", "shape", "dtype"),
-    [
-        ((3, 5), True, (2, 4), torch.float64),
-        ((3, 5), True, (0,), torch.float32),
-        ((3, 5), False, (4,), torch.bfloat16),
-        ((3, 5), False, (), torch.float16),
-        ((3, 1), True, (), torch.bfloat16),
-        ((3, 1), False, (2, 4), torch.float32),
-        ((1, 3), True, (4,), torch.float16),
-        ((1, 3), False, (0,), torch.float64),
-    ],
+    "sizes, bias, dtype",
+    [((3, 5), True, torch.float64), ((3, 1), False, torch.float32), ((1, 3), True, torch.bfloat16)],
 )
-def test_module_is_a_twin_of_nn_linear(sizes, bias, shape, dtype):
+def test_module_is_a_twin_of_nn_linear(sizes, bias, dtype):
     ours, theirs = twins(*sizes, bias=bias, dtype=dtype)
-    assert_twins(ours, theirs, random(*shape, sizes[0], dtype=dtype))
+    assert_twins(ours, theirs, random(2, 4, sizes[0], dtype=dtype))
     assert repr(ours) == repr(theirs)
-    assert {k: v.shape for k, v in ours.state_dict().items()} == {
-        k: v.shape for k, v in theirs.state_dict().items()
-    }
 
 
 def test_module_with_empty_sizes():
@@ -103,42 +82,16 @@ def test_module_with_empty_sizes():
     assert torch.equal(ours.bias, torch.zeros(3))
 
 
-def test_meta_device_and_to_empty():
+def test_meta_device():
     module = Linear(3, 5, device="meta")
     assert module(torch.empty(2, 3, device="meta")).shape == (2, 5)
-    with torch.device("meta"):
-        assert Linear(3, 5).weight.is_meta
-    module.to_empty(device="cpu").load_state_dict(Linear(3, 5).state_dict())
-    assert module(torch.ones(2, 3)).isfinite().all()
 
 
-def test_copies_and_pickles():
-    ours, theirs = twins(3, 5)
-    x = random(4, 3, dtype=torch.float32)
-    assert_twins(copy.deepcopy(ours), theirs, x)
-    assert_twins(pickle.loads(pickle.dumps(ours)), theirs, x)
-
-
-@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
-def test_parametrizations(name):
+def test_parametrized():
     ours, theirs = twins(3, 5, dtype=torch.float64)
     for module in (ours, theirs):
-        torch.manual_seed(1)
-        getattr(torch.nn.utils.parametrizations, name)(module)
-        module.eval()
+        torch.nn.utils.parametrizations.weight_norm(module)
     assert_twins(ours, theirs, random(4, 3))
-
-
-def test_module_is_exported_saved_and_loaded():
-    module = Linear(3, 5)
-    program = torch.export.export(
-        module, (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-    )
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    x = torch.randn(7, 3)
-    torch.testing.assert_close(torch.export.load(file).module()(x), module(x))
 
 
 def test_bad_sizes():
@@ -147,13 +100,6 @@ def test_bad_sizes():
         ((3, "5"), TypeError, "out_features must be an int, got str"),
         ((True, 5), TypeError, "in_features must be an int, got bool"),
         ((-1, 5), ValueError, "in_features must not be negative, got -1"),
-        (
-            (3, 5, True, None, torch.int64),
-            TypeError,
-            "dtype must be floating-point, got torch.int64",
-        ),
-        ((3, 5, True, None, torch.complex64), TypeError, "dtype must be floating-point"),
+        ((3, 5, True, None, torch.cfloat), TypeError, "floating-point, got torch.complex64"),
     ]:
         assert_raises(kind, words, Linear, *arguments)
-    assert_raises(ValueError, "input must have shape (..., 3)", Linear(3, 5), torch.ones(2, 4))
-    assert_raises(TypeError, "weight is torch.float32, but input", Linear(3, 5), random(2, 3))

@@ -12,7 +12,7 @@ from helpers.ops import linear_cross_entropy as module
 from helpers.ops.involution.benchmark import peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from tests.common import random
-from tests.ops.table import of_logits
+from tests.ops.samples import of_linear_cross_entropy, of_logits, of_target
 
 ROWS, FEATURES, CLASSES, CHUNK = 128, 4, 256, 4
 LOGITS, CHUNK_OF_LOGITS = ROWS * CLASSES * 4, CHUNK * CLASSES * 4
@@ -26,13 +26,21 @@ def large(input_needs=True, weight_needs=True):
     return x, weight.requires_grad_(weight_needs), target
 
 
+def small():
+    return random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
+
+
+def theirs(x, weight, target, **options):
+    return F.cross_entropy(x @ weight.t(), target, **options)
+
+
 def backward(loss, *tensors):
     return torch.autograd.grad(loss, tensors)
 
 
 def twice(f, x, weight, target):
     first = torch.autograd.grad(f(x, weight, target), (x, weight), create_graph=True)
-    return torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight))
+    return backward(sum(g.square().sum() for g in first), x, weight)
 
 
 # Memory
@@ -132,38 +140,21 @@ def test_logits_are_computed_once_or_for_each_backward_of_none():
 
 
 def test_backward_from_several_threads():
-    """Nothing is kept on the way but tensors, so that who comes second finds what the first did."""
+    """Only tensors are kept, and none is changed: the second finds what the first did."""
     x, weight, target = large()
     loss = linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
-    right = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
+    kept = [g.clone() for g in first]
+    twice = partial(torch.autograd.grad, 2 * loss, (x, weight), retain_graph=True)
     with ThreadPoolExecutor(4) as pool:
-        runs = [
-            pool.submit(torch.autograd.grad, loss, (x, weight), retain_graph=True)
-            for _ in range(200)
-        ]
-        assert all(a.equal(b) for run in runs for a, b in zip(run.result(), right, strict=True))
+        for run in [pool.submit(twice) for _ in range(100)]:
+            assert all(g.equal(2 * k) for g, k in zip(run.result(), kept, strict=True))
+    assert all(map(torch.equal, first, kept))
 
 
 def test_without_gradients_none_are_computed():
     with patch.object(torch.Tensor, "scatter_add_", side_effect=AssertionError):
         without_grad(linear_cross_entropy, *large())
-
-
-def test_what_is_given_away_is_its_own():
-    x, weight, target = large()
-    loss = linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
-    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
-    kept = [g.clone() for g in first]
-    torch.autograd.grad(3 * loss, (x, weight), retain_graph=True)
-    assert all(map(torch.equal, first, kept))
-
-
-def test_gradient_of_one_that_was_not_asked_for_at_first():
-    x, weight, target = large()
-    given = torch.autograd.grad(linear_cross_entropy(x, weight, target), weight)
-    torch.testing.assert_close(
-        given, torch.autograd.grad(F.cross_entropy(x @ weight.t(), target), weight)
-    )
 
 
 @pytest.mark.parametrize("features, rows", [(4, 512), (2048, 512), (2400, 600)])
@@ -182,23 +173,11 @@ def test_default_chunks(features, rows):
 @pytest.mark.parametrize("rows", [0, 3])
 def test_all_ignored(rows, reduction, label_smoothing):
     x, weight = random(rows, 3), random(4, 3, seed=1)
-    arguments = None, torch.full((rows,), -100), reduction, label_smoothing
-    mine = linear_cross_entropy(
-        x, weight, arguments[1], reduction=reduction, label_smoothing=label_smoothing
-    )
-    right = of_logits(x, weight, *arguments)
+    options = {"reduction": reduction, "label_smoothing": label_smoothing}
+    arguments = x, weight, None, torch.full((rows,), -100), options
+    mine, right = of_target(*arguments), of_logits(*arguments)
     torch.testing.assert_close(mine, right, equal_nan=True)
-    given, expected = (torch.autograd.grad(loss.sum(), (x, weight)) for loss in (mine, right))
-    torch.testing.assert_close(given, expected)
-
-
-def test_ignored_rows_have_no_second_derivative():
-    x, weight = random(3, 3), random(4, 3, seed=1)
-    target = torch.full((3,), -100)
-    loss = linear_cross_entropy(x, weight, target, reduction="sum", label_smoothing=0.1)
-    first = torch.autograd.grad(loss, (x, weight), create_graph=True)
-    second = torch.autograd.grad(sum(g.sum() for g in first), (x, weight))
-    assert all(not g.any() for g in (*first, *second))
+    torch.testing.assert_close(backward(mine.sum(), x, weight), backward(right.sum(), x, weight))
 
 
 @pytest.mark.parametrize("wrong", [4, -1, 2**40])
@@ -221,12 +200,10 @@ def test_large_logits():
     weight = torch.tensor([[1e4], [-1e4], [0.0]], requires_grad=True)
     x = torch.tensor([[1.0], [1.0], [-1.0], [1e-4]], requires_grad=True)
     for bias in (None, torch.tensor([0.0, 0.0, -torch.inf])):
-        target = torch.tensor([0, 1, 0, 1])
-        mine = linear_cross_entropy(x, weight, target, linear_bias=bias, chunk_size=3)
-        right = F.cross_entropy(F.linear(x, weight, bias), target)
+        arguments = x, weight, bias, torch.tensor([0, 1, 0, 1]), {}
+        mine, right = of_target(*arguments), of_logits(*arguments)
         torch.testing.assert_close(mine, right)
-        given, expected = (torch.autograd.grad(loss, (x, weight)) for loss in (mine, right))
-        torch.testing.assert_close(given, expected)
+        torch.testing.assert_close(backward(mine, x, weight), backward(right, x, weight))
 
 
 def test_sums_over_chunks_in_float32():
@@ -250,11 +227,7 @@ def test_sums_over_chunks_in_float32():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast(dtype):
-    x, weight, bias = (
-        random(*size, dtype=torch.float32, seed=seed)
-        for seed, size in enumerate([(5, 3), (4, 3), (4,)])
-    )
-    target = torch.tensor([3, 0, -100, 1, 2])
+    x, weight, bias, target, _ = of_linear_cross_entropy(torch.float32)["mean"]
     with torch.autocast("cpu", dtype=dtype):
         for reduction in ("mean", "none"):
             losses = [
@@ -270,51 +243,26 @@ def test_autocast(dtype):
     assert wide.dtype == torch.float64
 
 
-def test_vmap_over_targets_alone_and_all():
-    x, weight, target = random(6, 3), random(4, 3, seed=1), torch.tensor([[3, 0, 1], [1, -100, 2]])
-    x = x.reshape(2, 3, 3)
+def test_vmap_over_targets_alone_and_all_and_none():
+    x, weight = random(2, 3, 3).detach(), random(4, 3, seed=1).detach()
+    target = torch.tensor([[3, 0, 1], [1, -100, 2]])
     for reduction in ("mean", "none"):
-        ours = partial(linear_cross_entropy, reduction=reduction, chunk_size=2)
-        theirs = lambda x, w, t, r=reduction: F.cross_entropy(x @ w.t(), t, reduction=r)  # noqa: E731
+        pair = [partial(f, reduction=reduction) for f in (linear_cross_entropy, theirs)]
         for in_dims, first in (((0, None, 0), x), ((None, None, 0), x[0]), ((0, None, None), x)):
             labels = target if in_dims[2] == 0 else target[0]
-            results = [torch.func.vmap(f, in_dims)(first, weight, labels) for f in (ours, theirs)]
+            results = [torch.func.vmap(f, in_dims)(first, weight, labels) for f in pair]
             torch.testing.assert_close(*results)
-    per_sample = torch.func.vmap(torch.func.grad(linear_cross_entropy, (0, 1)), (0, None, 0))
-    right = torch.func.vmap(
-        torch.func.grad(lambda x, w, t: F.cross_entropy(x @ w.t(), t), (0, 1)), (0, None, 0)
-    )
-    x, weight = x.detach(), weight.detach()
-    torch.testing.assert_close(per_sample(x, weight, target), right(x, weight, target))
-
-
-def test_forward_mode_twice_without_grad():
-    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
-
-    def along(f):
-        return lambda w: sum(torch.func.jvp(f, (w,), (2 * w,)))
-
-    def twice(loss):
-        return along(along(loss))(weight.detach()), along(along(torch.func.grad(loss)))(weight)
-
-    with torch.no_grad():
-        given = twice(lambda w: linear_cross_entropy(x, w, target, chunk_size=2))
-        right = twice(lambda w: F.cross_entropy(x @ w.t(), target))
-    torch.testing.assert_close(given, right)
-    assert not any(derivative.requires_grad for derivative in given)  # though x does
-
-
-def test_a_frozen_weight_in_bfloat16():
-    x, weight, target = (tensor.detach() for tensor in large())
-    x, weight = x.bfloat16().requires_grad_(), weight.bfloat16()
-    (given,) = backward(linear_cross_entropy(x, weight, target), x)
-    (right,) = backward(F.cross_entropy(x.float() @ weight.float().t(), target), x)
-    torch.testing.assert_close(given, right, rtol=0.02, atol=1e-4)
+    results = [
+        torch.func.vmap(torch.func.grad(f, (0, 1)), (0, None, 0))(x, weight, target)
+        for f in (linear_cross_entropy, theirs)
+    ]
+    torch.testing.assert_close(*results)
+    of_none = torch.func.vmap(linear_cross_entropy, (0, None, 0))(x[:0], weight, target[:0])
+    assert of_none.shape == (0,)
 
 
 def test_forward_over_reverse_in_bfloat16():
     x, weight, target = (tensor.detach() for tensor in large())
-    theirs = lambda x, w, t: F.cross_entropy(x @ w.t(), t)  # noqa: E731
     slopes = []
     for loss, dtype in (linear_cross_entropy, torch.bfloat16), (theirs, torch.float32):
         x, weight = (tensor.bfloat16().to(dtype) for tensor in (x, weight))
@@ -330,51 +278,32 @@ def test_a_device_without_autocast():
     assert (loss.shape, loss.device.type) == ((5,), "meta")
 
 
-def test_a_batch_of_gradients():
-    x, weight, target = random(5, 3), random(4, 3, seed=1), torch.tensor([3, 0, -100, 1, 2])
-    loss = linear_cross_entropy(x, weight, target, chunk_size=2)
-    batch = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    given = torch.autograd.grad(loss, (x, weight), batch, is_grads_batched=True)
-    right = torch.autograd.grad(F.cross_entropy(x @ weight.t(), target), (x, weight))
-    torch.testing.assert_close(given, tuple(torch.stack([g, -2 * g]) for g in right))
-
-
-CHECKS = ["test_schema", "test_autograd_registration", "test_faketensor"]
-if not torch.__version__.startswith("2.10."):  # where this one raises about FunctionalTensor
-    CHECKS.append("test_aot_dispatch_dynamic")
-
-
 def test_the_operator_keeps_its_promises():
     op = torch.ops.extending_pytorch.linear_cross_entropy.default
-    layer = random(5, 3), random(4, 3, seed=1), random(4, seed=2)
-    target, probabilities = torch.tensor([3, 0, -100, 1, 2]), random(5, 4, seed=3).softmax(1)
-    weight = random(4, seed=4).exp().detach()
-    given, ones = (probabilities.detach(), None), random(5).detach()
+    (x, weight, target), bias = small(), random(4, seed=2)
+    probabilities, grad = random(5, 4, seed=3).softmax(1).detach(), random(5).detach()
+    # The compiled uses of test_table.py show the rest.
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
     for case in (
-        (target, weight, None, True, [True, False, True], 2, -100, 0.1, 0.1, 2.0),
-        (*given, ones, False, [True] * 3, 2, -100, 0.0, 0.0, 0.0),
+        (target, torch.ones(4), None, True, [True, False, True], 2, -100, 0.1, 0.1, 2.0),
+        (probabilities, None, grad, False, [True] * 3, 2, -100, 0.0, 0.0, 0.0),
     ):
-        torch.library.opcheck(op, (*layer, *case), test_utils=CHECKS)
-
-
-def test_a_batch_of_none():
-    x, target = random(0, 5, 3), torch.zeros(0, 5, dtype=torch.int64)
-    ours = torch.func.vmap(linear_cross_entropy, (0, None, 0))
-    assert ours(x, random(4, 3), target).shape == (0,)
+        torch.library.opcheck(op, (x, weight, bias, *case), test_utils=checks)
 
 
 def test_the_module_is_that_of_pytorch():
-    theirs = getattr(torch.nn, "LinearCrossEntropyLoss", None)
     torch.manual_seed(0)
     ours = module.LinearCrossEntropyLoss(
         3, 4, bias=True, dtype=torch.float64, weight=torch.ones(4), label_smoothing=0.1
     )
     assert set(ours.state_dict()) == {"linear.weight", "linear.bias", "weight"}
-    x, target = random(5, 3), torch.tensor([3, 0, -100, 1, 2])
+    x, _, target = small()
     right = F.cross_entropy(ours.linear(x), target, ours.weight.double(), label_smoothing=0.1)
     torch.testing.assert_close(ours(x, target), right)
-    if theirs:  # since torch 2.13
+    if hasattr(torch.nn, "LinearCrossEntropyLoss"):  # since torch 2.13
         torch.manual_seed(0)
-        other = theirs(3, 4, bias=True, dtype=torch.float64, label_smoothing=0.1)
+        other = torch.nn.LinearCrossEntropyLoss(
+            3, 4, bias=True, dtype=torch.float64, label_smoothing=0.1
+        )
         assert torch.equal(other.linear.weight, ours.linear.weight)
         torch.testing.assert_close(ours(x, target), other(x, target))

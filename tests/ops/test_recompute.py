@@ -1,6 +1,5 @@
 """`recompute`: the numbers of a plain call and of PyTorch's own checkpoint, and the memory."""
 
-import copy
 from functools import partial
 
 import pytest
@@ -27,71 +26,36 @@ def theirs(fn, *inputs, **kwargs):
     return checkpoint(fn, *inputs, use_reentrant=False, **kwargs)
 
 
-def network(dtype=torch.float32):
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 6)
-    return nn.Sequential(*layers).to(dtype)
-
-
-def trained(how, module, x, autocast=None):
-    """Everything that a step of training computes and changes, random numbers included."""
-    module, x = copy.deepcopy(module), x.detach().requires_grad_()
-    torch.manual_seed(1)
-    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
-        y = how(module, x)
-    between = torch.rand(2)
-    y.square().sum().backward()
-    buffers = list(module.buffers())
-    return [y, x.grad, *[p.grad for p in module.parameters()], between, torch.rand(2)], buffers
-
-
-def assert_same(ours, right):
-    assert len(ours) == len(right)
-    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, right, strict=True))
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_same_numbers_to_the_last_bit(dtype):
-    module, x = network(dtype), random(8, 6, dtype=dtype)
-    ours, right = trained(recompute, module, x), trained(plain, module, x)
-    assert_same(ours[0], right[0])
-    assert_same(ours[0], trained(theirs, module, x)[0])
-    assert_same(ours[1], right[1])  # the batch norm has counted once
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_second_run_is_under_the_same_autocast(dtype):
-    module, x = network(), random(8, 6, dtype=torch.float32)
-    ours = trained(recompute, module, x, autocast=dtype)
-    assert ours[0][0].dtype == dtype
-    assert_same(ours[0], trained(plain, module, x, autocast=dtype)[0])
-    assert not torch.is_autocast_enabled("cpu")
-
-
-def nested(inputs, *, options):
-    first, (second, number) = inputs["pair"]
-    with torch.no_grad():
-        size = (first * second).sum()
-    return {
-        "sum": [first.exp() * second, number * second.sin()],
-        "size": size,
-        "name": "n",
-    }, options
+    """Everything that a step of training computes and changes, random numbers included."""
+    results = []
+    for how in (plain, recompute):
+        torch.manual_seed(0)
+        layers = nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 6)
+        module, x = nn.Sequential(*layers).to(dtype), random(8, 6, dtype=dtype)
+        y = how(module, x)
+        between = torch.rand(2)
+        slopes = grad(y.square().sum(), (x, *module.parameters()))
+        results.append((y, slopes, between, torch.rand(2), list(module.buffers())))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_nested_inputs_and_outputs():
-    a, b, c = random(3), random(3, seed=1), random(3, seed=2)
-    arguments = {"pair": [a, (b, 2.0)]}, {"c": c.cos()}
-    (ours, options), (right, _) = (
-        how(nested, arguments[0], options=arguments[1]) for how in (recompute, plain)
-    )
-    assert ours["name"] == "n" and options is arguments[1]
-    assert ours["size"].equal(right["size"]) and not ours["size"].requires_grad
-    for one, other in zip(ours["sum"], right["sum"], strict=True):
-        assert_same(
-            [one, *grad(one.sum(), (a, b), retain_graph=True, materialize_grads=True)],
-            [other, *grad(other.sum(), (a, b), retain_graph=True, materialize_grads=True)],
-        )
+    def nested(inputs, *, options):
+        first, (second, number) = inputs["pair"]
+        with torch.no_grad():
+            size = (first * second).sum()
+        return {"pair": [first.exp() * second, number * second.sin()], "size": size}, options
+
+    a, b, options, results = random(3), random(3, seed=1), object(), []
+    for how in (recompute, plain):
+        found, given_back = how(nested, {"pair": [a, (b, 2.0)]}, options=options)
+        assert given_back is options and not found["size"].requires_grad
+        for y in found["pair"]:
+            results.append(grad(y.sum(), (a, b), retain_graph=True, materialize_grads=True))
+        results.append((found["size"], *found["pair"]))
+    torch.testing.assert_close(results[:3], results[3:], rtol=0, atol=0)
 
 
 def test_derivatives_of_every_order_also_of_calls_within_calls():
@@ -116,7 +80,7 @@ def test_derivatives_of_every_order_also_of_calls_within_calls():
     assert grad(recompute(outer, x).sum(), weight)[0].equal(grad(outer(x).sum(), weight)[0])
 
 
-def test_backward_again_and_saved_tensors_read_twice():
+def test_saved_tensors_read_twice():
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -130,12 +94,7 @@ def test_backward_again_and_saved_tensors_read_twice():
 
     x = random(3)
     y = recompute(lambda x: Twice.apply(x.sin()).square(), x)
-    first, second = (grad(y.sum(), x, retain_graph=True)[0] for _ in range(2))
-    assert first.equal(second)
-    torch.testing.assert_close(first, 2 * x.sin().exp().square() * x.cos())
-    grad(y.sum(), x)
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-        grad(y.sum(), x)
+    torch.testing.assert_close(grad(y.sum(), x)[0], 2 * x.sin().exp().square() * x.cos())
 
 
 def test_hooks_that_fn_sets_on_its_inputs_act_once():
@@ -182,16 +141,6 @@ def test_one_of_ten_is_kept_and_each_is_freed_when_it_was_used():
             assert alive.peak == 11 * 4000 + 8
             assert alive.history[-10] < 4 * 4000
             assert alive.operations.count("sin") == 9  # the tenth is not asked for
-
-
-def test_with_retain_graph_the_second_run_leaves_nothing():
-    x = torch.ones(1000, requires_grad=True)
-    y = recompute(chain, x)
-    with Alive() as alive:
-        grad(y.sum(), x, retain_graph=True)
-        assert alive.now == 0
-        grad(y.sum(), x, retain_graph=True)
-    assert alive.operations.count("sin") == 18
 
 
 def test_of_calls_within_calls_only_the_outer_input_is_kept():
@@ -252,7 +201,7 @@ def test_a_function_that_does_something_else_is_named(second, words):
         recompute(changes, x).sum().backward()
 
 
-def test_a_policy_says_what_is_kept():
+def test_a_policy_says_what_is_kept_also_when_compiled():
     def products(ctx, op, *args, **kwargs):
         kept = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
@@ -275,11 +224,14 @@ def test_a_policy_says_what_is_kept():
     assert results[0][0].equal(results[1][0]) and results[0][1].equal(results[2][1])
     # two in forward, and four for the gradients; again: up to what the last tanh saves
     assert runs == {"plain": (6, 2), "all": (8, 4), "but products": (6, 4)}
+
+    def both(x):
+        y = recompute(two, x, context_fn=selective)
+        return recompute(lambda y, then: then(y), y, then=torch.exp)
+
     torch.compiler.reset()
-    compiled = torch.compile(
-        lambda x: recompute(two, x, context_fn=selective), backend="aot_eager", fullgraph=True
-    )
-    torch.testing.assert_close(grad(compiled(x).exp().sum(), (x, weight)), results[0])
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(grad(compiled(x).sum(), (x, weight)), results[0])
 
 
 def test_a_keyword_may_be_called_fn_and_fn_must_be_callable():
@@ -289,17 +241,3 @@ def test_a_keyword_may_be_called_fn_and_fn_must_be_callable():
         with torch.set_grad_enabled(recording):
             y = recompute(lambda x, fn: fn(x), random(3), fn=torch.sin)
         assert y.equal(random(3).sin())
-
-
-def test_compiled():
-    module, x = network(), random(8, 6, dtype=torch.float32)
-    module[2].p = 0.0  # a compiler draws other numbers
-    torch.compiler.reset()
-    step = torch.compile(
-        lambda m, x: recompute(lambda x, then: then(m(x)), x, then=torch.sin),
-        backend="aot_eager",
-        fullgraph=True,
-    )
-    ours = trained(step, module, x)
-    for one, other in zip(ours, trained(lambda m, x: m(x).sin(), module, x), strict=True):
-        torch.testing.assert_close(one, other)

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.autograd import grad
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
@@ -23,60 +23,49 @@ def reversible(depth=3, *after, dtype=torch.float64):
     return ReversibleSequential(blocks).to(dtype)
 
 
-def plain(model, x1, x2):
+def ours(model, *args, **kwargs):
+    return model(*args, **kwargs)
+
+
+def plain(model, x1, x2, *args, **kwargs):
     for f, g in model.blocks:
-        x1 = x1 + f(x2)
-        x2 = x2 + g(x1)
+        x1 = x1 + f(x2, *args, **kwargs)
+        x2 = x2 + g(x1, *args, **kwargs)
     return x1, x2
+
+
+def assert_same_gradients(model, x, loss, *leaves):
+    given, right = (
+        grad(loss(*how(model, *x)), (*x, *leaves), allow_unused=True) for how in (ours, plain)
+    )
+    torch.testing.assert_close(given, right)
 
 
 def inputs(dtype=torch.float64):
     return random(8, 4, dtype=dtype), random(8, 4, dtype=dtype, seed=1)
 
 
-def trained(how, model, dtype, autocast=None):
-    """What a step of training computes and changes: exactly, and up to the reconstruction."""
-    model, (x1, x2) = copy.deepcopy(model), inputs(dtype)
-    torch.manual_seed(1)
-    with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.bfloat16, 0.1)])
+def test_the_numbers_of_the_plain_model(dtype, tolerance):
+    exact, near = [], []  # what a step of training computes, and what the reconstruction changes
+    for how in (ours, plain):
+        model = reversible(3, nn.Dropout(0.5), nn.BatchNorm1d(6), dtype=dtype)
+        x1, x2 = inputs(dtype)
         y1, y2 = how(model, x1, x2)
-    between = torch.rand(2)
-    leaves = [x1, x2, *model.parameters()]
-    gradients = grad((y1.square() + y2.sin()).sum(), leaves)
-    assert not torch.is_autocast_enabled("cpu")
-    return [y1, y2, between, torch.rand(2), *model.buffers()], gradients
-
-
-def ours(model, x1, x2):
-    return model(x1, x2)
-
-
-@pytest.mark.parametrize(
-    "dtype, autocast, tolerance",
-    [
-        (torch.float64, None, 1e-12),
-        (torch.float32, None, 1e-4),
-        (torch.bfloat16, None, 0.1),
-        (torch.float16, None, 0.02),
-        (torch.float32, torch.bfloat16, 0.02),
-    ],
-)
-def test_the_numbers_of_the_plain_model(dtype, autocast, tolerance):
-    model = reversible(3, nn.Dropout(0.5), nn.BatchNorm1d(6), dtype=dtype)
-    (exact, near), (right, close) = (trained(how, model, dtype, autocast) for how in (ours, plain))
-    for one, other in zip(exact, right, strict=True):
-        assert one.dtype == other.dtype and one.equal(other)
-    for one, other in zip(near, close, strict=True):
+        between, loss = torch.rand(2), (y1.square() + y2.sin()).sum()
+        near.append(grad(loss, [x1, x2, *model.parameters()]))
+        exact.append([y1, y2, between, torch.rand(2), *model.buffers()])
+    torch.testing.assert_close(*exact, rtol=0, atol=0)
+    for one, other in zip(*near, strict=True):
         assert one.dtype == other.dtype
         assert (one - other).norm() <= tolerance * other.norm()
 
 
 def test_derivatives_of_every_order():
     model, x = reversible(2), inputs()
-    assert gradcheck(model, x, fast_mode=True) and gradgradcheck(model, x, fast_mode=True)
+    assert examine(model, *x).ok
     shared = ReversibleSequential([tuple(model.blocks[0])[::-1], tuple(model.blocks[0])])
     for both in (model, shared):
-        assert examine(both, *x).ok
         leaves = [*x, *both.parameters()]
         seconds = []
         for how in (ours, plain):
@@ -99,15 +88,10 @@ def test_parts_without_parameters_frozen_and_without_a_gradient():
     frozen = nn.Linear(4, 4, dtype=torch.float64)
     frozen.weight.requires_grad_(False)
     model = ReversibleSequential([(nn.Tanh(), frozen), (Constant(), Spare()), (nn.Identity(),) * 2])
+    leaves = frozen.bias, *model.blocks[1][1].parameters()
+    assert_same_gradients(model, inputs(), lambda y1, y2: y2.exp().sum(), *leaves)
     x1, x2 = inputs()
-    leaves = [x1, x2, frozen.bias, *model.blocks[1][1].parameters()]
-    results = [grad(how(model, x1, x2)[1].exp().sum(), leaves, allow_unused=True)
-               for how in (ours, plain)]  # fmt: skip
-    assert [g is None for g in results[0]] == [g is None for g in results[1]]
-    torch.testing.assert_close(*results)
     assert model(x1.detach(), x2.detach())[0].requires_grad  # for the sake of the parameters
-    with torch.no_grad():
-        assert not model(x1, x2)[0].requires_grad
 
 
 def test_inference_mode_and_no_grad():
@@ -127,7 +111,7 @@ class Scaled(nn.Module):
 
     def __init__(self, leaf):
         super().__init__()
-        self.leaf = leaf if isinstance(leaf, tuple) else (leaf,)  # out of sight of nn.Module
+        self.leaf = (leaf,)  # out of sight of nn.Module
 
     def forward(self, x, shift, *, mask):
         return (x * self.leaf[0] + shift).tanh() * mask
@@ -139,25 +123,13 @@ def test_gradients_to_whatever_the_parts_use():
     x1, x2 = inputs()
     mask = random(8, 4, seed=4)
     results = []
-    for how in (model, lambda *args, **kwargs: with_more(model, *args, **kwargs)):
-        y1, y2 = how(x1, x2, shift, mask=mask)
+    for how in (ours, plain):
+        y1, y2 = how(model, x1, x2, shift, mask=mask)
         results.append(grad((y1 * y2.exp()).sum(), (x1, x2, leaf, shift, mask), create_graph=True))
         results[-1] += grad(results[-1][2].square().sum(), (leaf, shift), retain_graph=True)
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
     back = model.inverse(*model(x1, x2, shift, mask=mask), shift, mask=mask)
     torch.testing.assert_close(back, (x1, x2))
-    y1, _ = model(x1, x2, shift, mask=mask)
-    with torch.no_grad():
-        shift.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        grad(y1.sum(), x1)
-
-
-def with_more(model, x1, x2, *args, **kwargs):
-    for f, g in model.blocks:
-        x1 = x1 + f(x2, *args, **kwargs)
-        x2 = x2 + g(x1, *args, **kwargs)
-    return x1, x2
 
 
 @pytest.mark.parametrize("dim", [1, -1])
@@ -175,26 +147,13 @@ def test_one_tensor_is_split(dim):
     assert_raises(TypeError, "two tensors are needed, or one and dim=..., got 1", pair, x)
 
 
-def test_a_loss_that_uses_one_output_only():
-    """Then the last g has no ticket, and is called again all the same."""
-    model, x = reversible(3), inputs()
-    for which in (0, 1):
-        ours, right = (
-            grad(how(model, *x)[which].exp().sum(), [*x, *model.parameters()], allow_unused=True)
-            for how in (lambda model, *x: model(*x), plain)
-        )
-        assert [g is None for g in ours] == [g is None for g in right]
-        torch.testing.assert_close(ours, right)
-
-
-def test_halves_of_different_shapes():
-    model = ReversibleSequential([(nn.Linear(4, 3), nn.Linear(3, 4))] * 2).double()
-    x1, x2 = random(8, 3), random(8, 4)
-    leaves = [x1, x2, *model.parameters()]
-    pairs = [
-        grad(sum(y.square().sum() for y in how(model, x1, x2)), leaves) for how in (ours, plain)
-    ]
-    torch.testing.assert_close(*pairs)
+def test_halves_of_different_shapes_and_a_loss_of_one_of_them():
+    """Then the last f or g has no ticket, and is called again all the same."""
+    blocks = [(nn.Linear(4, 3), nn.Linear(3, 4)) for _ in range(3)]
+    model, x = ReversibleSequential(blocks).double(), (random(8, 3), random(8, 4))
+    for used in ([0], [1], [0, 1]):
+        loss = lambda *y, used=used: sum(y[i].exp().sum() for i in used)  # noqa: E731
+        assert_same_gradients(model, x, loss, *model.parameters())
 
 
 def test_memory_does_not_grow_with_depth():
@@ -274,11 +233,11 @@ def test_compiled_it_stays_as_it_is():
     def twice(model, x1, x2):
         return [2 * y for y in model(x1, x2)]
 
-    model = reversible(2, nn.Dropout(0.5))
+    model, x = reversible(2), inputs()
     torch.compiler.reset()
-    given = trained(torch.compile(twice, backend=backend), model, torch.float64)
-    torch.testing.assert_close(given, trained(twice, model, torch.float64))
+    for_one = torch.compile(twice, backend=backend)
+    torch.testing.assert_close(*(grad(sum(how(model, *x)).sum(), x) for how in (for_one, twice)))
     assert compiled == ["mul", "mul"]
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match="backward calls the parts again"):
-        torch.compile(twice, backend=backend, fullgraph=True)(model, *inputs())
+        torch.compile(twice, backend=backend, fullgraph=True)(model, *x)

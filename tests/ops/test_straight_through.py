@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
-from tests.common import FLOATS, random
+from tests.common import FLOATS, Does, random
 
 INF, NAN = math.inf, math.nan
 each_dtype = pytest.mark.parametrize("dtype", FLOATS)
@@ -21,16 +21,14 @@ def extremes(dtype):
 
 
 def assert_same_bits(given, right):
-    assert given.dtype == right.dtype
-    assert torch.equal(given.isnan(), right.isnan())
+    torch.testing.assert_close(given, right, rtol=0, atol=0, equal_nan=True)
     numbers = ~right.isnan()
-    assert torch.equal(given[numbers], right[numbers])
     assert torch.equal(given[numbers].signbit(), right[numbers].signbit())
 
 
 @each_dtype
 def test_values_are_those_of_the_step_to_the_last_bit(dtype):
-    x = extremes(dtype)
+    x, info = extremes(dtype), torch.finfo(dtype)
     for numbers in (x, random(1000, dtype=dtype), 100 * random(1000, dtype=dtype)):
         c = numbers.detach()
         minus, one, zero = (torch.full_like(c, n) for n in (-1.0, 1.0, 0.0))
@@ -39,13 +37,13 @@ def test_values_are_those_of_the_step_to_the_last_bit(dtype):
         assert_same_bits(sign_straight_through(numbers), sign)
         assert_same_bits(sign_straight_through(numbers, INF), sign)
         step = torch.where(c.isnan(), c, torch.where(c > 0, one, zero))
-        assert_same_bits(spike(numbers), step)
-        assert_same_bits(spike(numbers, 1e-4), step)
+        for steepness in (25.0, 1e-4, info.tiny, info.max):
+            assert_same_bits(spike(numbers, steepness), step)
 
 
 @each_dtype
 def test_slopes_at_the_edges(dtype):
-    x = extremes(dtype)
+    x, info = extremes(dtype), torch.finfo(dtype)
     finite, number = x.isfinite(), ~x.isnan()
     assert torch.equal(slope(round_straight_through, x)[number], finite.to(dtype)[number])
     without_clip = slope(lambda x: sign_straight_through(x, INF), x)
@@ -58,17 +56,10 @@ def test_slopes_at_the_edges(dtype):
     for steepness in (25.0, 0.25, 1e4):
         given = slope(lambda x, s=steepness: spike(x, s), x)[number]
         right = (1 / (1 + steepness * x.double().abs()[number]) ** 2).to(dtype)
-        assert given.isfinite().all()
         rtol = {torch.bfloat16: 3e-2, torch.float16: 5e-3}.get(dtype, 1e-5)
         torch.testing.assert_close(given, right, rtol=rtol, atol=2e-6)
-
-
-@each_dtype
-def test_the_flattest_and_the_steepest_spike(dtype):
-    x, info = random(10, dtype=dtype), torch.finfo(dtype)
     for steepness in (info.tiny, info.max):
-        assert torch.equal(spike(x, steepness), (x > 0).to(dtype))
-        assert slope(lambda x, s=steepness: spike(x, s), x).isfinite().all()
+        assert slope(lambda x, s=steepness: spike(x, s), x)[number].isfinite().all()
 
 
 @pytest.mark.parametrize("at", [-2.0, -0.01, 0.0, 0.3])
@@ -82,41 +73,14 @@ def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
         assert y.item() == pytest.approx(right * side, rel=1e-12)
 
 
-def test_works_in_place_of_a_leaf_without_grad_and_in_inference():
-    x = torch.tensor([0.4, -0.6])
-    for f in (round_straight_through, sign_straight_through, spike):
-        assert not f(x).requires_grad
-        with torch.inference_mode():
-            assert torch.equal(f(x), f(x.clone().requires_grad_()).detach())
-
-
-class Holds(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.tensor([-1.6, 0.2, 1.4]))
-
-    def forward(self):
-        return round_straight_through(self.weight).sum()
-
-
 def test_works_in_data_parallel():
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
-    module = Holds()
+    layer = torch.nn.Linear(3, 1, bias=False)
+    module = torch.nn.Sequential(layer, Does(round_straight_through))
     # What holds the group last waits for its threads, and they for the GIL:
     # https://github.com/pytorch/pytorch/issues/56297
-    torch.nn.parallel.DistributedDataParallel(module)().backward()
+    torch.nn.parallel.DistributedDataParallel(module)(torch.ones(1, 3)).backward()
     torch.distributed.destroy_process_group()
-    assert module.weight.grad.tolist() == [1, 1, 1]
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, says the docstring")
-@pytest.mark.parametrize("strict", [True, False])
-def test_exported_and_decomposed_it_keeps_its_slope(strict):
-    program = torch.export.export(Holds(), (), strict=strict)
-    for module in (program.module(), program.run_decompositions().module()):
-        module.zero_grad()
-        module().backward()
-        assert module.weight.grad.tolist() == [1] * 3
+    assert layer.weight.grad.tolist() == [[1, 1, 1]]

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
@@ -69,7 +70,7 @@ def test_agrees_with_pytorch(op, sample, dtype):
 def test_agrees_with_pytorch_on_a_cuda_device(op):
     for dtype in op.dtypes:
         for arguments in op.samples(dtype).values():
-            on_device = [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
+            on_device = tree_map_only(torch.Tensor, torch.Tensor.cuda, arguments)
             assert_agree(op.function, op.reference, on_device, dtype)
 
 
@@ -106,19 +107,17 @@ def test_the_doctor_agrees(op):
 # Transforms
 
 
+def functions_of_tensors(op, sample, dtype=torch.float64):
+    """The operation and its reference with the other arguments filled in, and the tensors."""
+    arguments = op.samples(dtype)[sample]
+    tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
+    rest = arguments[len(tensors) :]
+    ours, theirs = (lambda *t, f=f: f(*t, *rest) for f in (op.function, op.reference))
+    return ours, theirs, tensors
+
+
 def transformed(make):
     return lambda f, tensors, through: through(make(f))(*tensors)
-
-
-def with_noise(f, tensors, through):
-    """vmap whose function draws numbers, a different one or the same for each sample."""
-
-    def noisy(*tensors):
-        return f(*(tensor * torch.rand_like(tensor) for tensor in tensors))
-
-    torch.manual_seed(0)
-    batches = [torch.stack([t, t / 2]) for t in tensors]
-    return [torch.func.vmap(noisy, randomness=kind)(*batches) for kind in ("different", "same")]
 
 
 def backward(f, tensors, through):
@@ -142,7 +141,7 @@ def trained(f, tensors, through):
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     for _ in range(2):
         optimizer.zero_grad()
-        module().square().sum().backward()
+        module().abs().square().sum().backward()
         optimizer.step()
     return list(module.parameters())
 
@@ -161,8 +160,6 @@ def as_it_is(f):
 # (what is done with the function and its tensors, and through which tracer)
 USES = {
     **{name: (transformed(make), as_it_is) for name, make in TRANSFORMS.items()},
-    "vmap, randomness": (with_noise, as_it_is),
-    "compile": (backward, compiled),
     "compile, dynamic shapes": (backward, partial(compiled, dynamic=True)),
     "compile(vmap(grad))": (transformed(COMPILABLE["vmap(grad)"]), compiled),
     "export": (trained, exported),
@@ -174,20 +171,37 @@ USES = {
 def test_transforms(op, use):
     apply, through = USES[use]
     for sample in op.small:
-        arguments = op.samples(torch.float64)[sample]
-        tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
-        rest = arguments[len(tensors) :]
-        ours, theirs = (
-            lambda *tensors, f=f, rest=rest: f(*tensors, *rest) for f in (op.function, op.reference)
-        )
+        ours, theirs, tensors = functions_of_tensors(op, sample)
         torch.compiler.reset()
         right, given = apply(theirs, tensors, as_it_is), apply(ours, tensors, through)
         torch.testing.assert_close(given, right)
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, say the docstrings")
+@pytest.mark.parametrize(
+    "name, dtype, strict, decompositions",
+    [
+        ("gradient_reversal", torch.float64, True, {}),
+        ("gradient_reversal", torch.bfloat16, False, None),
+        ("gradient_reversal", torch.complex64, False, {}),
+        ("round_straight_through", torch.float32, True, None),
+        ("round_straight_through", torch.float32, False, {}),
+    ],
+)
+def test_a_slope_by_decision_survives_decompositions(name, dtype, strict, decompositions):
+    ours, theirs, tensors = functions_of_tensors(OPS[name], OPS[name].small[0], dtype)
+
+    def through(module):
+        program = torch.export.export(module, (), strict=strict)
+        return program.run_decompositions(decompositions).module()
+
+    right, given = trained(theirs, tensors, as_it_is), trained(ours, tensors, through)
+    torch.testing.assert_close(given, right)
+
+
 def every_other(f):
-    """What can be compiled, except what test_transforms compiles for each operation."""
-    others = {name: made(f) for name, made in COMPILABLE.items() if name != "vmap(grad)"}
+    """The rest of what can be compiled; the Hessian is jacfwd of jacrev."""
+    others = {name: COMPILABLE[name](f) for name in ("vmap", "jvp", "hessian")}
     return lambda *tensors: {name: transformed(*tensors) for name, transformed in others.items()}
 
 
@@ -195,11 +209,9 @@ def test_all_compiled():
     """Every other transform of every operation, in one graph."""
     ours, theirs = [], []
     for op in OPS.values():
-        arguments = op.samples(torch.float64)[op.small[0]]
-        tensors = [a.detach() for a in arguments if is_differentiable(a)]
-        rest = arguments[len(tensors) :]
-        for calls, f in (ours, op.function), (theirs, op.reference):
-            calls.append((lambda *tensors, f=f, rest=rest: f(*tensors, *rest), tensors))
+        one, other, tensors = functions_of_tensors(op, op.small[0])
+        ours.append((one, tensors))
+        theirs.append((other, tensors))
     scale = torch.tensor(0.7, dtype=torch.float64)
     torch.compiler.reset()
     f = torch.compile(every_other(together(*ours)), backend="eager", fullgraph=True)

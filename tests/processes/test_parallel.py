@@ -1,6 +1,5 @@
-"""Layers and networks cut by us, by DTensor, DDP and FSDP2, in 4 processes, against one."""
+"""Layers and networks cut by us and by DTensor, in 4 processes, against one."""
 
-import copy
 import sys
 
 import cloudpickle
@@ -8,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
     DTensor,
     Replicate,
@@ -19,11 +17,10 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons.processes import Team
 from helpers.ops import collectives
-from helpers.ops.involution import Involution2d, RedNet, dtensor, involution2d
+from helpers.ops.involution import RedNet, dtensor, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
 from tests import common
 from tests.common import TOLERANCE, random
@@ -105,7 +102,7 @@ def test_linear_layers(team, features, hidden, outputs, bias):
         )
 
 
-# Involution: DTensors, strips of an image, DDP and FSDP
+# Involution of DTensors
 
 
 def involution_of_dtensors():
@@ -193,53 +190,6 @@ def test_involution_of_dtensors_moves_nothing(team):
         assert channels == [cut.format(1)] * 2 + ["(Partial(sum),)", 0]
 
 
-class Small(nn.Module):
-    """A network with involution, whose loss is a mean over the samples."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.ReLU(), nn.Flatten(1)
-        )
-        self.head = nn.Linear(8 * 4 * 4, 3)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
-def small_net():
-    torch.manual_seed(0)
-    net = Small().double().eval()  # a batch norm that looks at its own samples only would differ
-    return net, random(8, 1, 4, 4).detach(), torch.arange(8) % 3
-
-
-def gradients_of(net, x, target):
-    loss = F.cross_entropy(net(x), target)
-    loss.backward()
-    return [full(p.grad).clone() for p in net.parameters()]
-
-
-def three_ways_here():
-    """Gradients under DDP, FSDP2 and with DTensors as input, each process with its own samples."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
-    net, x, target = small_net()
-    mine = x.chunk(size)[rank], target.chunk(size)[rank]
-    found = {"DDP": gradients_of(DistributedDataParallel(copy.deepcopy(net)), *mine)}
-    found["FSDP2"] = gradients_of(fully_shard(copy.deepcopy(net), mesh=mesh), *mine)
-    cut = [distribute_tensor(tensor, mesh, [Shard(0)]) for tensor in (x, target)]
-    found["DTensor"] = gradients_of(distribute_module(net, mesh), *cut)
-    return found
-
-
-@needs_dtensor
-def test_a_network_across_processes(team):
-    expected = gradients_of(*small_net())
-    for found in team(three_ways_here):
-        for gradients in found.values():
-            torch.testing.assert_close(gradients, expected)
-
-
 class TwoStages(RedNet):
     """The others have the same operators, on more channels."""
 
@@ -273,19 +223,16 @@ def full(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def trained_here(processes):
-    """What the first so many of them find."""
-    groups = init_device_mesh(
-        "cpu", (dist.get_world_size() // processes, processes), mesh_dim_names=("", "samples")
-    )
-    return trained(groups["samples"]) if dist.get_rank() < processes else None
+def trained_here():
+    """What two of them find, so that their group is not that of all."""
+    groups = init_device_mesh("cpu", (2, 2), mesh_dim_names=("", "samples"))
+    return trained(groups["samples"]) if dist.get_rank() < 2 else None
 
 
 @needs_dtensor
-@pytest.mark.parametrize("processes", [2, 4])
-def test_rednet_trains(team, processes):
+def test_rednet_trains(team):
     expected = trained()
-    for given in team(trained_here, processes)[:processes]:
+    for given in team(trained_here)[:2]:
         torch.testing.assert_close(given, expected)
 
 
@@ -364,22 +311,3 @@ def test_what_pytorch_lacks(team):
     for placements, has_kept, said in team(pytorchs_batch_norm):
         assert placements == "(Shard(dim=1),)" and not has_kept
         assert "to have 16 channels, but got 4 channels instead" in said
-
-
-def filtered_strip(x, weight, whole_rows):
-    rank = dist.get_rank()
-    strip, kernels = (t.split(whole_rows, -2)[rank].detach().requires_grad_() for t in (x, weight))
-    rows = collectives.halo_exchange(strip, 2, dim=2)
-    output = involution2d(rows, kernels, padding=(0, 2), dilation=2)
-    gradients = torch.autograd.grad(output.square().sum(), (strip, kernels))
-    return output.detach(), *gradients
-
-
-def test_involution_of_strips(team):
-    rows = list(range(2, 2 + team.size))
-    x, weight = random(2, 4, sum(rows), 3), random(2, 2, 3, 3, sum(rows), 3, seed=1)
-    output = involution2d(x, weight, padding=2, dilation=2)
-    expected = output.detach(), *torch.autograd.grad(output.square().sum(), (x, weight))
-    strips = zip(*team(filtered_strip, x.detach(), weight.detach(), rows), strict=True)
-    for parts, whole in zip(strips, expected, strict=True):
-        torch.testing.assert_close(torch.cat(parts, -2), whole)
