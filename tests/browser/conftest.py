@@ -30,7 +30,8 @@ SETTINGS = {  # all cells are in the page, also those that are not in view; nobo
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-chapters", action="store_true", help="run each chapter in JupyterLab")
+    what = "run each chapter in JupyterLab, and look at the accessibility of each page"
+    parser.addoption("--all-chapters", action="store_true", help=what)
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ def test_a_page_is_whole(page, site, name, theme):
 @pytest.mark.parametrize("theme", THEMES)
 def test_a_page_is_accessible(page, site, name, theme, request):
     if name.startswith("zh/") and not request.config.getoption("--all-chapters"):
-        pytest.skip("runs with --all-chapters")  # in the look of the English pages
+        pytest.skip("runs with --all-chapters")  # they look like the English ones
     show(page, site, name, theme)
     violations = Axe().run(page).response["violations"]
     serious = [
