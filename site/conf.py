@@ -20,6 +20,7 @@ from sphinx.util import logging
 ROOT = Path(__file__).parents[1]
 REPOSITORY = f"https://github.com/{os.environ.get('GITHUB_REPOSITORY', 'OWNER/REPOSITORY')}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
+LANGUAGE = {"notebooks": "en", "zh": "zh-CN"}
 SWITCH = {"notebooks": "中文", "zh": "English"}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
@@ -111,6 +112,7 @@ def on_source_read(app, document, content):
 def on_page(app, document, template, context, doctree):
     """What the templates need: the chapters of the edition, the switch, how to run a chapter."""
     folder = edition(document)
+    context["language"] = LANGUAGE[folder]
     context["chapters"] = [(README[folder], "README"), *chapters(folder)]
     if doctree is None:
         return

@@ -19,8 +19,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 SETTINGS = {  # all cells are in the page, also those that are not in view; nobody asks about news
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
@@ -28,7 +30,8 @@ SETTINGS = {  # all cells are in the page, also those that are not in view; nobo
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-chapters", action="store_true", help="run each chapter in JupyterLab")
+    what = "run each chapter in JupyterLab, and look at the accessibility of each page"
+    parser.addoption("--all-chapters", action="store_true", help=what)
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +40,12 @@ def browser_type_launch_args(browser_type_launch_args):
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     return browser_type_launch_args | ({"executable_path": found} if found else {})
+
+
+@pytest.fixture(autouse=True)
+def patience(page):
+    page.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -64,7 +73,7 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab that runs in a copy of the course."""
     home = tmp_path_factory.mktemp("lab")
     copy = home / "course"
-    hidden = shutil.ignore_patterns(".*", "_site", "mathjax")
+    hidden = shutil.ignore_patterns(".*", "_site", "jupyter_execute", "mathjax")
     shutil.copytree(ROOT, copy, ignore=hidden)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -82,7 +91,7 @@ def lab(tmp_path_factory):
             command, cwd=copy, env=os.environ | environment, stdout=log, stderr=log
         )
     address = f"http://127.0.0.1:{port}/lab"
-    for _ in range(120):
+    for _ in range(PATIENCE // 500):
         try:
             urllib.request.urlopen(address, timeout=5).close()
             break

@@ -31,7 +31,7 @@ def show(page, site, name, theme="light", width=1300):
     page.set_viewport_size({"width": width, "height": 1000})
     page.add_init_script(f"localStorage.setItem('mode', '{theme}')")
     page.add_init_script(f"localStorage.setItem('theme', '{theme}')")
-    page.goto(site + name, timeout=90_000)
+    page.goto(site + name)
     if formulas(PAGES[name]):
         page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
         page.evaluate("MathJax.startup.promise")
@@ -59,7 +59,9 @@ def test_a_page_is_whole(page, site, name, theme):
 
 @each_page
 @pytest.mark.parametrize("theme", THEMES)
-def test_a_page_is_accessible(page, site, name, theme):
+def test_a_page_is_accessible(page, site, name, theme, request):
+    if name.startswith("zh/") and not request.config.getoption("--all-chapters"):
+        pytest.skip("runs with --all-chapters")  # they look like the English ones
     show(page, site, name, theme)
     violations = Axe().run(page).response["violations"]
     serious = [
