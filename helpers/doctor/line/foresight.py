@@ -14,8 +14,8 @@ import torch
 from ..function.private import methods
 from ..function.surroundings import forgiving
 from ..function.tensors import is_number
-from .edits import Edit, running
-from .grammar import AROUND, Site, fit, operands
+from .edits import Edit, edited, parsed, rebuilt, running
+from .grammar import AROUND, operands
 
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
@@ -123,16 +123,10 @@ class Foresight:
 
     def change_by(self, site, edit):
         """What the projections change by; zeros if it raises; None if the shape is another."""
-        start, end = site.code.span(site.node)
-        if any(a < start or b > end for a, b, _ in edit.puts):
-            return None
-        text = site.code.bytes[start:end]
-        for a, b, new in sorted(edit.puts, reverse=True):
-            text = text[: a - start] + new.encode() + text[b - start :]
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
-            made = compile(b"(" + text + b")", "<edited>", "eval")
+            made = compile(ast.Expression(edited(site.node, edit.puts)), "<edited>", "eval")
             for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
                 new = eval(made, scope)
                 if not is_number(new):
@@ -163,12 +157,11 @@ class Foresight:
                 changes["{} / {}"] += (products @ (1 / others - 1).T).real
                 changes["{} + {}"] += (slopes @ others.T).real
                 changes["{} - {}"] -= (slopes @ others.T).real
-            at = Site(code, site.node, {})
+            text = f"({ast.unparse(site.node)})"
             for template, change in changes.items() if texts else ():
                 left = self.left_by(change)
                 for k in (left < HOPELESS).nonzero()[:, 0].tolist():
-                    new = fit(template.format(at.of(at.node), texts[k]), at)
-                    edit = Edit(code, site.node, ((*code.span(site.node), new),))
+                    edit = Edit(code, site.node, {site.node: template.format(text, texts[k])})
                     found.append((template[3] in "+-", left[k].item(), edit))
         return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
@@ -231,15 +224,15 @@ def is_watched(code, node):
 
 
 def instrumented(code, sites):
-    """The text in which every watched expression is handed to the watch."""
-    events = []
-    for number, site in enumerate(sites):
-        if site.code is code:
-            start, end = code.span(site.node)
-            scope = ", locals()" if site.node is site.root else ""
-            events.append((start, 1, -end, f"{WATCH}({number}, ("))
-            events.append((end, 0, -start, f"){scope})"))
-    text = code.bytes
-    for at, _, _, new in sorted(events, reverse=True):
-        text = text[:at] + new.encode() + text[at:]
-    return text.decode()
+    """The tree in which every watched expression is handed to the watch."""
+    numbers = {site.node: number for number, site in enumerate(sites) if site.code is code}
+
+    def watched(node, copy):
+        if node not in numbers:
+            return copy
+        scope = ", locals()" if node is code.root(node) else ""
+        call = parsed(f"{WATCH}({numbers[node]}, _{scope})", node)
+        call.args[1] = copy
+        return call
+
+    return rebuilt(code.tree, watched)

@@ -15,7 +15,7 @@ from ..function.source import UnsuitableError, harmless
 from ..function.subject import graph
 from ..function.surroundings import forgiving
 from ..function.tensors import is_number, mapped, tensors
-from .edits import Code, running
+from .edits import Code, edited, running
 from .foresight import HOPELESS, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
@@ -45,8 +45,9 @@ def in_place(edits, test):
     raised = []
     with forgiving(), contextlib.ExitStack() as stack:
         for code in dict.fromkeys(edit.code for edit in edits):
-            text = code.with_puts([put for e in edits if e.code is code for put in e.puts])
-            stack.enter_context(running(code.fn, noting(code.compiled(text), raised)))
+            puts = {node: text for e in edits if e.code is code for node, text in e.puts.items()}
+            made = code.compiled(edited(code.tree, puts))
+            stack.enter_context(running(code.fn, noting(made, raised)))
         return test() and not raised
     return False
 
@@ -310,5 +311,4 @@ def names_in(code):
 
 def computes(code):
     """Does it nothing but compute, so that it may run in another form?"""
-    loops = any(isinstance(node, ast.While) for node in code.nodes)
-    return not loops and harmless(code.fn, code.tree.body, code.cls)
+    return harmless(code.fn, code.tree.body, code.cls)
