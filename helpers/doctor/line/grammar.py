@@ -53,7 +53,9 @@ DERIVATIVES = {  # of what forward computes, by its name
     "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
 }  # fmt: skip
 FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
-AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand
+AROUND = {  # with what is at hand
+    "{} * {}": torch.mul, "{} / {}": torch.div, "{} + {}": torch.add, "{} - {}": torch.sub,
+}  # fmt: skip
 MOST, LONG = 48, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
 
