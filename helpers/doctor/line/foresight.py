@@ -171,9 +171,8 @@ class Foresight:
             at_hand = self.at_hand(site) if site.code is code and site.is_known else {}
             if not at_hand:
                 continue
-            turns = list(
-                zip(site.values, site.slopes, zip(*at_hand.values(), strict=True), strict=True)
-            )
+            others = map(torch.stack, zip(*at_hand.values(), strict=True))
+            turns = list(zip(site.values, site.slopes, others, strict=True))
             for template, made in AROUND.items():
                 change = sum(
                     slopes @ (made(value, others) - value).flatten(1).T
