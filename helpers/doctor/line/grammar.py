@@ -36,8 +36,8 @@ VIEWS = (  # @ is a dimension
     "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
     "~{}", "{}.argsort()",
 )  # fmt: skip
-POWERS = (
-    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})",
+FORMS = (
+    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})", "(1 - {} ** 2)", "{0} * (1 - {0})", "({} > 0)",
     *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
 )  # fmt: skip
 PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
@@ -45,18 +45,10 @@ PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
     "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
     "{0} - {0}.mean(@, keepdim=True) - $ * ({0} * $).mean(@, keepdim=True)",
 )  # fmt: skip
-DERIVATIVES = {  # of what forward computes, by its name
-    "sin": "torch.cos({})", "cos": "-torch.sin({})", "exp": "torch.exp({})", "log": "1 / ({})",
-    "tanh": "1 - torch.tanh({}) ** 2", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
-    "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "({}) > 0",
-    "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "square": "2 * ({})",
-    "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
-}  # fmt: skip
-FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
 AROUND = {  # with what is at hand
     "{} * {}": torch.mul, "{} / {}": torch.div, "{} + {}": torch.add, "{} - {}": torch.sub,
 }  # fmt: skip
-MOST, LONG = 48, 48  # texts at hand; letters of one
+MOST, LONG = 64, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
 
 
@@ -131,11 +123,6 @@ def without_a_part(site):
             yield of(a)
 
 
-def negated(site):
-    if not isinstance(site.up, (ast.UnaryOp, ast.keyword)):
-        yield f"-{of(site.node)}"
-
-
 def other_functions(site):
     func, text = site.node.func, ast.unparse(site.node.func)
     name = getattr(func, "attr", getattr(func, "id", ""))
@@ -151,8 +138,7 @@ def other_constants(site):
         yield str(not n)
     elif isinstance(n, (int, float)):
         scaled = [exact(n / f) for f in site.code.factors if n]
-        near = (n + 1, n - 1, -n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4)
-        near = [m for m in near if type(m) is type(n)]
+        near = [m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         kinds = (int,) if isinstance(n, int) else (int, float)
         names = [name for name, v in site.hand.items() if type(v) in kinds]
@@ -192,15 +178,6 @@ def exchanged(site):
     yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
 
 
-def other_dimensions(site):
-    """Of several that are reduced, all but one, or one more."""
-    some = [ast.unparse(n) for n in site.node.elts]
-    if all(re.fullmatch(r"-?\d", text) for text in some):
-        news = [some[:k] + some[k + 1 :] for k in range(len(some))] if some[1:] else []
-        news += [[*some, str(d)] for d in DIMS if str(d) not in some]
-        yield from (f"({', '.join(new)},)" for new in news)
-
-
 def other_counts(site):
     """Of elements, or of those that a mask leaves."""
     if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
@@ -217,17 +194,16 @@ EXPRESSIONS = [
     Row("a name for a name", NAME, other_names),
     Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
-    Row("a sign", (*VALUE, ast.IfExp), negated),
+    Row("a sign", (*VALUE, ast.IfExp), ["-{}"]),
     Row("a function for a function", (ast.Call,), other_functions),
     Row(CONSTANT, (ast.Constant,), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), other_slices),
-    Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
-    Row("another power, or a function", NAME, POWERS),
+    Row("another power, or a function", NAME, FORMS),
     Row("what a normalisation passes on", NAME, PASSED_ON),
 ]
 
@@ -251,14 +227,7 @@ def operands(code, hand):
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
-            found |= {f"({text})": None} if len(text := ast.unparse(part)) < LONG else {}
-            match part:
-                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[a]) if (
-                    name in DERIVATIVES
-                ):
-                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
-                case ast.Call(func=ast.Attribute(attr=name, value=a)) if name in DERIVATIVES:
-                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+            found |= {of(part): None} if len(ast.unparse(part)) < LONG else {}
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
     found |= {f"{n}.numel()": None for n in tensors}
     found |= {f"{n}.unsqueeze(-1)": None for n in tensors if hand[n].dim()}
