@@ -175,7 +175,7 @@ class Foresight:
             turns = list(zip(site.values, site.slopes, others, strict=True))
             for template, made in AROUND.items():
                 change = sum(
-                    slopes @ (made(value, others) - value).flatten(1).T
+                    slopes @ (made(value, others) - value).reshape(len(at_hand), -1).T
                     for value, slopes, others in turns
                 )
                 for left, text in zip(self.left_by(change.real).tolist(), at_hand, strict=True):

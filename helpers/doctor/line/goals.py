@@ -31,23 +31,21 @@ def first_that_holds(edits, budget, fits, others=lambda: ()):
         if budget.is_spent:
             break
         budget.spend()
-        if in_place([edit], fits):
+        if in_place(edit, fits):
             more = others()
-            if not more or in_place([edit], functools.partial(fits, more)):
+            if not more or in_place(edit, functools.partial(fits, more)):
                 budget.known.append(edit)  # to be tried first for the next one
                 return edit
     return None
 
 
-def in_place(edits, test):
-    """test(), while the edits stand in their functions; False if that, or one of these, raises."""
-    raised = []
-    with forgiving(), contextlib.ExitStack() as stack:
-        for code in dict.fromkeys(edit.code for edit in edits):
-            puts = {node: text for e in edits if e.code is code for node, text in e.puts.items()}
-            made = code.compiled(edited(code.tree, puts))
-            stack.enter_context(running(code.fn, noting(made, raised)))
-        return test() and not raised
+def in_place(edit, test):
+    """test(), while the edit stands in its function; False if that, or the function, raises."""
+    raised, code = [], edit.code
+    with forgiving():
+        made = noting(code.compiled(edited(code.tree, edit.puts)), raised)
+        with running(code.fn, made):
+            return test() and not raised
     return False
 
 
@@ -141,16 +139,8 @@ def others_of(measurements):
 
 def uncut_if(codes, right):
     """The words for what must stay in autograd so that right() is true; or {}."""
-    edits = [edit for code in codes for edit in edits_of(code, {}, CUTS)]
-    if not edits or not in_place(edits, right):
-        return {}
-    for edit in list(edits):  # is it needed?
-        rest = [other for other in edits if other is not edit]
-        if rest and in_place(rest, right):
-            edits = rest
-    words = [edit.words() for edit in edits]
-    change = ", and ".join([words[0]["change"], *(w["change"][10:] for w in words[1:])])
-    return {"change": change, "place": ", and ".join(dict.fromkeys(w["place"] for w in words))}
+    edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
+    return next((edit.words() for edit in edits if in_place(edit, right)), {})
 
 
 def exits(subject):

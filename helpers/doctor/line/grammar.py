@@ -156,16 +156,6 @@ def other_letters(text):
         yield from (repr("".join((*parts[:k], new, *parts[k + 1 :]))) for new in news if k % 2 == 0)
 
 
-def other_slices(site):
-    bounds = site.node.lower, site.node.upper, site.node.step
-    a, b, c = ("" if n is None else ast.unparse(n) for n in bounds)
-    step, near = c and f":{c}", lambda n: n and (f"{n} + 1", f"{n} - 1")
-    names = [name for name, v in site.hand.items() if type(v) is int]
-    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a), *names) if x != a)
-    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b), *names) if x != b)
-    yield from ("1:", ":-1")
-
-
 def exchanged(site):
     """Two that stand side by side."""
     match site.node:
@@ -198,7 +188,7 @@ EXPRESSIONS = [
     Row("a function for a function", (ast.Call,), other_functions),
     Row(CONSTANT, (ast.Constant,), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
-    Row("a bound of a slice", (ast.Slice,), other_slices),
+    Row("a bound of a slice", (ast.Slice,), ["1:", ":-1", ":"]),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
 MANY = [  # edits, which are tried later
