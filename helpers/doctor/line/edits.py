@@ -139,7 +139,10 @@ def parsed(text, old):
         return ast.parse(text).body[0]
     if isinstance(old, ast.Slice):
         return ast.parse(f"_[{text}]", mode="eval").body.slice
-    return ast.parse(text, mode="eval").body
+    new = ast.parse(text, mode="eval").body
+    if hasattr(new, "ctx"):  # it may be assigned to
+        new.ctx = getattr(old, "ctx", ast.Load())
+    return new
 
 
 def made_of(code, fn, scope):
