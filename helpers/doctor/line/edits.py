@@ -38,13 +38,12 @@ class Code(Source):
 
     cls:    the Function that it is part of, or None
     up:     {node: the node in which it is}; values: those that may have a number for a value
-    factors: by which all of a gradient is off, if it is known
     parts, literals: expressions and numbers that stand here and in the Function's other methods
     """
 
     def __init__(self, fn, cls=None):
         super().__init__(inspect.unwrap(fn))
-        self.cls, self.factors = cls, ()
+        self.cls = cls
         pairs = [(n, up) for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)]
         self.up = {node: up for node, up in pairs}
         self.nodes = [n for line in self.tree.body for n in ast.walk(line)]

@@ -1,6 +1,5 @@
 """What an edit is looked for, and the loop that looks."""
 
-import ast
 import contextlib
 import functools
 import inspect
@@ -73,8 +72,6 @@ def right_if(measurements, budget, few=False):
     subject = measurements[0].subject
     codes = list(filter(computes, backward_codes(subject)))
     stays = others_of(measurements)
-    for code in codes:
-        code.factors = [measurements.factor] if type(measurements.factor) is float else ()
 
     def fits(ms=measurements):
         return is_right(ms) and (ms is not measurements or stays())
@@ -219,17 +216,10 @@ def after_which(subject, name, passes, budget):
     """The words for the edit of this method of a Function after which passes(); or {}."""
     for cls in functions_of(subject):
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
-            edits = [*lines_of(code), *edits_of(code, names_at_hand(code))]
+            edits = [*lines_of(code), *edits_of(code, {})]
             if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
                 return edit.words()
     return {}
-
-
-def names_at_hand(code):
-    """{root: {name: a tensor}} where nothing but the names is known."""
-    names = {n.id for n in code.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    names |= {arg.arg for arg in code.tree.args.args} - {"ctx"}
-    return dict.fromkeys(map(code.root, code.values), dict.fromkeys(sorted(names), torch.zeros(())))
 
 
 # --- which functions ------------------------------------------------------------------------------

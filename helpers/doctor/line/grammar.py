@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 
-from ..report import exact
 from .edits import Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
@@ -137,12 +136,11 @@ def other_constants(site):
     elif isinstance(n, bool) or n is None:
         yield str(not n)
     elif isinstance(n, (int, float)):
-        scaled = [exact(n / f) for f in site.code.factors if n]
         near = [m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         kinds = (int,) if isinstance(n, int) else (int, float)
         names = [name for name, v in site.hand.items() if type(v) in kinds]
-        every = *scaled, *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
+        every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
 
