@@ -63,15 +63,11 @@ class Site:
     """A node that may be edited, its text, and what is at hand there: {text: value}."""
 
     def __init__(self, code, node, hand):
-        self.code, self.node, self.hand = code, node, hand
-        self.text, self.up = ast.unparse(node), code.up.get(node)
-        self.value = hand.get(self.text)
+        self.code, self.node, self.hand, self.text = code, node, hand, ast.unparse(node)
 
     def news(self, row):
         if callable(row.news):
             return row.news(self)
-        if isinstance(self.node, ast.Constant) or kind_of(self.value) == "str":
-            return ()
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
         return (t.format(of(self.node)).replace("@", str(d)).replace("$", name)
                 for t in row.news for name in (names if "$" in t else [""])
@@ -90,11 +86,10 @@ def kind_of(value):
 
 
 def other_names(site):
-    if site.value is not None:
-        same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(site.value)]
-        shape = getattr(site.value, "shape", None)
-        same.sort(key=lambda n: getattr(site.hand[n], "shape", None) != shape)
-        yield from (name for name in same if name != site.text)
+    value = site.hand.get(site.text)
+    same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(value) and n != site.text]
+    shape = getattr(value, "shape", None)
+    yield from sorted(same, key=lambda n: getattr(site.hand[n], "shape", None) != shape)
 
 
 def other_operators(site):
