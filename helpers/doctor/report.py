@@ -180,12 +180,3 @@ def brief(value, digits=3):
     if isinstance(value, float):
         return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
     return str(value).removeprefix("torch." * isinstance(value, torch.dtype))
-
-
-def exact(number):
-    """A whole number, a fraction, or enough digits to recognise it."""
-    for n in (*range(1, 13), round(1 / number) if 0 < abs(number) < 1 else 1):
-        if abs(times := number * n) >= 0.5 and abs(times - round(times)) < 1e-6:
-            whole = f"{round(times)}/{n}"
-            return whole if n not in (1, 2, 4, 5, 8, 10) else f"{round(times) / n:g}"
-    return f"{number:.6g}"

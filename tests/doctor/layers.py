@@ -283,7 +283,7 @@ LOSS_SLIPS = [
     ("count = mask.sum()", "count = len(mask)", "scaled", None),
     ("-= 1 - ctx.eps", "-= 1", "partly-right", None),
     ("-= 1 - ctx.eps", "+= 1 - ctx.eps", "partly-right", "ctx.eps"),
-    (" - ctx.eps / logs.shape[-1]", "", {"term-off", "term-missing"}, None),
+    (" - ctx.eps / logs.shape[-1]", "", "term-missing", None),
     ("logs.exp()", "logs", "gradient-wrong", "exp("),
     ("g * gx", "gx", "grad-output-ignored", None),
     ("target] -=", "mask.long()] -=", "partly-right", None),

@@ -1,15 +1,14 @@
-"""A function's source, edited as text, and run in the place of the original."""
+"""Edits of a function's source, and the edited function in the place of the original."""
 
 import ast
 import contextlib
-import functools
 import inspect
 import threading
 import types
 import warnings
 from typing import NamedTuple
 
-from ..function.source import Source, nodes_of
+from ..function.source import Source, code_of, nodes_of
 
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
@@ -18,16 +17,14 @@ class Edit(NamedTuple):
     """What stands in a function instead of something else.
 
     code: the `Code` that is edited; node: the node of its tree that is
-    puts: ((start, end, new text), …) in the bytes of the source
+    puts: {node: text that takes its place}
     said: in words, if it is no expression that takes the place of another
-    row:  what the row of the grammar that made it is called
     """
 
     code: "Code"
     node: ast.AST
-    puts: tuple
+    puts: dict
     said: str = ""
-    row: str = ""
 
     def words(self):
         """The clause: {"change": "right if: …", "place": "line 7, in `backward`"}."""
@@ -37,20 +34,16 @@ class Edit(NamedTuple):
 
 
 class Code(Source):
-    """A function that can be edited: its nodes, where each stands, and which is in which.
+    """A function that can be edited: its nodes, and which is in which.
 
     cls:    the Function that it is part of, or None
     up:     {node: the node in which it is}; values: those that may have a number for a value
-    factors: by which all of a gradient is off, if it is known
     parts, literals: expressions and numbers that stand here and in the Function's other methods
     """
 
     def __init__(self, fn, cls=None):
         super().__init__(inspect.unwrap(fn))
-        self.cls, self.bytes, self.factors = cls, self.text.encode(), ()
-        self.starts = [0]
-        for line in self.bytes.split(b"\n"):
-            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.cls = cls
         pairs = [(n, up) for up in ast.walk(self.tree) for n in ast.iter_child_nodes(up)]
         self.up = {node: up for node, up in pairs}
         self.nodes = [n for line in self.tree.body for n in ast.walk(line)]
@@ -60,30 +53,11 @@ class Code(Source):
         self.parts = [n for n in found if isinstance(n, (ast.BinOp, ast.Call, ast.Subscript))]
         self.literals = dict.fromkeys(n.value for n in found if isinstance(n, ast.Constant))
 
-    def span(self, node):
-        first, last = self.starts[node.lineno - 1], self.starts[node.end_lineno - 1]
-        return first + node.col_offset, last + node.end_col_offset
-
-    def of(self, node):
-        start, end = self.span(node)
-        return self.bytes[start:end].decode()
-
-    def with_puts(self, puts):
-        text = self.bytes
-        for start, end, new in sorted(puts, reverse=True):
-            text = text[:start] + new.encode() + text[end:]
-        return text.decode()
-
-    def compiled(self, text=None, **more):
-        """The function of this text, by default of its own; more: further names that it knows."""
-        tree = ast.parse(self.text if text is None else text).body[0]
-        tree.decorator_list, fn = [], self.fn
-        outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
-        outer.body[0].body = [tree]
+    def compiled(self, tree, **more):
+        """The function of this tree; more: further names that it knows."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            code = compile(outer, fn.__code__.co_filename, "exec")
-        return made_of(inner_code(code, tree.name), fn, {**fn.__globals__, **more})
+            return made_of(code_of(tree, self.fn), self.fn, {**self.fn.__globals__, **more})
 
     def is_value(self, node):
         """Is it an expression that may have a number or a tensor for a value?"""
@@ -98,7 +72,7 @@ class Code(Source):
         is_called = isinstance(up, ast.Call) and up.func is node
         is_annotation = isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
         names = "ctx", "self", "ctx.saved_tensors"
-        bare = isinstance(up, ast.Expr) or self.of(node) in names
+        bare = isinstance(up, ast.Expr) or ast.unparse(node) in names
         return not (is_called or is_annotation or bare)
 
     def statement(self, node):
@@ -120,39 +94,54 @@ class Code(Source):
             node = up
         return None
 
+    def source_of(self, node):
+        """As it stands in the file, in one line."""
+        return " ".join(ast.get_source_segment(self.text, node).split())
+
     def quoted(self, edit):
         """(new, old): the smallest expression around the edit that shows where it is."""
-        line, node = self.of(self.statement(edit.node)), edit.node
+        line, node = self.source_of(self.statement(edit.node)), edit.node
         while True:
-            old, up = self.of(node), self.up[node]
-            bare = isinstance(node, (ast.Name, ast.Constant, ast.Slice, ast.keyword))
-            bare |= isinstance(up, ast.Subscript) and up.slice is node
-            called = isinstance(up, ast.Call) and up.func is node
-            plain = line.count(old) == 1 and not (bare or called or isinstance(up, ast.Attribute))
-            if not isinstance(up, (ast.expr, ast.keyword)) or plain:
+            up, bare = self.up[node], (ast.Name, ast.Constant, ast.Slice, ast.keyword)
+            within = isinstance(up, ast.Attribute)
+            within |= isinstance(up, ast.Subscript) and up.slice is node
+            within |= isinstance(up, ast.Call) and up.func is node
+            plain = not (isinstance(node, bare) or within)
+            plain = plain and line.count(self.source_of(node)) == 1
+            if plain or not isinstance(up, (ast.expr, ast.keyword)):
                 break
             node = up
-        start, end = self.span(node)
-        moved = tuple((a - start, b - start, new) for a, b, new in edit.puts)
-        new = self.bytes[start:end]
-        for a, b, text in sorted(moved, reverse=True):
-            new = new[:a] + text.encode() + new[b:]
-        new = new.decode()
-        with contextlib.suppress(SyntaxError):  # of a slice, which is no expression
-            tree = ast.parse(new, mode="eval").body
-            new = ast.unparse(tree)
-            new = new[1:-1] if isinstance(tree, ast.Tuple) and old[:1] != "(" else new
-        return one_line(new), one_line(old)
+        new, old = ast.unparse(edited(node, edit.puts)), self.source_of(node)
+        is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
+        return new[1:-1] if is_bare else new, old
 
 
-def one_line(text):
-    return " ".join(text.split())
+def rebuilt(node, change):
+    """A copy of a tree, in which change(node, copy of it) stands for each node."""
+    if isinstance(node, list):
+        return [rebuilt(one, change) for one in node]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = {name: rebuilt(value, change) for name, value in ast.iter_fields(node)}
+    return change(node, ast.copy_location(type(node)(**fields), node))
 
 
-def inner_code(code, name):
-    for wanted in ("outer", name):
-        code = next(c for c in code.co_consts if getattr(c, "co_name", "") == wanted)
-    return code
+def edited(tree, puts):
+    """A copy of a tree, in which what these texts say takes the place of nodes."""
+    news = {node: parsed(text, node) for node, text in puts.items()}
+    return rebuilt(tree, lambda node, copy: news.get(node, copy))
+
+
+def parsed(text, old):
+    """The node that a text says, to stand in the place of another."""
+    if isinstance(old, ast.stmt):
+        return ast.parse(text).body[0]
+    if isinstance(old, ast.Slice):
+        return ast.parse(f"_[{text}]", mode="eval").body.slice
+    new = ast.parse(text, mode="eval").body
+    if hasattr(new, "ctx"):  # it may be assigned to
+        new.ctx = getattr(old, "ctx", ast.Load())
+    return new
 
 
 def made_of(code, fn, scope):
@@ -161,17 +150,6 @@ def made_of(code, fn, scope):
     made = types.FunctionType(code, scope, fn.__name__, fn.__defaults__, closure)
     made.__kwdefaults__ = fn.__kwdefaults__
     return made
-
-
-@functools.lru_cache(64)
-def calling_other(name, free):
-    """The code of a function that hands all it is given to the constant OTHER."""
-    uses = f"if 0: {', '.join(free)}" if free else "pass"
-    text = f"def outer({', '.join(free)}):\n def {name}(*args, **kwargs):\n"
-    text += f"  {uses}\n  return ({OTHER!r})(*args, **kwargs)"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        return inner_code(compile(text, "<edited>", "exec"), name)
 
 
 @contextlib.contextmanager
@@ -183,7 +161,12 @@ def running(fn, other):
     def either(*args, **kwargs):
         return (other if threading.get_ident() == here else original)(*args, **kwargs)
 
-    calling = calling_other(fn.__name__, code.co_freevars)
+    # The code that takes its place must have as many free variables.
+    text = f"def {fn.__name__}(*args, **kwargs):\n if 0: {(*code.co_freevars,)}\n"
+    text = text.replace("'", "") + f" return ({OTHER!r})(*args, **kwargs)"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        calling = code_of(ast.parse(text).body[0], fn)
     consts = tuple(either if c == OTHER and type(c) is float else c for c in calling.co_consts)
     fn.__code__ = calling.replace(co_consts=consts)
     try:

@@ -7,6 +7,7 @@ what it changes of the value. Where only linear steps follow, as mostly in a bac
 
 import ast
 import contextlib
+import functools
 import inspect
 
 import torch
@@ -14,8 +15,8 @@ import torch
 from ..function.private import methods
 from ..function.surroundings import forgiving
 from ..function.tensors import is_number
-from .edits import Edit, running
-from .grammar import AROUND, Site, fit, operands
+from .edits import Edit, edited, parsed, rebuilt, running
+from .grammar import AROUND, operands
 
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
@@ -42,6 +43,27 @@ class Watched:
         up = self.code.up[up] if isinstance(up, ast.Tuple) else up
         return isinstance(up, ast.Return)
 
+    @functools.cached_property
+    def hand(self):
+        """{text: value} of the tensors and numbers among the variables, and on ctx."""
+        scope = self.scopes[0] if self.scopes else {}
+        own = {n.id for n in self.code.nodes if isinstance(n, ast.Name)}
+        own |= {arg.arg for arg in self.code.tree.args.args}
+        found = {name: v for name, v in scope.items() if name in own}
+        found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
+        return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}
+
+    @functools.cached_property
+    def operands(self):
+        """{text: its value each time} of what may stand around it."""
+        found = {}
+        for text in operands(self.code, self.hand):
+            with contextlib.suppress(Exception):
+                made = compile(text, "<edited>", "eval")
+                values = [torch.as_tensor(eval(made, scope)) for scope in self.scopes]
+                found[text] = [v.detach() for v in values]
+        return found
+
 
 class Foresight:
     """The record of one run of backward, which tells of an edit how much it would leave to mend.
@@ -52,20 +74,20 @@ class Foresight:
 
     def __init__(self, codes, measurement, gradient):
         self.m, self.codes, self.gradient, self.evaluated = measurement, codes, gradient, 0
-        self.sites = [Watched(c, n) for c in codes for n in c.values if is_watched(c, n)]
         dice, m = torch.Generator().manual_seed(5), measurement
         off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
         self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(off.device)
-        self.target, self.hands, self.known = (self.weights.conj() * off).sum(1).real, {}, {}
-        if not self.is_recorded():  # or what is assigned and returned only
-            self.sites = [site for site in self.sites if site.node is site.root]
-            self.sites = self.sites if self.is_recorded() else []
+        self.target = (self.weights.conj() * off).sum(1).real
+        nodes = [(c, n) for c in codes for n in c.values if is_watched(c, n)]
+        # All of them, or if that cannot be recorded, what is assigned and returned only.
+        if not self.is_recorded(nodes) and not self.is_recorded([p for p in nodes if is_root(*p)]):
+            self.sites = []
         self.watched = {site.node: site for site in self.sites}
+        self.hands = {node: site.hand for node, site in self.watched.items() if site.scopes}
 
-    def is_recorded(self):
+    def is_recorded(self, nodes):
+        self.sites = [Watched(*pair) for pair in nodes]
         with forgiving(), contextlib.ExitStack() as stack:
-            for site in self.sites:
-                site.__init__(site.code, site.node)
             for code in self.codes:
                 made = code.compiled(instrumented(code, self.sites), **{WATCH: self.watch})
                 stack.enter_context(running(code.fn, made))
@@ -103,8 +125,6 @@ class Foresight:
         slopes = iter([torch.stack(of_leaf).conj() for of_leaf in zip(*rows, strict=True)])
         for site in self.sites:
             site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
-            if site.node is site.root and site.scopes:
-                self.hands[site.node] = hand_of(site.code, site.scopes[0])
 
     def left_by(self, change):
         left = (self.target[:, None] - change.reshape(3, -1)).norm(dim=0) / self.target.norm()
@@ -123,16 +143,10 @@ class Foresight:
 
     def change_by(self, site, edit):
         """What the projections change by; zeros if it raises; None if the shape is another."""
-        start, end = site.code.span(site.node)
-        if any(a < start or b > end for a, b, _ in edit.puts):
-            return None
-        text = site.code.bytes[start:end]
-        for a, b, new in sorted(edit.puts, reverse=True):
-            text = text[: a - start] + new.encode() + text[b - start :]
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
-            made = compile(b"(" + text + b")", "<edited>", "eval")
+            made = compile(ast.Expression(edited(site.node, edit.puts)), "<edited>", "eval")
             for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
                 new = eval(made, scope)
                 if not is_number(new):
@@ -153,49 +167,34 @@ class Foresight:
         which may fit for one value of an argument only.
         """
         found = []
-        sites = [s for s in self.sites if s.code is code and s.is_known and s.root in self.hands]
-        for site in sites:
-            texts, operands = self.at_hand(self.watched[site.root], site.values)
-            changes = dict.fromkeys(AROUND, 0)
-            for value, slopes, others in zip(site.values, site.slopes, operands, strict=True):
-                products = slopes * value.flatten()
-                changes["{} * {}"] += (products @ (others - 1).T).real
-                changes["{} / {}"] += (products @ (1 / others - 1).T).real
-                changes["{} + {}"] += (slopes @ others.T).real
-                changes["{} - {}"] -= (slopes @ others.T).real
-            at = Site(code, site.node, {})
-            for template, change in changes.items() if texts else ():
-                left = self.left_by(change)
-                for k in (left < HOPELESS).nonzero()[:, 0].tolist():
-                    new = fit(template.format(at.of(at.node), texts[k]), at)
-                    edit = Edit(code, site.node, ((*code.span(site.node), new),))
-                    found.append((template[3] in "+-", left[k].item(), edit))
+        for site in self.sites:
+            at_hand = self.at_hand(site) if site.code is code and site.is_known else {}
+            if not at_hand:
+                continue
+            others = map(torch.stack, zip(*at_hand.values(), strict=True))
+            turns = list(zip(site.values, site.slopes, others, strict=True))
+            for template, made in AROUND.items():
+                change = sum(
+                    slopes @ (made(value, others) - value).reshape(len(at_hand), -1).T
+                    for value, slopes, others in turns
+                )
+                for left, text in zip(self.left_by(change.real).tolist(), at_hand, strict=True):
+                    if left < HOPELESS:
+                        put = {site.node: template.format(f"({ast.unparse(site.node)})", text)}
+                        found.append((template[3] in "+-", left, Edit(code, site.node, put)))
         return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
-    def at_hand(self, root, values):
-        """Texts, and for each time their values, expanded to the shape of these: (texts, numel)."""
-        texts, rows, shape = [], [[] for _ in values], values[0].shape
-        if len(values) == len(root.scopes) and all(v.shape == shape for v in values):
-            for text, found in self.operands(root):
-                with contextlib.suppress(RuntimeError):
-                    some = [v.expand(shape).flatten() for v in found]
-                    if values[0].is_complex() or not any(v.is_complex() for v in some):
-                        texts.append(text)
-                        for row, v in zip(rows, some, strict=True):
-                            row.append(v.to(values[0].dtype))
-        pairs = zip(rows, values, strict=True)
-        return texts, [torch.stack(row) if row else v.new_zeros(0, v.numel()) for row, v in pairs]
-
-    def operands(self, root):
-        """(text, its value each time) of what the expression may be multiplied by."""
-        if root.node not in self.known:
-            found = self.known[root.node] = []
-            for text in operands(root.code, self.hands[root.node]):
-                with contextlib.suppress(Exception):
-                    made = compile(text, "<edited>", "eval")
-                    values = [eval(made, scope) for scope in root.scopes]
-                    found.append((text, [torch.as_tensor(v).detach() for v in values]))
-        return self.known[root.node]
+    def at_hand(self, site):
+        """{text: its value each time, of the shape of the site's} of what may stand around it."""
+        root, found, like = self.watched.get(site.root), {}, site.values[0]
+        if not root or len(root.scopes) != len(site.values):
+            return {}
+        for text, values in root.operands.items():
+            with contextlib.suppress(RuntimeError):
+                values = [v.expand_as(own) for v, own in zip(values, site.values, strict=True)]
+                if like.is_complex() or not values[0].is_complex():
+                    found[text] = [v.to(like.dtype) for v in values]
+        return found
 
 
 def recorded(method, cls, ctx, *grads):
@@ -204,13 +203,8 @@ def recorded(method, cls, ctx, *grads):
         return inspect.unwrap(method)(ctx, *grads)
 
 
-def hand_of(code, scope):
-    """{text: value} of the tensors and numbers among the variables, and on ctx."""
-    own = {n.id for n in code.nodes if isinstance(n, ast.Name)}
-    own |= {arg.arg for arg in code.tree.args.args}
-    found = {name: v for name, v in scope.items() if name in own}
-    found |= {f"ctx.{name}": v for name, v in getattr(scope.get("ctx"), "__dict__", {}).items()}
-    return {n: v for n, v in found.items() if isinstance(v, (torch.Tensor, int, float))}
+def is_root(code, node):
+    return node is code.root(node)
 
 
 def is_watched(code, node):
@@ -231,15 +225,15 @@ def is_watched(code, node):
 
 
 def instrumented(code, sites):
-    """The text in which every watched expression is handed to the watch."""
-    events = []
-    for number, site in enumerate(sites):
-        if site.code is code:
-            start, end = code.span(site.node)
-            scope = ", locals()" if site.node is site.root else ""
-            events.append((start, 1, -end, f"{WATCH}({number}, ("))
-            events.append((end, 0, -start, f"){scope})"))
-    text = code.bytes
-    for at, _, _, new in sorted(events, reverse=True):
-        text = text[:at] + new.encode() + text[at:]
-    return text.decode()
+    """The tree in which every watched expression is handed to the watch."""
+    numbers = {site.node: number for number, site in enumerate(sites) if site.code is code}
+
+    def watched(node, copy):
+        if node not in numbers:
+            return copy
+        scope = ", locals()" if is_root(code, node) else ""
+        call = parsed(f"{WATCH}({numbers[node]}, _{scope})", node)
+        call.args[1] = copy
+        return call
+
+    return rebuilt(code.tree, watched)

@@ -1,21 +1,19 @@
 """What an edit is looked for, and the loop that looks."""
 
-import ast
 import contextlib
 import functools
 import inspect
 import itertools
-import types
 
 import torch
 from torch.autograd import Function
 
 from ..function.private import BackwardCFunction, is_a_users, methods, takes_ctx
-from ..function.source import UnsuitableError, harmless
+from ..function.source import UnsuitableError, harmless, nodes_of
 from ..function.subject import graph
 from ..function.surroundings import forgiving
-from ..function.tensors import is_number, mapped, tensors
-from .edits import Code, running
+from ..function.tensors import tensors
+from .edits import Code, edited, running
 from .foresight import HOPELESS, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
@@ -32,22 +30,21 @@ def first_that_holds(edits, budget, fits, others=lambda: ()):
         if budget.is_spent:
             break
         budget.spend()
-        if in_place([edit], fits):
+        if in_place(edit, fits):
             more = others()
-            if not more or in_place([edit], functools.partial(fits, more)):
+            if not more or in_place(edit, functools.partial(fits, more)):
                 budget.known.append(edit)  # to be tried first for the next one
                 return edit
     return None
 
 
-def in_place(edits, test):
-    """test(), while the edits stand in their functions; False if that, or one of these, raises."""
-    raised = []
-    with forgiving(), contextlib.ExitStack() as stack:
-        for code in dict.fromkeys(edit.code for edit in edits):
-            text = code.with_puts([put for e in edits if e.code is code for put in e.puts])
-            stack.enter_context(running(code.fn, noting(code.compiled(text), raised)))
-        return test() and not raised
+def in_place(edit, test):
+    """test(), while the edit stands in its function; False if that, or the function, raises."""
+    raised, code = [], edit.code
+    with forgiving():
+        made = noting(code.compiled(edited(code.tree, edit.puts)), raised)
+        with running(code.fn, made):
+            return test() and not raised
     return False
 
 
@@ -75,8 +72,6 @@ def right_if(measurements, budget, few=False):
     subject = measurements[0].subject
     codes = list(filter(computes, backward_codes(subject)))
     stays = others_of(measurements)
-    for code in codes:
-        code.factors = [measurements.factor] if type(measurements.factor) is float else ()
 
     def fits(ms=measurements):
         return is_right(ms) and (ms is not measurements or stays())
@@ -141,16 +136,8 @@ def others_of(measurements):
 
 def uncut_if(codes, right):
     """The words for what must stay in autograd so that right() is true; or {}."""
-    edits = [edit for code in codes for edit in edits_of(code, {}, CUTS)]
-    if not edits or not in_place(edits, right):
-        return {}
-    for edit in list(edits):  # is it needed?
-        rest = [other for other in edits if other is not edit]
-        if rest and in_place(rest, right):
-            edits = rest
-    words = [edit.words() for edit in edits]
-    change = ", and ".join([words[0]["change"], *(w["change"][10:] for w in words[1:])])
-    return {"change": change, "place": ", and ".join(dict.fromkeys(w["place"] for w in words))}
+    edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
+    return next((edit.words() for edit in edits if in_place(edit, right)), {})
 
 
 def exits(subject):
@@ -183,39 +170,32 @@ def as_if(measurements, budget):
 @contextlib.contextmanager
 def as_plain_code():
     """In this thread, the backward of a user's Function is what autograd makes of its forward."""
-    made, last = {}, []  # {ctx: (outputs, leaves)}
+    given = {}  # by ctx
 
-    def forward(method, cls, *given):
-        if not is_a_users(cls):
-            return method(*given)
-        first, given = given[: takes_ctx(cls)], given[takes_ctx(cls) :]
-        leaves = [a.detach().requires_grad_() if is_number(a) and a.requires_grad else None
-                  for a in given]  # fmt: skip
-        with torch.enable_grad():
-            pairs = zip(given, leaves, strict=True)
-            result = method(*first, *(a if leaf is None else leaf.clone() for a, leaf in pairs))
-        if first:
-            made[first[0]] = tensors(result), leaves
-        else:
-            last.append((tensors(result), leaves))
-        return mapped(result, "", lambda _, t: t.detach())
+    def forward(method, cls, *args):
+        if takes_ctx(cls):
+            given[args[0]] = args
+        return method(*args)
 
-    def setup_context(method, cls, ctx, *given):
-        if last:
-            made[ctx] = last.pop()
-        return method(ctx, *given)
+    def setup_context(method, cls, ctx, args, output):
+        given[ctx] = args
+        return method(ctx, args, output)
 
     def backward(method, cls, ctx, *grads):
-        if ctx not in made:
+        if not is_a_users(cls):
             return method(ctx, *grads)
-        (outputs, leaves), wanted = made[ctx], [x for x in made[ctx][1] if x is not None]
-        pairs = [(y, g) for (_, y), g in zip(outputs, grads, strict=False)
-                 if y.requires_grad and g is not None]  # fmt: skip
-        found = iter([None] * len(wanted))
-        if pairs:
-            ys, gs = zip(*pairs, strict=True)
-            found = iter(torch.autograd.grad(ys, wanted, gs, True, True, allow_unused=True))
-        return tuple(None if leaf is None else next(found) for leaf in leaves)
+        first = int(takes_ctx(cls))
+        first, args = given[ctx][:first], list(given[ctx][first:])
+        leaves = [a.detach().requires_grad_() if needs else None
+                  for a, needs in zip(args, ctx.needs_input_grad, strict=True)]  # fmt: skip
+        with torch.enable_grad():
+            args = [a if x is None else x.clone() for a, x in zip(args, leaves, strict=True)]
+            outputs = zip(tensors(cls.forward(*first, *args)), grads, strict=False)
+            known = [(y, g) for (_, y), g in outputs if y.requires_grad and g is not None]
+        ys, gs = zip(*known, strict=True)
+        wanted = [x for x in leaves if x is not None]
+        found = iter(torch.autograd.grad(ys, wanted, gs, allow_unused=True))
+        return tuple(None if x is None else next(found) for x in leaves)
 
     with methods("forward", forward), methods("setup_context", setup_context):
         with methods("backward", backward):
@@ -236,17 +216,10 @@ def after_which(subject, name, passes, budget):
     """The words for the edit of this method of a Function after which passes(); or {}."""
     for cls in functions_of(subject):
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
-            edits = [*lines_of(code), *edits_of(code, names_at_hand(code))]
+            edits = [*lines_of(code), *edits_of(code, {})]
             if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
                 return edit.words()
     return {}
-
-
-def names_at_hand(code):
-    """{root: {name: a tensor}} where nothing but the names is known."""
-    names = {n.id for n in code.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    names |= {arg.arg for arg in code.tree.args.args} - {"ctx"}
-    return dict.fromkeys(map(code.root, code.values), dict.fromkeys(sorted(names), torch.zeros(())))
 
 
 # --- which functions ------------------------------------------------------------------------------
@@ -259,56 +232,39 @@ def functions_of(subject):
 
 
 def codes_of(functions, cls=None):
-    found = []
-    for fn in dict.fromkeys(map(inspect.unwrap, functions)):
-        with contextlib.suppress(UnsuitableError):
-            found.append(Code(fn, cls))
-    return found
+    """The functions, and those of their class and of their module that they call by name."""
+    found = {}
+    for fn in map(inspect.unwrap, functions):
+        names = [getattr(n, "id", getattr(n, "attr", "")) for n in nodes_of(fn)]
+        of_class = [vars(cls).get(name) for name in names if cls and name not in vars(Function)]
+        of_module = [fn.__globals__.get(name) for name in names]
+        own = [held.__func__ for held in of_class if isinstance(held, staticmethod)]
+        own += [held for held in of_module if getattr(held, "__module__", "") == fn.__module__]
+        for each in (fn, *filter(inspect.isfunction, own)):
+            with contextlib.suppress(UnsuitableError):
+                found[each] = found.get(each) or Code(each, cls)
+    return list(found.values())
 
 
 def backward_codes(subject):
     """The backward of each Function that is applied, and what it calls."""
-    found = []
-    for cls in functions_of(subject):
-        backward = cls.vjp if cls.backward is Function.backward else cls.backward
-        found += codes_of([backward, *called_by(backward, cls)], cls)
-    return found
+    pairs = [(cls.vjp if cls.backward is Function.backward else cls.backward, cls)
+             for cls in functions_of(subject)]  # fmt: skip
+    return [code for backward, cls in pairs for code in codes_of([backward], cls)]
 
 
 def forward_codes(subject):
     """What runs in forward: of modules, plain functions and Functions, and what they call."""
-    found = []
-    for cls in functions_of(subject):
-        found += codes_of([cls.forward, *called_by(cls.forward, cls)], cls)
+    found = [code for cls in functions_of(subject) for code in codes_of([cls.forward], cls)]
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()
         own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}
         plain = [fn for cls in own for fn in vars(cls).values() if inspect.isfunction(fn)]
         plain += [subject.fn] if inspect.isfunction(subject.fn) else []
-        plain += [called for fn in plain for called in called_by(fn)]
         found += codes_of([fn for fn in plain if fn.__name__ != "__init__"])
     return found
 
 
-def called_by(fn, cls=None):
-    """The functions of its class and of its module that it calls by name."""
-    fn, found = inspect.unwrap(fn), []
-    for name in names_in(fn.__code__):
-        of_class = vars(cls).get(name) if cls else None
-        of_module = fn.__globals__.get(name)
-        if isinstance(of_class, staticmethod) and name not in vars(Function):
-            found.append(of_class.__func__)
-        elif isinstance(of_module, types.FunctionType) and of_module.__module__ == fn.__module__:
-            found.append(of_module)
-    return found
-
-
-def names_in(code):
-    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return list(dict.fromkeys(itertools.chain(code.co_names, *inner)))
-
-
 def computes(code):
     """Does it nothing but compute, so that it may run in another form?"""
-    loops = any(isinstance(node, ast.While) for node in code.nodes)
-    return not loops and harmless(code.fn, code.tree.body, code.cls)
+    return harmless(code.fn, code.tree.body, code.cls)

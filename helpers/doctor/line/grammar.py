@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 
-from ..report import exact
 from .edits import Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
@@ -36,8 +35,8 @@ VIEWS = (  # @ is a dimension
     "{}.sum(@, keepdim=True)", "{}.mean(@, keepdim=True)", "{}.roll(1, @)", "{}.roll(-1, @)",
     "~{}", "{}.argsort()",
 )  # fmt: skip
-POWERS = (
-    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})",
+FORMS = (
+    "{} ** 2", "{} ** 0.5", "1 / {}", "(1 - {})", "(1 - {} ** 2)", "{0} * (1 - {0})", "({} > 0)",
     *(f"torch.{f}({{}})" for f in "exp log abs sign cos sin sigmoid tanh".split()),
 )  # fmt: skip
 PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
@@ -45,16 +44,10 @@ PASSED_ON = (  # by normalisations and softmaxes; $ is a tensor at hand
     "{0} - $ * ({0} * $).sum(@, keepdim=True)", "{0} - $ * ({0} * $).mean(@, keepdim=True)",
     "{0} - {0}.mean(@, keepdim=True) - $ * ({0} * $).mean(@, keepdim=True)",
 )  # fmt: skip
-DERIVATIVES = {  # of what forward computes, by its name
-    "sin": "torch.cos({})", "cos": "-torch.sin({})", "exp": "torch.exp({})", "log": "1 / ({})",
-    "tanh": "1 - torch.tanh({}) ** 2", "sqrt": "0.5 / torch.sqrt({})", "abs": "torch.sign({})",
-    "sigmoid": "torch.sigmoid({0}) * (1 - torch.sigmoid({0}))", "relu": "({}) > 0",
-    "softplus": "torch.sigmoid({})", "log1p": "1 / (1 + ({}))", "square": "2 * ({})",
-    "erf": "2 / torch.pi ** 0.5 * torch.exp(-({}) ** 2)",
+AROUND = {  # with what is at hand
+    "{} * {}": torch.mul, "{} / {}": torch.div, "{} + {}": torch.add, "{} - {}": torch.sub,
 }  # fmt: skip
-FORMS = "{} ** 2", "torch.sqrt({})", "{} > 0", "1 - {}", "torch.exp({})"
-AROUND = "{} * {}", "{} / {}", "{} + {}", "{} - {}"  # with what is at hand
-MOST, LONG = 48, 48  # texts at hand; letters of one
+MOST, LONG = 64, 48  # texts at hand; letters of one
 DIMS = 0, -1, 1
 
 
@@ -70,24 +63,20 @@ class Site:
     """A node that may be edited, its text, and what is at hand there: {text: value}."""
 
     def __init__(self, code, node, hand):
-        self.code, self.node, self.hand = code, node, hand
-        self.text, self.up, self.value = code.of(node), code.up.get(node), hand.get(code.of(node))
-
-    def of(self, node):
-        """The text of a node, in brackets unless it holds together."""
-        text = self.code.of(node)
-        atom = isinstance(node, (ast.Name, ast.Call, ast.Subscript, ast.Attribute, ast.Constant))
-        return text if atom else f"({text})"
+        self.code, self.node, self.hand, self.text = code, node, hand, ast.unparse(node)
 
     def news(self, row):
         if callable(row.news):
             return row.news(self)
-        if isinstance(self.node, ast.Constant) or kind_of(self.value) == "str":
-            return ()
         names = [n for n, v in self.hand.items() if kind_of(v) == "number"]
-        return (t.format(self.of(self.node)).replace("@", str(d)).replace("$", name)
+        return (t.format(of(self.node)).replace("@", str(d)).replace("$", name)
                 for t in row.news for name in (names if "$" in t else [""])
                 for d in (DIMS if "@" in t else [0]))  # fmt: skip
+
+
+def of(node):
+    """The text of a node, in brackets."""
+    return f"({ast.unparse(node)})"
 
 
 def kind_of(value):
@@ -97,11 +86,10 @@ def kind_of(value):
 
 
 def other_names(site):
-    if site.value is not None:
-        same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(site.value)]
-        shape = getattr(site.value, "shape", None)
-        same.sort(key=lambda n: getattr(site.hand[n], "shape", None) != shape)
-        yield from (name for name in same if name != site.text)
+    value = site.hand.get(site.text)
+    same = [n for n, v in site.hand.items() if kind_of(v) == kind_of(value) and n != site.text]
+    shape = getattr(value, "shape", None)
+    yield from sorted(same, key=lambda n: getattr(site.hand[n], "shape", None) != shape)
 
 
 def other_operators(site):
@@ -110,35 +98,30 @@ def other_operators(site):
             op := OPERATORS.get(type(op))
         ):
             found = {o: None for some in ALIKE if op in some.split() for o in some.split()}
-            yield from (f"{site.of(a)} {o} {site.of(b)}" for o in found if o != op)
+            yield from (f"{of(a)} {o} {of(b)}" for o in found if o != op)
 
 
 def without_a_part(site):
     match site.node:
         case ast.BinOp(left=a, op=op, right=b):
-            yield from (site.of(a), "-" * isinstance(op, ast.Sub) + site.of(b))
+            yield from (of(a), "-" * isinstance(op, ast.Sub) + of(b))
         case ast.IfExp(body=a, orelse=b):
-            yield from (site.of(a), site.of(b))
+            yield from (of(a), of(b))
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "F" | "np")), args=[a, *_]):
-            yield site.of(a)
+            yield of(a)
         case ast.Call(func=ast.Attribute(value=a)) | ast.Call(func=ast.Name(), args=[a, *_]):
-            yield site.of(a)
+            yield of(a)
         case ast.UnaryOp(operand=a) | ast.Subscript(value=a):
-            yield site.of(a)
+            yield of(a)
         case ast.Attribute(value=a, attr="T" | "mT" | "H" | "mH" | "real"):
-            yield site.of(a)
-
-
-def negated(site):
-    if not isinstance(site.up, (ast.UnaryOp, ast.keyword)):
-        yield f"-{site.of(site.node)}"
+            yield of(a)
 
 
 def other_functions(site):
-    func = site.node.func
-    name, end = getattr(func, "attr", getattr(func, "id", "")), site.code.span(func)[1]
+    func, text = site.node.func, ast.unparse(site.node.func)
+    name = getattr(func, "attr", getattr(func, "id", ""))
     found = {o: None for some in FAMILIES if name in some.split() for o in some.split()}
-    yield from (((end - len(name.encode()), end, other),) for other in found if other != name)
+    yield from ({func: text.removesuffix(name) + other} for other in found if other != name)
 
 
 def other_constants(site):
@@ -148,13 +131,11 @@ def other_constants(site):
     elif isinstance(n, bool) or n is None:
         yield str(not n)
     elif isinstance(n, (int, float)):
-        scaled = [exact(n / f) for f in site.code.factors if n]
-        near = (n + 1, n - 1, -n, 2 * n, n / 2, n * n, 3 * n, n / 3, 4 * n, n / 4)
-        near = [m for m in near if type(m) is type(n)]
+        near = [m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)]
         written = [m for m in site.code.literals if type(m) in (int, float)]
         kinds = (int,) if isinstance(n, int) else (int, float)
         names = [name for name, v in site.hand.items() if type(v) in kinds]
-        every = *scaled, *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
+        every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
 
@@ -168,16 +149,6 @@ def other_letters(text):
         yield from (repr("".join((*parts[:k], new, *parts[k + 1 :]))) for new in news if k % 2 == 0)
 
 
-def other_slices(site):
-    a, b, c = ("" if n is None else site.code.of(n)
-               for n in (site.node.lower, site.node.upper, site.node.step))  # fmt: skip
-    step, near = c and f":{c}", lambda n: n and (f"{n} + 1", f"{n} - 1")
-    names = [name for name, v in site.hand.items() if type(v) is int]
-    yield from (f"{x}:{b}{step}" for x in ("", "1", "-1", "2", "-2", *near(a), *names) if x != a)
-    yield from (f"{a}:{x}{step}" for x in ("", "-1", "1", "-2", *near(b), *names) if x != b)
-    yield from ("1:", ":-1")
-
-
 def exchanged(site):
     """Two that stand side by side."""
     match site.node:
@@ -187,18 +158,7 @@ def exchanged(site):
             pairs = itertools.combinations(some[:6], 2)
         case _:
             return
-    for a, b in pairs:
-        if site.code.of(a) != site.code.of(b):
-            yield (*site.code.span(a), site.of(b)), (*site.code.span(b), site.of(a))
-
-
-def other_dimensions(site):
-    """Of several that are reduced, all but one, or one more."""
-    some = [site.code.of(n) for n in site.node.elts]
-    if all(re.fullmatch(r"-?\d", text) for text in some):
-        news = [some[:k] + some[k + 1 :] for k in range(len(some))] if some[1:] else []
-        news += [[*some, str(d)] for d in DIMS if str(d) not in some]
-        yield from (f"({', '.join(new)},)" for new in news)
+    yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
 
 
 def other_counts(site):
@@ -217,17 +177,16 @@ EXPRESSIONS = [
     Row("a name for a name", NAME, other_names),
     Row("an operator for an operator", (ast.BinOp, ast.Compare), other_operators),
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
-    Row("a sign", (*VALUE, ast.IfExp), negated),
+    Row("a sign", (*VALUE, ast.IfExp), ["-{}"]),
     Row("a function for a function", (ast.Call,), other_functions),
     Row(CONSTANT, (ast.Constant,), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
-    Row("a bound of a slice", (ast.Slice,), other_slices),
-    Row("a dimension more, or less", (ast.Tuple,), other_dimensions),
+    Row("a bound of a slice", (ast.Slice,), ["1:", ":-1", ":"]),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
-    Row("another power, or a function", NAME, POWERS),
+    Row("another power, or a function", NAME, FORMS),
     Row("what a normalisation passes on", NAME, PASSED_ON),
 ]
 
@@ -240,16 +199,7 @@ def edits_of(code, hands, rows=EXPRESSIONS):
             if isinstance(node, row.kinds) and (node in code.values or isinstance(node, others)):
                 site = Site(code, node, hands.get(code.root(node), {}))
                 for new in site.news(row):
-                    puts = new if isinstance(new, tuple) else ((*code.span(node), fit(new, site)),)
-                    yield Edit(code, node, puts, row=row.what)
-
-
-def fit(new, site):
-    """In brackets, where what is around it would tear it apart."""
-    inside = ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Compare
-    whole = isinstance(site.up, ast.Subscript) and site.up.slice is site.node
-    plain = re.fullmatch(r"[\w.]+(\([^()]*\))?", new)
-    return f"({new})" if isinstance(site.up, inside) and not (whole or plain) else new
+                    yield Edit(code, node, new if isinstance(new, dict) else {node: new})
 
 
 def operands(code, hand):
@@ -260,14 +210,7 @@ def operands(code, hand):
     tensors = [n for n in found if torch.is_tensor(hand.get(n))]
     for part in code.parts:
         if {n.id for n in ast.walk(part) if isinstance(n, ast.Name)} <= known:
-            found |= {f"({text})": None} if len(text := ast.unparse(part)) < LONG else {}
-            match part:
-                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[a]) if (
-                    name in DERIVATIVES
-                ):
-                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
-                case ast.Call(func=ast.Attribute(attr=name, value=a)) if name in DERIVATIVES:
-                    found[f"({DERIVATIVES[name].format(ast.unparse(a))})"] = None
+            found |= {of(part): None} if len(ast.unparse(part)) < LONG else {}
     found |= {f"{n}.shape[{d}]": None for n in tensors for d in range(hand[n].dim())}
     found |= {f"{n}.numel()": None for n in tensors}
     found |= {f"{n}.unsqueeze(-1)": None for n in tensors if hand[n].dim()}
@@ -285,37 +228,35 @@ def lines_of(code):
     for node in (code.tree, *code.nodes):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             for k, line in enumerate(block if isinstance(block, list) else ()):
-                for start, end, new in of_a_line(code, line):
-                    old = code.bytes[start:end].decode().split("\n")[0]
-                    said = f"`{new}` stood in place of `{old}`" if new != "pass" else ""
-                    said = said or f"`{old}` were left out"
-                    yield Edit(code, line, ((start, end, new),), said)
+                old = ast.unparse(line)
+                for at, new in of_a_line(line):
+                    before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
+                    said = f"`{after}` stood in place of `{before}`"
+                    said = said if new != "pass" else f"`{before}` were left out"
+                    yield Edit(code, line, {at: new}, said)
                 for other in block[k + 1 : k + 4]:
-                    if all(n.lineno == n.end_lineno for n in (line, other)):
-                        a, b = code.of(line), code.of(other)
-                        puts = (*code.span(line), b), (*code.span(other), a)
-                        yield Edit(code, other, puts, f"`{b}` came before `{a}`")
+                    new = ast.unparse(other)
+                    if "\n" not in old + new:
+                        said = f"`{new}` came before `{old}`"
+                        yield Edit(code, other, {line: new, other: old}, said)
 
 
-def of_a_line(code, line):
-    """(start, end, what takes its place)"""
+def of_a_line(line):
+    """(a node, what takes its place)"""
     match line:
         case ast.If(test=test):
-            yield from (
-                (*code.span(test), new) for new in ("True", "False", f"not {code.of(test)}")
-            )
+            yield from ((test, new) for new in ("True", "False", f"not {of(test)}"))
         case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
-            (start, first), (last, end) = code.span(target), code.span(value)
-            sign = code.bytes[first:last].decode().strip(" (")
-            left, right = code.of(target), code.of(value)
-            yield from ((start, end, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
+            sign = f"{OPERATORS.get(type(line.op))}=" if isinstance(line, ast.AugAssign) else "="
+            left, right = ast.unparse(target), ast.unparse(value)
+            yield from ((line, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
             if isinstance(target, ast.Subscript):  # of indices that are repeated, all count
-                t, i = code.of(target.value), code.of(target.slice)
-                yield start, end, f"{t}.index_add_(0, {i}, {right})"
-                yield start, end, f"{t}.index_put_(({i},), {right}, accumulate=True)"
-            yield *code.span(line), "pass"
+                t, i = ast.unparse(target.value), ast.unparse(target.slice)
+                yield line, f"{t}.index_add_(0, {i}, {right})"
+                yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
+            yield line, "pass"
         case ast.Expr():
-            yield *code.span(line), "pass"
+            yield line, "pass"
 
 
 # --- what leaves autograd -------------------------------------------------------------------------
@@ -324,11 +265,11 @@ def of_a_line(code, line):
 def kept_in_autograd(site):
     match site.node:
         case ast.Call(func=ast.Attribute(value=a, attr="detach" | "item" | "numpy" | "tolist")):
-            yield site.of(a)
+            yield of(a)
         case ast.Attribute(value=a, attr="data"):
-            yield site.of(a)
+            yield of(a)
         case ast.Call(func=ast.Attribute(attr="Parameter" | "tensor" | "as_tensor"), args=[a, *_]):
-            yield site.of(a)
+            yield of(a)
         case ast.Call(func=ast.Attribute(attr="no_grad"), args=[]):
             yield "torch.enable_grad()"
 

@@ -10,7 +10,7 @@ from ..function.tensors import largest
 from ..report import MEANT, brief
 from .cause import cause
 from .where import BRANCH, FORMULA, Spots, how, named_dims, of_elements, rule, sizes_of, subsets
-from .whole import is_flat, same_but_order
+from .whole import same_but_order
 
 POWERS = {
     1: "lacks", -1: "has once too often", 2: "lacks twice", -2: "has twice too often",
@@ -48,7 +48,7 @@ def grad_output_partly_ignored(ms):
         some = there[right].any(0) & gone.any(0)  # or it is a matter of the elements of the input
         if (gone != there)[rows].any() or not some.any():
             break
-        points.append(Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y)))
+        points.append(Spots(torch.arange(len(rows)), right, rows, sizes_of(m, m.y), {}))
     if not points:
         return None
     gone, there = lost(ms)
@@ -108,8 +108,7 @@ def partly_right(ms):
     m = ms[0]
     if m.wrong.any() and is_right_somewhere(m):
         points = [of_elements(m) for (m,) in ms.each()]
-        varied = ((v.subject.numbers, [of_elements(v)]) for v in m.varied())
-        if found := rule(m.shape, points, m.subject.numbers, varied):
+        if found := rule(m.shape, points, map(of_elements, m.varied())):
             where, look = found
             return partly(how(m), f"is right in part: {where} it {how(m)}", look)
     return None
@@ -125,22 +124,6 @@ def partly(what, sentence, look):
 
 
 # --- the formula: a term or a factor is missing, at each element another --------------------------
-
-
-@cause(
-    "term-off",
-    "The error of the gradient of {x} is grad_output times {what}.",
-    look="a term of the derivative that is missing, or has the wrong factor",
-)
-def term_off(ms):
-    """The same number, or an input or the output times the same number, at each element."""
-    if any(m.passed is None or m.passes or not m.given.any() for m in ms) or ms.factor:
-        return None
-    for name in ("", *ms[0].tensors) if not is_flat(ms) else ():
-        number = ms.multiple(lambda m: m.passed * (m.wide(name) if name else 1), rest=True)
-        if number:
-            return {"what": brief(-number) + (name and f", times {name}")}
-    return None
 
 
 @cause(

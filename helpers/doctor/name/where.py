@@ -10,6 +10,7 @@ from ..report import brief
 
 BRANCH = "masks, branches and bounds, and the formula there"
 PLACE = "indices, slices and bounds, and the formula there"
+WHOLE = 1, 2, 3, 6  # where what is piecewise has its bounds
 FORMULA = "the formula, term by term, at an element that is wrong"
 
 
@@ -18,13 +19,15 @@ class Spots:
     """What is right and what is wrong at one point.
 
     elements: the numbers of those that are known; right, wrong: masks of them; sizes: {in words:
-    numbers}, in which there may be a bound between the two; smooth: does the error shrink to 0?
+    numbers}, and bounds: {in words: number}, by which the two may be told apart; smooth: does the
+    error shrink to 0?
     """
 
     elements: torch.Tensor
     right: torch.Tensor
     wrong: torch.Tensor
     sizes: dict
+    bounds: dict
     smooth: bool = False
 
 
@@ -38,7 +41,9 @@ def of_elements(m):
     by = (off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
     sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
-    return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, smooth)
+    bounds = {} if smooth else {str(n): n for n in WHOLE}
+    bounds |= m.subject.numbers | {f"-{name}": -n for name, n in m.subject.numbers.items()}
+    return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, bounds, smooth)
 
 
 def sizes_of(m, like):
@@ -58,72 +63,53 @@ def sizes_of(m, like):
     return {what: t.detach().reshape(-1) for what, t in found.items()}
 
 
-def rule(shape, points, numbers=None, varied=()):
+def rule(shape, points, varied=()):
     """(where in words, where to look): what tells wrong from right at all points; or None.
 
-    numbers: what may be a bound; varied: (such numbers, points) where one has another value
+    varied: points where a number that was given has another value
     """
-    found, sure = by_value(points, numbers or {}, varied) or (None, False)
-    if sure or points[0].smooth and len(shape) < 2:
-        return (found, BRANCH) if sure else None
+    if found := by_value(points, varied):
+        return found, BRANCH
     wrong = torch.cat([p.elements[p.wrong] for p in points]).unique()
     right = torch.cat([p.elements[p.right] for p in points]).unique()
-    if torch.isin(right, wrong).any():  # then it is the values that matter, not the places
-        return (found, BRANCH) if found else None
+    if points[0].smooth and len(shape) < 2 or torch.isin(right, wrong).any():
+        return None  # it is the values that matter, not the places
     place = by_place(shape, right, wrong)
-    if found and not (len(points) > 1 and place and (len(shape) > 1 or " to " in place)):
-        return found, BRANCH
     return (place, PLACE) if place else None
 
 
-def by_value(points, numbers, varied):
-    """(a bound between where it is right and where it is wrong, in words; is it no chance?)"""
-    sizes, smooth = points[0].sizes, any(p.smooth for p in points)
-    for what in sizes:
-        right, wrong = halves(points, what)
-        if not len(right) or not len(wrong):
-            return None
-        if what == next(iter(sizes)) and not wrong.any() and right.all():
-            return f"where {what} is 0,", True
-        few = min(len(right), len(wrong)) < 3
-        if few and len(right) + len(wrong) < 8 or len(points[0].elements) < 4:
-            continue  # by chance
-        for word, sign in (("above", 1), ("below", -1)):
-            good, bad = (sign * right).max().item(), (sign * wrong).min().item()
-            edge = 0.0 if good <= 0 < bad else sign * (good + bad) / 2
-            if good >= bad or few and (edge or len(points) < 2):
-                continue
-            if sizes[what].dtype == torch.bool:
-                return f"where {what} is {sign > 0},", True
-            name = bound(what, sign, ((numbers, points), *varied)) if edge else "0"
-            if name or not smooth:
-                return f"where {what} is {word} {name or f'about {brief(edge)}'},", bool(name)
+def by_value(points, varied):
+    """In words, the values of something at which it is wrong, and only there; or None."""
+    right, wrong = (torch.cat([getattr(p, name) for p in points]).sum()
+                    for name in ("right", "wrong"))  # fmt: skip
+    many = len(points[0].elements) > 3 and min(right, wrong) > 2
+    at_zero = many or len(points) > 1 and right + wrong > 7
+    for k, (where, name) in enumerate(regions(points[0])):
+        if not (k == 0 or (many if name else at_zero)):  # by chance, perhaps
+            continue
+        known = itertools.chain(points, varied if "`" in name else ())
+        if all(tells(regions(p)[where, name], p) for p in known):
+            number = f" = {brief(points[0].bounds[name])}" if "`" in name else ""
+            return f"where {where}{name}{number},"
     return None
 
 
-def halves(points, what):
-    """The numbers where it is right, and those where it is wrong."""
-    pairs = [(p.sizes[what][p.right], p.sizes[what][p.wrong]) for p in points]
-    return [torch.cat(t).double() for t in zip(*pairs, strict=True)]
+def regions(p):
+    """{(in words, the bound's name): which of the elements}; the first: where it is 0"""
+    found = {}
+    for what, t in p.sizes.items():
+        if t.dtype == torch.bool:
+            found |= {(f"{what} is True", ""): t, (f"{what} is False", ""): ~t}
+            continue
+        found[f"{what} is 0", ""] = t == 0
+        found |= {(f"{what} is above 0", ""): t > 0, (f"{what} is below 0", ""): t < 0}
+        for name, n in p.bounds.items():
+            found |= {(f"{what} is above ", name): t > n, (f"{what} is below ", name): t < n}
+    return found
 
 
-def bound(what, sign, settings):
-    """In words, a number that is the bound in each setting, (numbers, points); empty if none is."""
-    fits, tried = [], len(settings) > 1
-    for numbers, points in settings:
-        right, wrong = (sign * t for t in halves(points, what))
-        if len(right) and len(wrong):
-            low, high = right.max(), wrong.min()
-            near = {a: n for a, n in numbers.items() if tried or high - low <= 0.25 * abs(n)}
-            fits.append({a: n for a, n in near.items() if low <= sign * n <= high})
-    names = [f"{a} = {brief(n)}" for a, n in fits[0].items() if all(a in fit for fit in fits)]
-    return " or ".join(names)
-
-
-DIAGONALS = {
-    "on": lambda k: k == 0, "off": lambda k: k != 0, "above": lambda k: k > 0,
-    "below": lambda k: k < 0, "on and above": lambda k: k >= 0, "on and below": lambda k: k <= 0,
-}  # fmt: skip
+def tells(there, p):
+    return bool(there[p.wrong].all() and not there[p.right].any())
 
 
 def by_place(shape, right, wrong):
@@ -133,14 +119,9 @@ def by_place(shape, right, wrong):
     if len(wrong) == 1:
         return f"at {position(wrong.item(), shape)}"
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
-    sets = [sorted(set(column)) for column in bad.T.tolist()]
     for d, n in enumerate(shape):
         if not torch.isin(good[:, d], bad[:, d]).any():
-            return f"at {indices(sets[d], n, good[:, d])} of dimension {d}"
-    for (d, n), (e, m) in itertools.combinations(enumerate(shape), 2):
-        for how, fits in DIAGONALS.items() if n == m > 2 else ():
-            if fits(bad[:, e] - bad[:, d]).all() and not fits(good[:, e] - good[:, d]).any():
-                return f"{how} the diagonal" + f" of dimensions {d} and {e}" * (len(shape) > 2)
+            return f"at {indices(sorted(set(bad[:, d].tolist())), n, good[:, d])} of dimension {d}"
     return None
 
 

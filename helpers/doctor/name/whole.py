@@ -84,13 +84,12 @@ def negated(ms):
 
 
 def sizes(m):
-    """[(size, in words)] of the output and of the input: of one dimension, of all, of several."""
+    """[(size, in words)] of the output and of the input: of one dimension, of several, of all."""
     found = []
     for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
-        found += [(1, n, f"dimension {d} of {t}") for d, n in enumerate(shape)]
-        found += [(2, math.prod(shape), t)]
-        found += [(3, math.prod(shape[d] for d in dims), f"{named_dims(dims)} of {t}")
-                  for dims in subsets(shape) if 1 < len(dims) < len(shape)]  # fmt: skip
+        for dims in subsets(shape):
+            of = t if 1 < len(dims) == len(shape) else f"{named_dims(dims)} of {t}"
+            found.append((len(dims), math.prod(shape[d] for d in dims), of))
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
 
@@ -213,15 +212,9 @@ def conjugate(ms):
     look="the order of the factors, and every transpose",
 )
 def transposed(ms):
-    shape, dims = ms[0].shape, tuple(range(len(ms[0].shape)))
-    for order in itertools.permutations(dims) if len(dims) <= 4 else ():
-        given = tuple(shape[order.index(d)] for d in dims)
-        viewed = f"viewed as {given} and " * (given != shape)
-        how = f"its dimensions are permuted: {viewed}permuted by permute{order}, it is right"
-        there = places(given).permute(order).reshape(-1)
-        words = {"how": "transposed" if len(dims) == 2 else how}
-        if order != dims:
-            yield words, lambda m: m.fits(m.given[:, there])
+    for way, there in transposes(ms[0].shape):
+        how = way if way == "transposed" else f"its dimensions are permuted: {way}, it is right"
+        yield {"how": how}, lambda m: m.fits(m.given[:, there])
 
 
 @cause(
@@ -260,9 +253,8 @@ def of_another_output(ms):
     look="flips and index arithmetic; the direction, or a conjugate, of a Fourier transform",
 )
 def reversed_along(ms):
-    for how, there in turns(places(ms[0].shape)):
-        if how.startswith(("flipped", "reversed")):
-            yield {"how": how}, lambda m: m.fits(m.given[:, there.reshape(-1)])
+    for how, there in flips(ms[0].shape):
+        yield {"how": how}, lambda m: m.fits(m.given[:, there])
 
 
 @cause(
@@ -272,17 +264,14 @@ def reversed_along(ms):
     "other way than forward)",
 )
 def shifted(ms):
-    shape, start = ms[0].shape, places(ms[0].shape)
-    index = torch.unravel_index(start.reshape(-1), shape)
-    for d, n in enumerate(shape):
-        for by in (1, -1, 2, -2) if n > 3 else ():
+    """What moves over the edge may be anything."""
+    index = torch.unravel_index(places(ms[0].shape).reshape(-1), ms[0].shape)
+    for d, n in enumerate(ms[0].shape):
+        for by in sorted({*range(-50, 51), n // 2, -n // 2} - {0}, key=abs) if n > 3 else ():
             inner = (0 <= index[d] + by) & (index[d] + by < n)
-            there = start.roll(-by, d).reshape(-1)
-            yield {"by": by, "d": d}, lambda m: m.fits(m.given[:, there], inner)
-        for by in range(3, n - 2) if n < 100 else (n // 2,):  # round the end
-            there = start.roll(-by, d).reshape(-1)
-            words = {"by": by if 2 * by <= n else by - n, "d": d}
-            yield words, lambda m: m.fits(m.given[:, there])
+            there = places(ms[0].shape).roll(-by, d).reshape(-1)
+            if 2 * abs(by) <= n:
+                yield {"by": by, "d": d}, lambda m: m.fits(m.given[:, there], inner)
 
 
 @cause(
@@ -335,7 +324,7 @@ def grad_output_transformed(ms):
 
         if ms.ratios is None:  # or it is the same for every grad_output
             yield {"how": how.format(name)}, holds
-    for how, there in turns(places(ms[0].y.shape)):
+    for how, there in (*flips(ms[0].y.shape), *transposes(ms[0].y.shape)):
         yield {"how": how}, lambda m: m.fits(m.vjp(v.reshape(-1)[there]) for v in m.vs)
 
 
@@ -344,13 +333,23 @@ def places(shape):
     return torch.arange(math.prod(shape)).reshape(shape)
 
 
-def turns(t):
-    """[(how, t flipped, transposed, rolled, or reversed round the end)], of the same shape."""
-    dims = range(t.dim())
-    found = [(f"flipped along dimension {d}", t.flip(d)) for d in dims if t.shape[d] > 1]
-    for d, e in itertools.combinations(dims, 2):
-        if t.shape[d] == t.shape[e] > 1:
-            where = "" if t.dim() == 2 else f" in dimensions {d} and {e}"
-            found.append((f"transposed{where}", t.transpose(d, e)))
-    around = "reversed, all but index 0, along dimension"  # as a Fourier transform's conjugate
-    return found + [(f"{around} {d}", t.flip(d).roll(1, d)) for d in dims if t.shape[d] > 2]
+def flips(shape):
+    """(how, the numbers of the elements as they stand then)"""
+    for d, n in enumerate(shape):
+        turned = places(shape).flip(d)
+        if n > 1:
+            yield f"flipped along dimension {d}", turned.reshape(-1)
+        if n > 2:  # as a Fourier transform's conjugate
+            around = turned.roll(1, d).reshape(-1)
+            yield f"reversed, all but index 0, along dimension {d}", around
+
+
+def transposes(shape):
+    """(how, the numbers of the elements as they stand then)"""
+    dims = tuple(range(len(shape)))
+    for order in itertools.permutations(dims) if len(dims) <= 4 else ():
+        given = tuple(shape[order.index(d)] for d in dims)
+        viewed = f"viewed as {given} and " * (given != tuple(shape))
+        how = "transposed" if len(dims) == 2 else f"{viewed}permuted by permute{order}"
+        if order != dims:
+            yield how, places(given).permute(order).reshape(-1)
