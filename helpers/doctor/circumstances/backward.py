@@ -11,9 +11,9 @@ from ..function.surroundings import (
     OwnGenerators,
     draws,
     dtype_of,
-    frame_of_a_step,
     place_of,
     source,
+    users_frame,
     watching,
 )  # fmt: skip
 from ..function.tensors import differentiable, is_number, largest, position, worst
@@ -114,7 +114,7 @@ class NotFinite(TorchFunctionMode):
     where = ""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
+        value, frame = func(*args, **(kwargs or {})), users_frame()
         if frame is not None and not self.where and is_number(value):
             if not value.isfinite().all():
                 self.where = f", first of all in {source(frame)} ({place_of(frame)})"

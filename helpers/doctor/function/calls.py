@@ -18,6 +18,7 @@ import torch
 
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
+from .surroundings import HERE, LIBRARY
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -91,15 +92,8 @@ def globals_of(fn):
 
 def autocasts():
     """(device, dtype) of every autocast that is on."""
-    on = [device for device in devices() if torch.is_autocast_enabled(device)]
+    on = filter(torch.is_autocast_enabled, ("cpu", "cuda", "xpu", "mps"))
     return tuple([(device, torch.get_autocast_dtype(device)) for device in on])
-
-
-@functools.cache
-def devices():
-    """The types of device that there are."""
-    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return ("cpu", there.type) if there else ("cpu",)
 
 
 def heard_by(hear):
@@ -207,8 +201,6 @@ def fresh(value):
 
 LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-NEVER = tuple(os.path.join(folder, "") for folder in (os.path.dirname(torch.__file__), OURS))
 
 
 def where(frame):
@@ -216,7 +208,7 @@ def where(frame):
     frames = [f for f, _ in traceback.walk_stack(frame)]
     owners = [f.f_locals.get("self") for f in frames]
     modules = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
-    frames = [f for f in frames if not f.f_code.co_filename.startswith(NEVER)]
+    frames = [f for f in frames if not f.f_code.co_filename.startswith((LIBRARY, HERE))]
     if not frames:
         return "a thread of the engine"
     text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()

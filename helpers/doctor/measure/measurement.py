@@ -1,19 +1,16 @@
 """One gradient, element by element, as backward gives it and as it should be."""
 
 import contextlib
-import copy
 import functools
 import math
 
 import torch
 
-from ..function.subject import with_other_arguments
-from ..function.surroundings import CallError, forgiving
+from ..function.subject import smaller, with_other_arguments
+from ..function.surroundings import CallError
 from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
 from .slopes import agrees, slopes_along
 
-SIZES = 4  # at which it is measured, at most
-HIDDEN = 3e-12  # so little of an output that differences need not show it
 FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
 
@@ -85,14 +82,12 @@ class Point:
         return self.known[i]
 
     def sample(self, i):
-        """The numbers of elements of input i: all; of many the sides, some, and a suspect."""
+        """The numbers of elements of input i: all; or some of many, and those that are suspect."""
         n = self.values[i].numel()
         if n <= self.limit:
             return list(range(n))
-        sides = borders(self.values[i].shape)
-        number = max(self.limit // 2, self.limit - len(sides))
-        drawn = torch.randint(n, (number,), generator=self.dice.generator).tolist()
-        return sorted({*drawn, *sides, *(self.suspect(i, o) for o in range(len(self.outputs)))})
+        drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
+        return sorted({0, n - 1, *drawn, *(self.suspect(i, o) for o in range(len(self.outputs)))})
 
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
@@ -156,12 +151,7 @@ class Measurement:
         self.sparse = len(self.elements) < self.x.numel()
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
-        off = (self.sampled - self.expected).abs()
-        self.near = off <= self.limit
-        # What is too small to show beside numbers of the size of 1 may be lost inside forward.
-        weights = point.weights[o].abs().amax(1, True)
-        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(0)
-        self.trusted &= self.near.all(0) | shows
+        self.near = (self.sampled - self.expected).abs() <= self.limit
         self.whole = not self.sparse and bool(self.trusted.all())
         self.wrong = self.trusted & ~self.near.all(0)
         self.right = self.trusted & ~self.wrong
@@ -225,16 +215,9 @@ class Measurement:
 
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
-        shapes = self.shape, *(t.shape for t in self.point.values)
-        # What is pointed at stays, for of a permutation the rest would be none.
-        last = max((int(t.max()) for t in self.subject.tensors if is_index(t)), default=0)
-        every = dict.fromkeys(n for shape in shapes for n in sorted(shape))
-        sizes = [n for n in every if n > max(2, last + 1)]
-        most = 0 if self.sparse else 1 if self.subject.is_slow else SIZES
-        for size in sizes[:most]:
-            if subject := of_sizes(self.subject, {size: size - 1}):
-                with contextlib.suppress(CallError, RuntimeError):
-                    yield self.at(subject, subject.values, FEW)
+        for subject in () if self.sparse else smaller(self.subject):
+            with contextlib.suppress(CallError, RuntimeError):
+                yield self.at(subject, subject.values, FEW)
 
     @functools.cached_property
     def tensors(self):
@@ -280,49 +263,9 @@ class Measurement:
         return seen
 
     def given_jacobian(self):
-        """The gradient of each output alone, of one forward if that makes no difference."""
+        """The gradient of each output alone."""
         one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
-        vs = one_hot.unflatten(1, self.y.shape) if self.y.dim() else one_hot[0]
-        with contextlib.suppress(CallError):
-            found = torch.stack([*self.rows_of(self.subject.run(self.point.values), vs)])
-            if same(as_vector(self.vs[0]) @ found, self.given[0]):
-                return found
-        return torch.stack([self.vjp(v) for v in vs])
-
-
-def is_index(t):
-    """Is it a tensor of whole numbers, which may point at something?"""
-    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()
-
-
-def of_sizes(subject, few):
-    """The subject with the first elements of each tensor, if forward takes them; or None.
-
-    few: {size, or (dimension, size): smaller size}. The state of a module stays as it is.
-    """
-    other, sizes = copy.copy(subject), [n for n in few if type(n) is int]
-    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
-    with forgiving():
-        for k, t in enumerate(own):
-            own[k] = t[tuple(slice(few.get(n, few.get((d, n)))) for d, n in enumerate(t.shape))]
-            ends = [n for n in sizes if is_index(t) and (t < n).all()]
-            if ends:  # perhaps indices into something that is smaller now
-                own[k] = own[k] % few[min(ends)]
-        other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
-        other.values = [other.tensors[k] for k in other.examined]
-        if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
-            return other
-    return None
-
-
-def borders(shape):
-    """The first and the last element; the middle, and from there the two next to each side."""
-    numbers, middle = torch.arange(math.prod(shape)).reshape(shape), [n // 2 for n in shape]
-    found = [0, numbers.numel() - 1, numbers[tuple(middle)].item()]
-    for d in range(len(shape)):
-        line = numbers[(*middle[:d], slice(None), *middle[d + 1 :])]
-        found += torch.cat([line[:2], line[-2:]]).tolist()
-    return found
+        return torch.stack([self.vjp(v.reshape(self.y.shape)) for v in one_hot])
 
 
 def same(a, b):

@@ -7,9 +7,10 @@ import itertools
 
 import torch
 
+from ..function.subject import of_sizes
 from ..function.surroundings import CallError
 from ..function.tensors import largest, of_the_same_kind
-from .measurement import FEW, of_sizes
+from .measurement import FEW
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
 
@@ -111,10 +112,9 @@ def in_a_corner(ms):
     for n in sorted(
         {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
     ):
-        everywhere = [(n, m) for m in CORNER[len(few) % 2 :: 2]]
-        for key, m in [*everywhere, *(((0, n), m) for m in (2, *CORNER))]:
-            if m < n and (cut := of_sizes(ms[0].subject, few | {key: m})):
-                few[key], subject = m, cut
+        for m in CORNER[len(few) % 2 :: 2]:
+            if m < n and (cut := of_sizes(ms[0].subject, few | {n: m})):
+                few[n], subject = m, cut
                 break
     with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
         corner = Measurements([ms[0].at(subject, subject.values)])
