@@ -6,7 +6,6 @@ search for lines has a `Budget`.
 
 import contextlib
 import io
-import linecache
 import os
 import random
 import signal
@@ -21,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import flop_registry
 
 from ..report import note
-from .private import Mode, methods, on_ctx
+from .private import Mode, on_ctx
 from .tensors import tensors
 
 PYTHONS = random.seed.__self__
@@ -198,11 +197,6 @@ def place_of(frame):
     return f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
 
 
-def source(frame):
-    """The line that runs there."""
-    return f"`{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}`"
-
-
 def saving(instead):
     """For a while, save_for_backward saves instead(tensors, frame that saves them)."""
 
@@ -210,18 +204,6 @@ def saving(instead):
         save(ctx, *instead(tensors, users_frame()))
 
     return on_ctx("save_for_backward", way)
-
-
-@contextlib.contextmanager
-def watching(watch):
-    """For a while, the backward of every Function in Python runs under this mode."""
-
-    def way(method, cls, *args):
-        with watch:
-            return method(*args)
-
-    with methods("backward", way):
-        yield watch
 
 
 # --- work -----------------------------------------------------------------------------------------
