@@ -9,7 +9,7 @@ import torch
 from ..function.subject import smaller, with_other_arguments
 from ..function.surroundings import CallError
 from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
-from .slopes import agrees, slopes_along
+from .slopes import agrees, slopes_along, vector
 
 FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
@@ -30,9 +30,8 @@ class Point:
             vs[:] = [v * shaped(factor, v) for v in vs]
         self.known, self.returned = {}, {}  # by input, by output
         self.scales = [scale(value).reshape(-1) for value in values]
-        self.limit = min(
-            512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
-        )
+        size = sum(t.numel() for t in (*self.outputs, *values))
+        self.limit = min(512, max(16, 7_000_000 // size))
 
     def vjp(self, vs):
         """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
@@ -56,20 +55,10 @@ class Point:
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
         value, step = self.values[i], self.scales[i][s].item()
-        for unit in (1, 1j) if value.is_complex() else (1,):
+        for unit in (1 + 0j, 1j) if value.is_complex() else (1,):
             u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
             u[s] = step * unit
             yield unit, u, step
-
-    @property
-    def weights(self):
-        """Of each output, the v as vectors."""
-        return [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
-
-    @property
-    def rounding(self):
-        """Of each output, what v · output may be off by."""
-        return [1e-11 * (w * y).norm(dim=1) for w, y in zip(self.weights, self.y0, strict=True)]
 
     def expected(self, i):
         """Elements of input i (a sample, if many), and for each output what its gradients are.
@@ -92,8 +81,7 @@ class Point:
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
         v, move = as_vector(self.vs[o][0]), self.dice.direction(self.values[i]).reshape(-1)
-        grad = self.given(o)[0][i]
-        given = torch.zeros_like(as_vector(move)) if grad is None else as_vector(grad)
+        given = vector(self.given(o)[0][i], move)
         low, high = 0, len(move)
         while high - low > 1:
             u, middle = torch.zeros_like(move), (low + high) // 2
@@ -104,25 +92,23 @@ class Point:
 
     def by_differences(self, i, elements):
         """What `expected` says of each output, by moving one element after the other."""
+        weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
+        rounding = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
         few = [self.values[i].numel() * len(y) <= 4096 for y in self.y0]
-        columns = [[] for _ in self.outputs]
+        rows, found = [[] for _ in self.outputs], []
         for s in elements.tolist():
-            sums = [[0, 0, True, 0] for _ in self.outputs]
             for unit, u, step in self.units(i, s):
                 for o, slope in enumerate(self.slopes(i, u)):
-                    error = 10 * (self.weights[o].abs() @ slope.error) + self.rounding[o]
-                    sums[o][0] = sums[o][0] + unit * (self.weights[o] @ slope.value) / step
-                    sums[o][1] = sums[o][1] + error / step
-                    sums[o][2] &= bool(slope.trusted.all())
-                    sums[o][3] = slope.value / step if few[o] else slope.value[:0]
-            for column, total in zip(columns, sums, strict=True):
-                column.append(total)
-        found = []
-        for column, is_few in zip(columns, few, strict=True):
-            value, error, trusted, jacobian = zip(*column, strict=True)
-            value, error, jacobian = (torch.stack(t, 1) for t in (value, error, jacobian))
-            trusted = torch.tensor(trusted, device=value.device)
-            found.append((value, error, trusted, jacobian if is_few else None))
+                    value = unit * (weights[o] @ slope.value)
+                    error = 10 * (weights[o].abs() @ slope.error) + rounding[o]
+                    column = slope.value / step if few[o] else slope.value[:0]
+                    rows[o].append((value / step, error / step, slope.trusted.all(), column))
+        for row, is_few in zip(rows, few, strict=True):
+            value, error, trusted, jacobian = map(torch.stack, zip(*row, strict=True))
+            # Of a complex element, the two parts are added.
+            value, error = (t.reshape(len(elements), -1, 3).sum(1).T for t in (value, error))
+            trusted = trusted.reshape(len(elements), -1).all(1)
+            found.append((value, error, trusted, jacobian.T if is_few else None))
         return found
 
 
