@@ -8,8 +8,7 @@ import torch
 
 from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, shared
 from ..function.tensors import Dice, as_vector, is_number, is_symmetric
-from ..measure.measurement import Measurement, Point
-from ..measure.measurements import Measurements, in_a_corner
+from ..measure.measurement import Measurement, Measurements, Point, in_a_corner
 from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
