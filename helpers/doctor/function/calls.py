@@ -125,7 +125,6 @@ class Call:
 
     cls: type
     args: tuple
-    kwargs: dict
     autocasts: tuple
     size: int  # bytes of the copies
     called: str  # where
@@ -133,7 +132,7 @@ class Call:
     shared: dict  # by place: what is handed over, and held by a module, say, that is, too
 
     @classmethod
-    def of(cls, function, args, kwargs, size):
+    def of(cls, function, args, size):
         def copied(name, tensor):
             # One in a list is a constant: autograd looks at the arguments themselves only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
@@ -142,29 +141,28 @@ class Call:
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")
             return made.requires_grad_(needs)
 
-        known = {id(t) for a in (*args, *kwargs.values()) for t in held(a)}
+        known = {id(t) for a in args for t in held(a)}
         shared = {
             k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
         }
         given = ", ".join(
             f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")
-            for _, t in tensors((args, kwargs))
+            for _, t in tensors(args)
         )
         with torch.no_grad(), without_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
-            kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
         called = where(sys._getframe(1))
-        return cls(function, args, kwargs, autocasts(), size, called, given, shared)
+        return cls(function, args, autocasts(), size, called, given, shared)
 
     def held(self):
         """The tensors that the arguments hold where the doctor does not replace them."""
-        values = [*self.args, *self.kwargs.values(), *vars(self.cls).values()]
+        values = [*self.args, *vars(self.cls).values()]
         values = [getattr(v, "__func__", v) for v in values]  # of a static method
         return {id(t): t for value in values for t in held(value)}.values()
 
     def again(self):
         """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and state."""
-        op, args, kwargs = operator(self.cls), self.args, self.kwargs
+        op, args, kwargs = operator(self.cls), self.args, {}
 
         def apply(*args, **kwargs):
             with contextlib.ExitStack() as stack:
