@@ -14,6 +14,7 @@ from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, posit
 from .slopes import agrees, slopes_along, vector
 
 CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
+HIDDEN = 3e-12  # so little of an output that differences need not show it
 FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
 
@@ -140,7 +141,12 @@ class Measurement:
         self.sparse = len(self.elements) < self.x.numel()
         self.limit = self.error + tolerance * largest(self.expected[:, self.trusted])
         self.zero = (self.expected.abs() <= self.limit).all(0)
-        self.near = (self.sampled - self.expected).abs() <= self.limit
+        off = (self.sampled - self.expected).abs()
+        self.near = off <= self.limit
+        # What is too small to show beside numbers of the size of 1 may be lost inside forward.
+        weights = as_vector(self.vs[0]).abs().max()
+        shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(0)
+        self.trusted &= self.near.all(0) | shows
         self.whole = not self.sparse and bool(self.trusted.all())
         self.wrong = self.trusted & ~self.near.all(0)
         self.right = self.trusted & ~self.wrong
