@@ -10,7 +10,7 @@ import re
 
 import torch
 
-from ..function.subject import graph, name_of, of_fewer, with_other_arguments
+from ..function.subject import graph, name_of, smaller, with_other_arguments
 from ..function.surroundings import CallError, Work
 from ..function.tensors import Dice
 from ..measure.measurement import Measurement, Point
@@ -71,7 +71,7 @@ def calls_between(exam):
     subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
     run = subject.run(subject.values)
     others = [(subject, near), (subject, [-v.flip(tuple(range(v.dim()))) for v in near])]
-    others += [(other, other.values) for other in of_fewer(subject)]
+    others += [(other, other.values) for other in smaller(subject)]
     for other, values in (*others, *((other, near) for other in with_other_arguments(subject))):
         with contextlib.suppress(CallError):
             other.run(values, seed=3)

@@ -3,19 +3,8 @@
 import contextlib
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from ..function.surroundings import (
-    CallError,
-    Grain,
-    OwnGenerators,
-    draws,
-    dtype_of,
-    frame_of_a_step,
-    place_of,
-    source,
-    watching,
-)  # fmt: skip
+from ..function.surroundings import CallError, Grain, OwnGenerators, draws, dtype_of
 from ..function.tensors import differentiable, is_number, largest, position, worst
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
@@ -102,30 +91,9 @@ def memory(tensor):
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow{where}; a gradient of 0 stops no nan, as behind "
-    "torch.where",
+    look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind torch.where",
 )
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
-
-
-class NotFinite(TorchFunctionMode):
-    """Notes, in words, the first call of PyTorch that makes nan or inf of what has none."""
-
-    where = ""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
-        if frame is not None and not self.where and is_number(value):
-            if not value.isfinite().all():
-                self.where = f", first of all in {source(frame)} ({place_of(frame)})"
-        return value
-
-
-def where_not_finite(exam, vs):
-    """In words, where backward is the first to make nan or inf, or nothing."""
-    with contextlib.suppress(CallError), watching(NotFinite()) as watch:
-        exam.gradients(vs)
-    return watch.where
 
 
 @trial()
@@ -152,7 +120,7 @@ def gradients_are_finite(exam):
         else:
             yield SINGULAR(x, seen=seen)
             continue
-        yield BACKWARD_NOT_FINITE(x, seen=seen, where=where_not_finite(exam, exam.vs), **words)
+        yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
 
 
 # --- lower precision: in backward alone, and in the dtype that was given --------------------------
@@ -165,7 +133,7 @@ COARSE_BACKWARD = warning(
 LOW_PRECISION = error(
     "low-precision",
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
-    look="overflow, cancellation and long sums in the formula{where}",
+    look="overflow, cancellation and long sums in the formula",
 )
 PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
 
@@ -244,9 +212,7 @@ def with_these(exam, vs):
         off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
-            made = where = ""
+            made = ""
             if not (a.isfinite().all() and fine):
                 made = f": {'backward' if fine else 'forward'} makes nan or inf"
-                with as_it_was_given(exam):
-                    where = where_not_finite(exam, vs)
-            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made, where=where)
+            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made)

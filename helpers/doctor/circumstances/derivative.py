@@ -6,10 +6,9 @@ from collections import namedtuple
 
 import torch
 
-from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, is_float, shared
-from ..function.tensors import Dice, as_vector, is_symmetric
-from ..measure.measurement import Measurement, Point
-from ..measure.measurements import Measurements, in_a_corner
+from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, shared
+from ..function.tensors import Dice, as_vector, is_number, is_symmetric
+from ..measure.measurement import Measurement, Measurements, Point, in_a_corner
 from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
@@ -265,7 +264,7 @@ def accepted(exam, ms):
 
 
 def stored_coarsely(exam, ms):
-    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_float(t)], default=0.0)
+    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_number(t)], default=0.0)
     coarse = [Measurement(m.point, m.i, m.o, 10 * eps) for m in ms if eps > exam.precision]
     if coarse and not any(m.wrong.any() for m in coarse):
         return STORED_COARSELY, ms[0].input, {}, {"dtype": brief(dtype_of(eps))}

@@ -143,7 +143,7 @@ def reason(exam, is_right):
         return words | change
     run = exam.subject.run(exam.subject.values)
     vs = [v.clone().requires_grad_() for v in exam.vs]
-    with heard_by(lambda cls, args: calls.append(Call.of(cls, args, {}, 0))), forgiving():
+    with heard_by(lambda cls, args: calls.append(Call.of(cls, args, 0))), forgiving():
         exam.subject.backward(run, vs, create=True)
     for call in calls:
         fn, args, kwargs = call.again()

@@ -18,6 +18,7 @@ import torch
 
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
+from .surroundings import HERE, LIBRARY
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -91,15 +92,8 @@ def globals_of(fn):
 
 def autocasts():
     """(device, dtype) of every autocast that is on."""
-    on = [device for device in devices() if torch.is_autocast_enabled(device)]
+    on = filter(torch.is_autocast_enabled, ("cpu", "cuda", "xpu", "mps"))
     return tuple([(device, torch.get_autocast_dtype(device)) for device in on])
-
-
-@functools.cache
-def devices():
-    """The types of device that there are."""
-    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return ("cpu", there.type) if there else ("cpu",)
 
 
 def heard_by(hear):
@@ -131,7 +125,6 @@ class Call:
 
     cls: type
     args: tuple
-    kwargs: dict
     autocasts: tuple
     size: int  # bytes of the copies
     called: str  # where
@@ -139,7 +132,7 @@ class Call:
     shared: dict  # by place: what is handed over, and held by a module, say, that is, too
 
     @classmethod
-    def of(cls, function, args, kwargs, size):
+    def of(cls, function, args, size):
         def copied(name, tensor):
             # One in a list is a constant: autograd looks at the arguments themselves only.
             needs = tensor.requires_grad and "[" not in name and "." not in name
@@ -148,29 +141,28 @@ class Call:
                 raise TypeError(f"a copy of a {type(tensor).__name__} is none")
             return made.requires_grad_(needs)
 
-        known = {id(t) for a in (*args, *kwargs.values()) for t in held(a)}
+        known = {id(t) for a in args for t in held(a)}
         shared = {
             k: t for k, t in enumerate(args) if isinstance(t, torch.Tensor) and id(t) in known
         }
         given = ", ".join(
             f"({', '.join(map(str, t.shape))}) {t.dtype}".replace("torch.", "")
-            for _, t in tensors((args, kwargs))
+            for _, t in tensors(args)
         )
         with torch.no_grad(), without_modes():
             args = tuple(fresh(mapped(a, "", copied)) for a in args)
-            kwargs = {key: fresh(mapped(a, "", copied)) for key, a in kwargs.items()}
         called = where(sys._getframe(1))
-        return cls(function, args, kwargs, autocasts(), size, called, given, shared)
+        return cls(function, args, autocasts(), size, called, given, shared)
 
     def held(self):
         """The tensors that the arguments hold where the doctor does not replace them."""
-        values = [*self.args, *self.kwargs.values(), *vars(self.cls).values()]
+        values = [*self.args, *vars(self.cls).values()]
         values = [getattr(v, "__func__", v) for v in values]  # of a static method
         return {id(t): t for value in values for t in held(value)}.values()
 
     def again(self):
         """(fn, args, kwargs), as `examine` takes them; fn: with the call's autocast and state."""
-        op, args, kwargs = operator(self.cls), self.args, self.kwargs
+        op, args, kwargs = operator(self.cls), self.args, {}
 
         def apply(*args, **kwargs):
             with contextlib.ExitStack() as stack:
@@ -207,8 +199,6 @@ def fresh(value):
 
 LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-NEVER = tuple(os.path.join(folder, "") for folder in (os.path.dirname(torch.__file__), OURS))
 
 
 def where(frame):
@@ -216,7 +206,7 @@ def where(frame):
     frames = [f for f, _ in traceback.walk_stack(frame)]
     owners = [f.f_locals.get("self") for f in frames]
     modules = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
-    frames = [f for f in frames if not f.f_code.co_filename.startswith(NEVER)]
+    frames = [f for f in frames if not f.f_code.co_filename.startswith((LIBRARY, HERE))]
     if not frames:
         return "a thread of the engine"
     text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()

@@ -60,18 +60,12 @@ def read(code, file):  # equal codes may be of two files
     return textwrap.dedent("".join(inspect.getblock(lines))), code.co_firstlineno
 
 
-@functools.lru_cache(256)
-def parsed(code, file):
-    text, first = read(code, file)
-    return list(ast.walk(ast.increment_lineno(ast.parse(text), first - 1)))
-
-
 def nodes_of(fn):
-    """All nodes of its source, with the lines of its file, or none; not to be changed."""
-    fn = inspect.unwrap(fn)
-    with contextlib.suppress(OSError, TypeError, SyntaxError, AttributeError):
-        return parsed(fn.__code__, fn.__code__.co_filename)
-    return []
+    """All nodes of its source, or none; not to be changed."""
+    try:
+        return list(ast.walk(Source(inspect.unwrap(fn)).tree))
+    except UnsuitableError:
+        return []
 
 
 def code_of(tree, fn):
@@ -139,7 +133,9 @@ def computes(value, cls=None, depth=2):
         with contextlib.suppress(UnsuitableError):
             return depth > 0 and harmless(value, Source(value).tree.body, cls, depth - 1)
         return False
-    return is_data(value) and not isinstance(value, (list, dict))
+    if isinstance(value, tuple):
+        return all(computes(item, cls, depth) for item in itertools.islice(value, 100))
+    return isinstance(value, DATA) or is_known(value)
 
 
 def is_known(value):
@@ -149,14 +145,6 @@ def is_known(value):
     if value.__module__ == "builtins" and value.__name__ not in BUILTINS:
         return False
     return value.__module__ in OF_THESE and not is_refused(value.__name__)
-
-
-def is_data(value):
-    """Has it nothing that could do something?"""
-    if isinstance(value, (tuple, list, dict)):
-        items = value.values() if isinstance(value, dict) else value
-        return all(map(is_data, itertools.islice(items, 100)))
-    return isinstance(value, DATA) or is_known(value)
 
 
 def harmless(fn, lines, cls=None, depth=2):

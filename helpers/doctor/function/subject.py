@@ -11,10 +11,11 @@ from torch.autograd import Function
 
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
 from .source import only_compute
-from .surroundings import CallError, calls_a_second, phase, reseed
+from .surroundings import CallError, calls_a_second, forgiving, phase, reseed
 from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
 
 SLOW = 50  # calls a second, or fewer
+SIZES = 4  # that are made smaller, at most
 
 
 # --- one forward pass, and its graph --------------------------------------------------------------
@@ -195,18 +196,10 @@ class Subject:
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
     @functools.cached_property
-    def applied(self):
-        """The Functions in Python that it applies."""
-        nodes = nodes_in_python(self.run(self.values).outputs)
-        found = {node._forward_cls for node in nodes}
-        if found:
-            self_test()
-        return found
-
-    @functools.cached_property
     def only_computes(self):
         """Do the Functions that it applies nothing but compute?"""
-        return only_compute(self.applied)
+        nodes = nodes_in_python(self.run(self.values).outputs)
+        return only_compute({node._forward_cls for node in nodes})
 
     # --- its calls --------------------------------------------------------------------------------
 
@@ -278,16 +271,8 @@ class Subject:
         )
 
     def forward(self, values):
-        """The outputs as vectors of float64; nothing is noted, as this is what runs most often."""
-        if self.records:
-            return [as_vector(t) for t in self.run(values).outputs]
-        given = self.tensors.copy()
-        for k, value in zip(self.examined, values, strict=True):
-            given[k] = value
-        reseed(0)
-        with phase("forward"):
-            result = self.call([t.detach().clone() for t in given])
-        return [as_vector(t) for _, t in tensors(result) if has_gradient(t)]
+        """The outputs as vectors of float64."""
+        return [as_vector(t) for t in self.run(values, needs=self.records).outputs]
 
     def backward(self, run, vs, retain=False, create=False, seed=1):
         """Gradients of sum(v · output), one for each examined input; None where there is none."""
@@ -331,19 +316,35 @@ def with_other_arguments(subject):
             yield other
 
 
-def of_fewer(subject, size=None):
-    """Yields the subject with one element fewer in each dimension of this size, if it is above 1.
+def of_sizes(subject, few):
+    """The subject with the first elements of each tensor, if forward takes them; or None.
 
-    By default the number of rows, if all its inputs have equally many.
+    few: {size: smaller size}. The state of a module stays as it is.
     """
+    other = copy.copy(subject)
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
-    rows = {len(t) for t in own if t.dim()}
-    dense = not any(t.is_sparse for t in own)
-    if size is None and len(rows) == 1:
-        (size,) = rows
-    if dense and size and size > 1:
-        other = copy.copy(subject)
-        fewer = [t[tuple(slice(n - (n == size)) for n in t.shape)] for t in own]
-        other.tensors = fewer + subject.tensors[len(own) :]
+    with forgiving():
+        for k, t in enumerate(own):
+            own[k] = t[tuple(slice(few.get(n)) for n in t.shape)]
+            ends = [n for n in few if is_index(t) and (t < n).all()]
+            if ends:  # perhaps indices into something that is smaller now
+                own[k] = own[k] % few[min(ends)]
+        other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
         other.values = [other.tensors[k] for k in other.examined]
-        yield other
+        if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
+            return other
+    return None
+
+
+def smaller(subject):
+    """Yields the subject for inputs of one row, or one column, less; of a few sizes."""
+    # What is pointed at stays, for of a permutation the rest would be none.
+    least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
+    sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > max(2, least))
+    for n in [*sizes][: 1 if subject.is_slow else SIZES]:
+        yield from filter(None, [of_sizes(subject, {n: n - 1})])
+
+
+def is_index(t):
+    """Is it a tensor of whole numbers, which may point at something?"""
+    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()

@@ -6,7 +6,6 @@ search for lines has a `Budget`.
 
 import contextlib
 import io
-import linecache
 import os
 import random
 import signal
@@ -21,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import flop_registry
 
 from ..report import note
-from .private import Mode, methods, on_ctx
+from .private import Mode, on_ctx
 from .tensors import tensors
 
 PYTHONS = random.seed.__self__
@@ -182,56 +181,29 @@ def dtype_of(eps):
 
 # --- lines of the user's code ---------------------------------------------------------------------
 
-TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
-def caller(*folders):
-    """The frame that called, leaving out those of these folders."""
-    frame = sys._getframe(2)
-    while frame and frame.f_code.co_filename.startswith(folders):
+def users_frame():
+    """The frame that called PyTorch or the doctor, or None."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith((LIBRARY, HERE)):
         frame = frame.f_back
     return frame
-
-
-def frame_of_a_step():
-    """The frame that called PyTorch, unless it is ours."""
-    frame = caller(TORCH)
-    return None if frame is None or frame.f_code.co_filename.startswith(HERE) else frame
 
 
 def place_of(frame):
     return f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
 
 
-def source(frame):
-    """The line that runs there."""
-    return f"`{linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}`"
-
-
 def saving(instead):
-    """For a while, save_for_backward saves instead(tensors, frame of its caller)."""
+    """For a while, save_for_backward saves instead(tensors, frame that saves them)."""
 
     def way(save, ctx, *tensors):
-        save(ctx, *instead(tensors, caller(HERE)))
+        save(ctx, *instead(tensors, users_frame()))
 
     return on_ctx("save_for_backward", way)
-
-
-def is_float(value):
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-@contextlib.contextmanager
-def watching(watch):
-    """For a while, the backward of every Function in Python runs under this mode."""
-
-    def way(method, cls, *args):
-        with watch:
-            return method(*args)
-
-    with methods("backward", way):
-        yield watch
 
 
 # --- work -----------------------------------------------------------------------------------------

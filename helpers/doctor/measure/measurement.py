@@ -1,18 +1,19 @@
-"""One gradient, element by element, as backward gives it and as it should be."""
+"""A gradient, element by element, as backward gives it and as it should be; at several points."""
 
 import contextlib
 import copy
 import functools
+import itertools
 import math
 
 import torch
 
-from ..function.subject import with_other_arguments
-from ..function.surroundings import CallError, forgiving
-from ..function.tensors import Dice, as_vector, largest, position, scale, shaped
-from .slopes import agrees, slopes_along
+from ..function.subject import of_sizes, smaller, with_other_arguments
+from ..function.surroundings import CallError
+from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, position, scale, shaped
+from .slopes import agrees, slopes_along, vector
 
-SIZES = 4  # at which it is measured, at most
+CORNER = 5, 6, 8, 12  # the size of a dimension, where forward permits it
 HIDDEN = 3e-12  # so little of an output that differences need not show it
 FEW = 24  # elements, of many, that tell whether it is right elsewhere, too
 
@@ -33,9 +34,8 @@ class Point:
             vs[:] = [v * shaped(factor, v) for v in vs]
         self.known, self.returned = {}, {}  # by input, by output
         self.scales = [scale(value).reshape(-1) for value in values]
-        self.limit = min(
-            512, max(16, int(7e6 / sum(len(as_vector(t)) for t in self.outputs + values)))
-        )
+        size = sum(t.numel() for t in (*self.outputs, *values))
+        self.limit = min(512, max(16, 7_000_000 // size))
 
     def vjp(self, vs):
         """All gradients of the sum of v · output o, for {o: v}; other outputs receive zeros."""
@@ -59,20 +59,10 @@ class Point:
     def units(self, i, s):
         """The moves of element s of input i alone, and of its imaginary part; and their size."""
         value, step = self.values[i], self.scales[i][s].item()
-        for unit in (1, 1j) if value.is_complex() else (1,):
+        for unit in (1 + 0j, 1j) if value.is_complex() else (1,):
             u = torch.zeros(value.numel(), dtype=value.dtype, device=value.device)
             u[s] = step * unit
             yield unit, u, step
-
-    @property
-    def weights(self):
-        """Of each output, the v as vectors."""
-        return [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
-
-    @property
-    def rounding(self):
-        """Of each output, what v · output may be off by."""
-        return [1e-11 * (w * y).norm(dim=1) for w, y in zip(self.weights, self.y0, strict=True)]
 
     def expected(self, i):
         """Elements of input i (a sample, if many), and for each output what its gradients are.
@@ -85,20 +75,17 @@ class Point:
         return self.known[i]
 
     def sample(self, i):
-        """The numbers of elements of input i: all; of many the sides, some, and a suspect."""
+        """The numbers of elements of input i: all; or some of many, and those that are suspect."""
         n = self.values[i].numel()
         if n <= self.limit:
             return list(range(n))
-        sides = borders(self.values[i].shape)
-        number = max(self.limit // 2, self.limit - len(sides))
-        drawn = torch.randint(n, (number,), generator=self.dice.generator).tolist()
-        return sorted({*drawn, *sides, *(self.suspect(i, o) for o in range(len(self.outputs)))})
+        drawn = torch.randint(n, (self.limit,), generator=self.dice.generator).tolist()
+        return sorted({0, n - 1, *drawn, *(self.suspect(i, o) for o in range(len(self.outputs)))})
 
     def suspect(self, i, o):
         """By bisection, an element of input i whose gradient is wrong, if one is."""
         v, move = as_vector(self.vs[o][0]), self.dice.direction(self.values[i]).reshape(-1)
-        grad = self.given(o)[0][i]
-        given = torch.zeros_like(as_vector(move)) if grad is None else as_vector(grad)
+        given = vector(self.given(o)[0][i], move)
         low, high = 0, len(move)
         while high - low > 1:
             u, middle = torch.zeros_like(move), (low + high) // 2
@@ -109,25 +96,23 @@ class Point:
 
     def by_differences(self, i, elements):
         """What `expected` says of each output, by moving one element after the other."""
+        weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
+        rounding = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
         few = [self.values[i].numel() * len(y) <= 4096 for y in self.y0]
-        columns = [[] for _ in self.outputs]
+        rows, found = [[] for _ in self.outputs], []
         for s in elements.tolist():
-            sums = [[0, 0, True, 0] for _ in self.outputs]
             for unit, u, step in self.units(i, s):
                 for o, slope in enumerate(self.slopes(i, u)):
-                    error = 10 * (self.weights[o].abs() @ slope.error) + self.rounding[o]
-                    sums[o][0] = sums[o][0] + unit * (self.weights[o] @ slope.value) / step
-                    sums[o][1] = sums[o][1] + error / step
-                    sums[o][2] &= bool(slope.trusted.all())
-                    sums[o][3] = slope.value / step if few[o] else slope.value[:0]
-            for column, total in zip(columns, sums, strict=True):
-                column.append(total)
-        found = []
-        for column, is_few in zip(columns, few, strict=True):
-            value, error, trusted, jacobian = zip(*column, strict=True)
-            value, error, jacobian = (torch.stack(t, 1) for t in (value, error, jacobian))
-            trusted = torch.tensor(trusted, device=value.device)
-            found.append((value, error, trusted, jacobian if is_few else None))
+                    value = unit * (weights[o] @ slope.value)
+                    error = 10 * (weights[o].abs() @ slope.error) + rounding[o]
+                    column = slope.value / step if few[o] else slope.value[:0]
+                    rows[o].append((value / step, error / step, slope.trusted.all(), column))
+        for row, is_few in zip(rows, few, strict=True):
+            value, error, trusted, jacobian = map(torch.stack, zip(*row, strict=True))
+            # Of a complex element, the two parts are added.
+            value, error = (t.reshape(len(elements), -1, 3).sum(1).T for t in (value, error))
+            trusted = trusted.reshape(len(elements), -1).all(1)
+            found.append((value, error, trusted, jacobian.T if is_few else None))
         return found
 
 
@@ -159,7 +144,7 @@ class Measurement:
         off = (self.sampled - self.expected).abs()
         self.near = off <= self.limit
         # What is too small to show beside numbers of the size of 1 may be lost inside forward.
-        weights = point.weights[o].abs().amax(1, True)
+        weights = as_vector(self.vs[0]).abs().max()
         shows = (off * scale(self.x).reshape(-1)[self.elements] > HIDDEN * weights).any(0)
         self.trusted &= self.near.all(0) | shows
         self.whole = not self.sparse and bool(self.trusted.all())
@@ -199,9 +184,9 @@ class Measurement:
     def vjp(self, v):
         return self.row(self.point.vjp({self.o: v})[self.i])
 
-    def rows_of(self, run, vs=None):
+    def rows_of(self, run):
         """The gradients that this run gives, for one v after the other."""
-        for v in self.vs if vs is None else vs:
+        for v in self.vs:
             vs = [v if o == self.o else torch.zeros_like(t) for o, t in enumerate(run.outputs)]
             yield self.row(self.subject.backward(run, vs, retain=True)[self.i])
 
@@ -225,16 +210,9 @@ class Measurement:
 
     def of_other_sizes(self):
         """The same for inputs of one row, or one column, less, so that no size fits by chance."""
-        shapes = self.shape, *(t.shape for t in self.point.values)
-        # What is pointed at stays, for of a permutation the rest would be none.
-        last = max((int(t.max()) for t in self.subject.tensors if is_index(t)), default=0)
-        every = dict.fromkeys(n for shape in shapes for n in sorted(shape))
-        sizes = [n for n in every if n > max(2, last + 1)]
-        most = 0 if self.sparse else 1 if self.subject.is_slow else SIZES
-        for size in sizes[:most]:
-            if subject := of_sizes(self.subject, {size: size - 1}):
-                with contextlib.suppress(CallError, RuntimeError):
-                    yield self.at(subject, subject.values, FEW)
+        for subject in () if self.sparse else smaller(self.subject):
+            with contextlib.suppress(CallError, RuntimeError):
+                yield self.at(subject, subject.values, FEW)
 
     @functools.cached_property
     def tensors(self):
@@ -275,54 +253,121 @@ class Measurement:
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
             seen["angle"] = f"{math.degrees(math.acos(cosine)):.0f}°"
         if self.jacobian is not None and not self.x.is_complex() and not self.y.is_complex():
-            jacobian = {"given_jacobian": self.given_jacobian()}
-            seen |= jacobian | {"expected_jacobian": self.jacobian}
+            one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
+            seen["given_jacobian"] = torch.stack([self.vjp(v.view_as(self.y)) for v in one_hot])
+            seen["expected_jacobian"] = self.jacobian
         return seen
 
-    def given_jacobian(self):
-        """The gradient of each output alone, of one forward if that makes no difference."""
-        one_hot = torch.eye(self.y.numel(), dtype=self.y.dtype, device=self.y.device)
-        vs = one_hot.unflatten(1, self.y.shape) if self.y.dim() else one_hot[0]
-        with contextlib.suppress(CallError):
-            found = torch.stack([*self.rows_of(self.subject.run(self.point.values), vs)])
-            if same(as_vector(self.vs[0]) @ found, self.given[0]):
-                return found
-        return torch.stack([self.vjp(v) for v in vs])
+
+# --- one wrong gradient at several points ---------------------------------------------------------
 
 
-def is_index(t):
-    """Is it a tensor of whole numbers, which may point at something?"""
-    return not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) and t.numel()
+class Measurements(tuple):
+    """One wrong gradient at those points, one or two, at which it is wrong: `Measurement`s.
 
-
-def of_sizes(subject, few):
-    """The subject with the first elements of each tensor, if forward takes them; or None.
-
-    few: {size, or (dimension, size): smaller size}. The state of a module stays as it is.
+    elsewhere: is it right at the given point?
+    wrong_through: the numbers (input, output) of all gradients that are wrong
+    whole: those of which this is a corner
     """
-    other, sizes = copy.copy(subject), [n for n in few if type(n) is int]
-    own = subject.tensors[: len(subject.tensors) - len(subject.state)]
-    with forgiving():
-        for k, t in enumerate(own):
-            own[k] = t[tuple(slice(few.get(n, few.get((d, n)))) for d, n in enumerate(t.shape))]
-            ends = [n for n in sizes if is_index(t) and (t < n).all()]
-            if ends:  # perhaps indices into something that is smaller now
-                own[k] = own[k] % few[min(ends)]
-        other.tensors = [t.contiguous() for t in own] + subject.tensors[len(own) :]
-        other.values = [other.tensors[k] for k in other.examined]
-        if all(y.numel() and y.isfinite().all() for y in other.forward(other.values)):
-            return other
+
+    elsewhere, wrong_through, whole = False, (), ()
+
+    def multiple(self, made, rest=False):
+        """The number by which made(m) gives the right gradient, the same at all points; or None.
+
+        made(m): of shape (3, elements); rest: is it the rest that it gives, beside what is given?
+        """
+        found = []
+        for m in self:
+            base = m.given if rest else torch.zeros_like(m.given)
+            try:
+                rows = made(m)
+            except (CallError, RuntimeError):  # of another shape, say
+                return None
+            a, b = (t[:, m.elements][:, m.trusted].reshape(-1) for t in (rows, base))
+            due = m.expected[:, m.trusted].reshape(-1) - b
+            found.append((torch.vdot(a.to(due.dtype), due) / a.norm() ** 2).item())
+            if not found[-1] or not m.fits(base + found[-1] * rows):
+                return None
+        return found[0] if all(abs(f / found[0] - 1) <= 1e-4 for f in found) else None
+
+    @functools.cached_property
+    def factor(self):
+        """What the gradient is multiplied by, if that is all, everywhere; otherwise None."""
+        number = self.multiple(lambda m: m.given)
+        return number and 1 / number
+
+    @functools.cached_property
+    def ratios(self):
+        """(elements, given / expected) of each point, if that is the same for every v, or None."""
+        found = []
+        for m in self:
+            rows = (m.expected.abs() > m.limit)[:, m.trusted].any(1)  # ones may give zeros
+            if not rows.any():
+                return None
+            expected = m.expected[rows]
+            keep = m.trusted & (expected.abs() > 1e-3 * largest(expected)).all(0)
+            ratio = m.sampled[rows][:, keep] / expected[:, keep]
+            same = (ratio - ratio[:1]).abs() <= 1e-3 * largest(ratio)
+            extra = (m.sampled.abs() > m.limit)[:, m.trusted & m.zero]
+            if not (same.all() and (m.wrong & keep).any() and ratio.any()) or extra.any():
+                return None
+            found.append((m.elements[keep], ratio[0]))
+        return found
+
+    @functools.cached_property
+    def jacobians(self):
+        """(given, expected, limit) at the first point, of shape (outputs, inputs); or None."""
+        seen = self[0].evidence
+        if "given_jacobian" not in seen or not self[0].whole:
+            return None
+        given, expected = seen["given_jacobian"], seen["expected_jacobian"]
+        return given, expected, self[0].tolerance * largest(expected)
+
+    @functools.cached_property
+    def again(self):
+        """The first where the values of each input stand in the opposite order; or None."""
+        m = self[0]
+        if m.sparse or m.subject.is_slow:  # what fits so many elements is no chance
+            return None
+        turned = [v.flip(tuple(range(v.dim()))) for v in m.point.values]
+        turned = [of_the_same_kind(v, t) for v, t in zip(m.point.values, turned, strict=True)]
+        with contextlib.suppress(CallError, RuntimeError):
+            return m.at(m.subject, turned)
+        return None
+
+    def each(self):
+        """Each alone, and the first where the values stand in another order, if they can."""
+        yield from (Measurements([m]) for m in self)
+        yield from (Measurements([m]) for m in filter(None, [self.again]))
+
+    @functools.cached_property
+    def others(self):
+        """The whole, if this is a corner, and other values, so that nothing fits by chance."""
+        most = 1 if self[0].subject.is_slow else 3
+        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(FEW), most)]
+        found += self[0].of_other_sizes() if not self.whole else ()
+        return [m for m in (*self.whole, *found) if m.trusted.any()]
+
+
+def in_a_corner(ms):
+    """The same gradient for inputs of few elements, if it is wrong there, too; otherwise None.
+
+    A size is changed wherever it occurs, or else of rows only; what forward insists on stays.
+    """
+    subject, few = copy.copy(ms[0].subject), {}
+    for n in sorted(
+        {n for t in subject.tensors for n in t.shape if n > CORNER[0] + 1}, reverse=True
+    ):
+        for m in CORNER[len(few) % 2 :: 2]:
+            if m < n and (cut := of_sizes(ms[0].subject, few | {n: m})):
+                few[n], subject = m, cut
+                break
+    with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
+        corner = Measurements([ms[0].at(subject, subject.values)])
+        corner.wrong_through, corner.whole = ms.wrong_through, ms
+        return corner if few and corner[0].wrong.any() else None
     return None
-
-
-def borders(shape):
-    """The first and the last element; the middle, and from there the two next to each side."""
-    numbers, middle = torch.arange(math.prod(shape)).reshape(shape), [n // 2 for n in shape]
-    found = [0, numbers.numel() - 1, numbers[tuple(middle)].item()]
-    for d in range(len(shape)):
-        line = numbers[(*middle[:d], slice(None), *middle[d + 1 :])]
-        found += torch.cat([line[:2], line[-2:]]).tolist()
-    return found
 
 
 def same(a, b):

@@ -1,13 +1,12 @@
 """Derivatives from differences of forward, with error bars; and the test v · J · u with them."""
 
 import functools
-import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
-from ..function.tensors import as_vector, largest, position, shaped
+from ..function.tensors import as_vector, largest, position
 from ..report import brief, note
 
 KINK = note(
@@ -26,17 +25,11 @@ PART = 0.29  # of a step. Where a function moves in steps of its own, 1/2 and 1/
 
 @dataclass
 class Slope:
-    """J · u for one output: value, error bar, and which elements to believe.
-
-    moved: the elements of the output that move at all; left, right: their one-sided slopes.
-    """
+    """J · u for one output: value, error bar, and which elements to believe."""
 
     value: torch.Tensor
     error: torch.Tensor
-    moved: torch.Tensor
-    left: torch.Tensor
-    right: torch.Tensor
-    trusted: torch.Tensor | None = None
+    trusted: torch.Tensor
 
 
 def slopes_along(f, values, moves, y0, eps):
@@ -44,48 +37,26 @@ def slopes_along(f, values, moves, y0, eps):
 
     moves: {i: u}, the changes of some inputs; y0: f(values); eps: of the numbers that f computes.
     Central differences at two steps are extrapolated; smaller ones are tried where the two do not
-    agree. A kink at the point itself shows in one-sided slopes whose difference does not shrink
-    with h.
+    agree.
     """
-
-    def at(t):
-        moved = {i: torch.add(values[i], u, alpha=t) for i, u in moves.items()}
-        return f([moved.get(i, v) for i, v in enumerate(values)])
-
-    best, settled = [None] * len(y0), [None] * len(y0)
-    moved = [y.isinf() for y in y0]
-    # Steps must be larger where numbers are coarser, perhaps only inside of f.
+    at = functools.partial(moved_by, f, values, moves)
     probe = at(1e-3)
-    sizes = [0.0] * len(y0)  # of what moves
+    # Steps must be larger where numbers are coarser, perhaps only inside of f.
     if any(in_float32(t) and (y != t).any() for y, t in zip(y0, probe, strict=True)):
         eps = max(eps, torch.finfo(torch.float32).eps)
+    best = [Differences(y) for y in y0]
     for h in (1e-3, 1e-5, 1e-7) if eps < 1e-10 else (3e-2, 1e-2):
-        steps = h, PART * h
-        sides = [[probe if t == 1e-3 else at(t) for t in steps], [at(-t) for t in steps]]
-        for o, y in enumerate(y0):
-            for t in itertools.chain(*sides):
-                moved[o] |= t[o] != y
-            k = moved[o].nonzero()[:, 0]  # one in a million may be left
-            few = [[t[o][k] for t in side] for side in sides]
-            sizes[o] = max(largest(y[k]), largest(probe[o][k]))
-            *few, left, right, fine = central(*few, y[k], steps, eps, sizes[o])
-            value, error = (torch.zeros_like(y).index_put_((k,), t) for t in few)
-            new = Slope(value, error, k, left, right)
-            fine = torch.ones_like(moved[o]).index_put_((k,), fine)
-            if old := best[o]:
-                better = new.error < old.error
-                new.value = torch.where(better, new.value, old.value)
-                new.error = torch.where(better, new.error, old.error)
-                fine = torch.where(better, fine, settled[o])
-            best[o], settled[o] = new, fine
-        if all(fine.all() for fine in settled):
+        steps = h, -h, PART * h, -PART * h
+        sides = zip(*(probe if t == 1e-3 else at(t) for t in steps), strict=True)
+        if all([found.refine(each, h, eps) for found, each in zip(best, sides, strict=True)]):
             break
-    for slope, size in zip(best, sizes, strict=True):
-        value, error = slope.value[slope.moved], slope.error[slope.moved]
-        size = value.abs() + 0.1 * largest(value) + 1e-5 * size
-        slope.trusted = torch.ones_like(slope.value, dtype=torch.bool)
-        slope.trusted[slope.moved] = error <= 1e-3 * size
-    return best
+    return [found.slope() for found in best]
+
+
+def moved_by(f, values, moves, t):
+    """f where the inputs have moved this far."""
+    moved = {i: torch.add(values[i], u, alpha=t) for i, u in moves.items()}
+    return f([moved.get(i, v) for i, v in enumerate(values)])
 
 
 def in_float32(t):
@@ -93,27 +64,43 @@ def in_float32(t):
     return all((few == few.float()).all() for few in (t[:100], t))
 
 
-def central(plus, minus, y, steps, eps, size):
-    """Value, error, slopes on the left and on the right, whether that is as exact as can be.
+class Differences:
+    """The best slope of one output so far: of each element that with the smallest error."""
 
-    plus, minus: the output at the two steps, the larger first; size: of the largest output.
-    """
-    (p, near_p), (m, near_m), (h, small) = plus, minus, steps
-    first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
-    value = (second - PART**2 * first) / (1 - PART**2)  # to a step of 0; both err with its square
-    reach = torch.maximum(near_p.abs(), y.abs())
-    reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what has cancelled was larger
-    noise = 16 * eps * reach / h
-    wide, narrow = (p + m - 2 * y).abs() / h, (near_p + near_m - 2 * y).abs() / small
-    rounding = 16 * eps * size / small  # what has been summed, as in an FFT, may be as large
-    kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise + rounding)
-    still = (p == y) & (m == y)
-    lost = still & (near_p == y) & (near_m == y)  # in rounding, which may move it at random
-    error = (value - second).abs() + noise
-    fine = error <= 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
-    error = torch.where(kink | lost | ~value.isfinite(), torch.inf, error)
-    left, right = (y - near_m) / small, (near_p - y) / small
-    return value, error, left, right, fine & error.isfinite()
+    def __init__(self, y):
+        self.y, self.moves, self.size = y, y.isinf(), 0.0
+        self.value, self.error = torch.zeros_like(y), torch.full_like(y, torch.inf)
+
+    def refine(self, sides, h, eps):
+        """Take what is better at this step; is it as exact as can be?
+
+        sides: the output at h, -h, and at a part of these
+        """
+        y, (p, m, near_p, near_m), small = self.y, sides, PART * h
+        changes = torch.stack([t != y for t in sides]).any(0)
+        self.moves |= changes
+        reach = torch.maximum(near_p.abs(), y.abs())
+        self.size = size = max(self.size, largest(torch.where(self.moves, reach, 0.0)))
+        first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
+        value = (second - PART**2 * first) / (1 - PART**2)  # at 0; both err with their square
+        reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what cancelled was larger
+        noise = 16 * eps * reach / h
+        wide, narrow = (p + m - 2 * y).abs() / h, (near_p + near_m - 2 * y).abs() / small
+        rounding = 16 * eps * size / small  # what has been summed, as in an FFT, may be as large
+        kink = (narrow > 0.5 * wide) & (narrow > 1e-4 * value.abs() + 16 * noise + rounding)
+        # What does not move at this step is lost in rounding, which may move it at random.
+        bad = kink | ~changes | ~value.isfinite()
+        error = torch.where(bad, torch.inf, (value - second).abs() + noise)
+        better = error <= self.error
+        self.value = torch.where(better, value, self.value)
+        self.error = torch.where(better, error, self.error)
+        fine = 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
+        return bool(((self.error <= fine) | ~self.moves).all())
+
+    def slope(self):
+        size = self.value.abs() + 0.1 * largest(self.value) + 1e-5 * self.size
+        error = torch.where(self.moves, self.error, 0.0)
+        return Slope(self.value, error, error <= 1e-3 * size)
 
 
 def agrees(v, slope, products, tolerance, floor):
@@ -133,21 +120,19 @@ def agrees(v, slope, products, tolerance, floor):
 def kink(point, i):
     """The note about input i: a kink, if its one-sided slopes differ for a smaller step, too."""
     x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
+    y, moved = torch.cat(point.y0), functools.partial(moved_by, point.subject.forward, point.values)
     for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
         _, u, step = next(point.units(i, s))
-        for o, slope in enumerate(point.slopes(i, u)):
-            sides = torch.stack([slope.left, slope.right])
-            gap = (sides[0] - sides[1]).abs()
-            apart = gap > 1e-3 * sides.abs().amax(0) + 1e-5 * largest(point.y0[o])
-            apart &= ~slope.trusted[slope.moved]
-            for k in apart.nonzero()[:1, 0]:
-                near, size = point.slopes(i, u / 100)[o], sides[:, k].abs().max()
-                at = near.moved == slope.moved[k]
-                again = 100 * torch.stack([near.left[at], near.right[at]])
-                if at.any() and ((again - sides[:, k : k + 1]).abs() <= 0.1 * size).all():
-                    slopes = sorted((sides[:, k] / step).tolist())
-                    seen = {"at": position(s, point.values[i].shape)}
-                    return KINK(x, seen=seen | {"slopes": " and ".join(map(brief, slopes))})
+        u = {i: u.reshape(point.values[i].shape)}
+        wide, narrow = (torch.stack([(torch.cat(moved(u, t)) - y) / t for t in (-h, h)])
+                        for h in (1e-5, 1e-7))  # fmt: skip
+        size = wide.abs().amax(0)
+        apart = (wide[0] - wide[1]).abs() > 1e-3 * size + 1e-5 * largest(y)
+        apart &= ((narrow - wide).abs() <= 0.1 * size).all(0)
+        if apart.any():
+            slopes = sorted((wide[:, int(apart.nonzero()[0])] / step).tolist())
+            seen = {"at": position(s, point.values[i].shape)}
+            return KINK(x, seen=seen | {"slopes": " and ".join(map(brief, slopes))})
     return NOT_JUDGED(x)
 
 
@@ -165,8 +150,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
     second v gives every element of an output the same weight, however small it is. symmetric: are
     symmetric inputs to stay so? floor: what is rounding, by the size of the output. Returns
-    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "not finite" where
-      some elements of a gradient are nan or inf though the slope is finite; "unknown" of many
+    - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "unknown" of many
       inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;
     - the weights of the second v, a vector for each output.
@@ -180,7 +164,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
 
 
 class Screening:
-    """First all inputs are moved at once, and one by one only where that does not agree."""
+    """All inputs are moved at once, and one by one only where that does not agree."""
 
     def __init__(self, f, vjp, values, y0, eps, tolerance, floor, direction):
         self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
@@ -194,14 +178,16 @@ class Screening:
         """One v for each output, one u for each input."""
         self.moves = {i: self.direction(self.values[i]) for i in self.which}
         self.vs = [dice.normal(y) for y in self.y0]
-        wrong = self.together(weighted) if len(self.moves) > 1 else None
-        if wrong == []:
-            return
+        slopes = self.slopes(self.moves)
+        if weighted:
+            self.weights = [leveled(slope) for slope in slopes]
+        wrong = self.together(slopes)
         if wrong and len(self.which) > MANY:
             self.which = [self.one_of(wrong[0])]
             others = [(i, o) for i, o in self.verdict if i not in self.which]
             self.verdict |= dict.fromkeys(others, "unknown")
-        self.each(weighted)
+        if wrong != []:
+            self.each()
 
     def slopes(self, moves):
         return slopes_along(self.f, self.values, moves, self.y0, self.eps)
@@ -210,60 +196,21 @@ class Screening:
         floor = self.floor * torch.where(slope.trusted & (v != 0), v * y, 0.0).norm()
         return agrees(v, slope, products, self.tolerance, floor)
 
-    def each(self, weighted):
-        """Judge the inputs one by one."""
-        slopes = {i: self.slopes({i: self.moves[i]}) for i in self.which}
-        self.doubts |= {i for i, found in slopes.items() for s in found
-                        if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
-        for o, v in enumerate(self.vs):
-            of_inputs = {i: found[o] for i, found in slopes.items()}
-            trusted = torch.stack([s.trusted for s in of_inputs.values()]).all(0)
-            if not trusted.any():
-                self.verdict |= {(i, o): "unsure" for i in self.which}
-                continue
-            if weighted:
-                self.weights[o] = leveled(list(of_inputs.values()))
-            v = torch.where(trusted, v * self.weights[o], 0.0)
-            grads = self.vjp({o: v})
-            for i, slope in of_inputs.items():
-                found = self.judged(i, o, v, slope, grads[i])
-                self.verdict[i, o] = found or self.verdict[i, o]
-
-    def judged(self, i, o, v, slope, grad):
-        """A verdict, or None if there is nothing against this gradient."""
-        whole, verdict = self.moves[i], None
-        move = as_vector(whole)
-        given = torch.zeros_like(move) if grad is None else as_vector(grad)
-        finite = given.isfinite()
-        if not finite.all():  # what is finite is judged alone
-            given, move = torch.where(finite, given, 0.0), torch.where(finite, move, 0.0)
-            slope = self.slopes({i: shaped(move, whole)})[o]
-            there = self.slopes({i: shaped(as_vector(whole) - move, whole)})[o]
-            verdict = "not finite" if there.trusted.all() else "unsure"
-            if (v[~slope.trusted] != 0).any():  # the gradient has what differences do not show
-                return "unsure"
-        return verdict if self.agree(v, slope, given * move, self.y0[o]) else "wrong"
-
-    def together(self, weighted):
+    def together(self, slopes):
         """Groups of inputs (lists) of which some are wrong; None if they must be judged alone.
 
         In a group are those whose gradients weigh about the same, so that none hides another.
         """
-        slopes = self.slopes(self.moves)
         self.y, everything = torch.cat(self.y0), joined(slopes)
         known = everything.trusted.double().mean().item()
         if not everything.value.isfinite().all() or known < (0.99 if len(self.which) > 4 else 1):
             return None
-        if weighted:
-            self.weights = [leveled([slope]) for slope in slopes]
         # No output hides another, either.
         sizes = [(w * s.value).norm() for w, s in zip(self.weights, slopes, strict=True)]
         vs = [v * w / (n or 1.0) for v, w, n in zip(self.vs, self.weights, sizes, strict=True)]
         self.v = torch.where(everything.trusted, torch.cat(vs), 0.0)
         grads = self.vjp(dict(enumerate(self.v.split([len(y) for y in self.y0]))))
-        self.products = {i: torch.zeros_like(as_vector(u)) if grads[i] is None
-                         else as_vector(grads[i]) * as_vector(u)
-                         for i, u in self.moves.items()}  # fmt: skip
+        self.products = {i: vector(grads[i], u) * as_vector(u) for i, u in self.moves.items()}
         if not all(p.isfinite().all() for p in self.products.values()):
             return None
         weigh = {i: p.norm().item() for i, p in self.products.items()}
@@ -285,18 +232,36 @@ class Screening:
             group = group[len(half) :] if self.group_agrees(half) else half
         return group[0]
 
+    def each(self):
+        """Judge the inputs one by one."""
+        slopes = {i: self.slopes({i: self.moves[i]}) for i in self.which}
+        self.doubts |= {i for i, found in slopes.items() for s in found
+                        if (~s.trusted & s.value.isfinite()).any()}  # fmt: skip
+        for o, v in enumerate(self.vs):
+            trusted = torch.stack([found[o].trusted for found in slopes.values()]).all(0)
+            v = torch.where(trusted, v * self.weights[o], 0.0)
+            grads = self.vjp({o: v})
+            for i, found in slopes.items():
+                given, move = vector(grads[i], self.moves[i]), as_vector(self.moves[i])
+                if not (trusted.any() and given.isfinite().all()):
+                    self.verdict[i, o] = "unsure"
+                elif not self.agree(v, found[o], given * move, self.y0[o]):
+                    self.verdict[i, o] = "wrong"
+
+
+def vector(grad, like):
+    """A gradient of `like` as a vector; None is zeros."""
+    return torch.zeros_like(as_vector(like)) if grad is None else as_vector(grad)
+
 
 def joined(slopes):
     """The slopes of all outputs as those of one."""
-    value, error, trusted = (
-        torch.cat([getattr(s, name) for s in slopes]) for name in ("value", "error", "trusted")
-    )
-    return Slope(value, error, None, None, None, trusted)
+    return Slope(*(torch.cat(parts) for parts in zip(*map(astuple, slopes), strict=True)))
 
 
-def leveled(slopes):
+def leveled(slope):
     """Factors that make all elements of an output change alike; 0 for those lost in rounding."""
-    size = torch.stack([s.value.abs() for s in slopes]).amax(0).nan_to_num()
-    error = torch.stack([s.error for s in slopes]).amax(0)
+    size = slope.value.abs().nan_to_num()
     size = size.clamp(min=1e-6 * largest(size))
-    return torch.where((size > 0) & (error < 1e-4 * size), largest(size) / size, 0.0).nan_to_num()
+    shows = (size > 0) & (slope.error < 1e-4 * size)
+    return torch.where(shows, largest(size) / size, 0.0).nan_to_num()

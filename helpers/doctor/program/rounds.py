@@ -293,7 +293,7 @@ class Rounds:
         if self.size + size > self.max_bytes:
             return Pattern(outcome=TOO_LARGE)
         try:
-            call = Call.of(cls, args, {}, size)
+            call = Call.of(cls, args, size)
         except Exception as error:  # of a subclass of Tensor, for example
             if of_a_signal(error):
                 raise
