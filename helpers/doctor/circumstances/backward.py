@@ -3,27 +3,12 @@
 import contextlib
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from ..function.surroundings import (
-    CallError,
-    Grain,
-    OwnGenerators,
-    draws,
-    dtype_of,
-    frame_of_a_step,
-    place_of,
-    source,
-    watching,
-)  # fmt: skip
+from ..function.surroundings import CallError, Grain, OwnGenerators, draws, dtype_of
 from ..function.tensors import differentiable, is_number, largest, position, worst
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
-from .examination import Trials
-from .forward import FORWARD_NOT_FINITE
-
-trial, in_low_precision = Trials(), Trials()
 
 OUTPUT_DETACHED = error(
     "output-detached",
@@ -35,7 +20,6 @@ MARKED_NON_DIFFERENTIABLE = note(
 )
 
 
-@trial()
 def outputs_require_a_gradient(exam):
     """Does a gradient come back through each output that changes with an input?"""
     for k, (name, output) in enumerate(zip(exam.run.names, exam.run.outputs, strict=True)):
@@ -56,15 +40,10 @@ def depends_on(exam, k):
             return subject.inputs[i]
 
 
-GRADIENT_FOR_INDEX = warning(
-    "gradient-for-index",
-    "Backward returns a gradient for {x}, which is of {dtype}.",
-    look="the place where None belongs",
-)
 GRADIENT_DTYPE = warning(
     "gradient-dtype",
-    "Backward returns {dtype} for {x}, which is of higher precision.",
-    look="casts in backward, and tensors made with a fixed dtype",
+    "Backward returns {dtype} for {x}, which is of {wanted}.",
+    look="casts in backward, tensors made with a fixed dtype, and the place where None belongs",
 )
 ENGINE_SUMS = note(
     "engine-sums",
@@ -73,7 +52,6 @@ ENGINE_SUMS = note(
 )
 
 
-@trial()
 def what_backward_does(exam):
     """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
     if exam.first.grad_output_changed:
@@ -84,10 +62,10 @@ def what_backward_does(exam):
         yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
-        if not differentiable(t):
-            yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision:
-            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
+        wanted = "higher precision" if differentiable(t) else brief(t.dtype)
+        coarse = not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision
+        if coarse or not differentiable(t):
+            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype), wanted=wanted)
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
@@ -102,33 +80,11 @@ def memory(tensor):
 BACKWARD_NOT_FINITE = error(
     "backward-not-finite",
     "Backward makes {what} in the gradient of {x}, where {finite} finite.",
-    look="0/0, 0 times inf, and overflow{where}; a gradient of 0 stops no nan, as behind "
-    "torch.where",
+    look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind torch.where",
 )
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
 
 
-class NotFinite(TorchFunctionMode):
-    """Notes, in words, the first call of PyTorch that makes nan or inf of what has none."""
-
-    where = ""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        value, frame = func(*args, **(kwargs or {})), frame_of_a_step()
-        if frame is not None and not self.where and is_number(value):
-            if not value.isfinite().all():
-                self.where = f", first of all in {source(frame)} ({place_of(frame)})"
-        return value
-
-
-def where_not_finite(exam, vs):
-    """In words, where backward is the first to make nan or inf, or nothing."""
-    with contextlib.suppress(CallError), watching(NotFinite()) as watch:
-        exam.gradients(vs)
-    return watch.where
-
-
-@trial()
 def gradients_are_finite(exam):
     """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
@@ -146,13 +102,11 @@ def gradients_are_finite(exam):
         point = Point(subject, subject.values, exam.dice)
         slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
         if all(slope.trusted.all() for slope in slopes):
-            words = {"what": "nan or inf", "finite": "the slope is"}
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan or inf", finite="the slope is")
         elif grad[bad].isnan().any():  # nan is no slope, not even at an edge
-            words = {"what": "nan", "finite": "input and output are"}
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan", finite="input and output are")
         else:
             yield SINGULAR(x, seen=seen)
-            continue
-        yield BACKWARD_NOT_FINITE(x, seen=seen, where=where_not_finite(exam, exam.vs), **words)
 
 
 # --- lower precision: in backward alone, and in the dtype that was given --------------------------
@@ -165,26 +119,14 @@ COARSE_BACKWARD = warning(
 LOW_PRECISION = error(
     "low-precision",
     "The gradient of {x} is right in float64 but not in {dtype}{made}.",
-    look="overflow, cancellation and long sums in the formula{where}",
+    look="overflow, cancellation and long sums in the formula",
 )
 PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
 
 
-@contextlib.contextmanager
-def as_it_was_given(exam):
-    """Inside, the function is called with inputs of the dtype that was given."""
-    low = exam.low
-    exam.subject.use(None)
-    try:
-        yield exam.subject
-    finally:
-        exam.subject.use(torch.float64 if low else None)
-
-
-@in_low_precision(unless=("error",))
 def precision_of_backward(exam):
     """Has a gradient fewer digits than forward, what it saves, and what was given?"""
-    with as_it_was_given(exam) as subject, contextlib.suppress(CallError):
+    with exam.as_it_was_given() as subject, contextlib.suppress(CallError):
         with Grain(subject.values) as watch:
             run = subject.run(subject.values)
             coarse = [eps or 0.0 for eps in watch.of(run.outputs)]
@@ -200,20 +142,18 @@ def precision_of_backward(exam):
                 yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)), finer=brief(finer))
 
 
-@in_low_precision(unless=("error",))
 def as_given(exam):
     """Is the gradient in the dtype that was given that of float64?"""
-    if exam.low:
-        yield from with_these(exam, exam.vs)
-        # None below zero: long sums grow, and lose digits.
-        yield from with_these(exam, [v.abs() for v in exam.vs])
+    # Of both signs; and none below zero: long sums grow, and lose digits.
+    for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.low else ():
+        yield from with_these(exam, vs)
 
 
 def with_these(exam, vs):
     """The finding for these grad_outputs, if one is due."""
     subject, dtype = exam.subject, exam.low
     try:
-        with as_it_was_given(exam), exam.outside.as_before():  # not what float64 has left
+        with exam.as_it_was_given(), exam.outside.as_before():  # not what float64 has left
             with OwnGenerators() as own:
                 run = subject.run(subject.values)
             if own.used or draws():
@@ -223,10 +163,6 @@ def with_these(exam, vs):
     except CallError as raised:
         yield told(subject, raised)
         return
-    fine = all(o.isfinite().all() for o in run.outputs)
-    for y, o, exact in zip(run.names, run.outputs, exam.run.outputs, strict=True):
-        if exact.isfinite().all() and not o.isfinite().all():
-            yield FORWARD_NOT_FINITE(y=y, precision=f" of {brief(dtype)}")
     high = exam.gradients(wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)])
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
@@ -238,15 +174,14 @@ def with_these(exam, vs):
     for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
-        a = torch.where(
-            b.abs() > torch.finfo(dtype).max, b, a.to(b.dtype)
-        )  # it has no such numbers
+        has_no_such = b.abs() > torch.finfo(dtype).max
+        a = torch.where(has_no_such, b, a.to(b.dtype))
         off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
-            made = where = ""
-            if not (a.isfinite().all() and fine):
-                made = f": {'backward' if fine else 'forward'} makes nan or inf"
-                with as_it_was_given(exam):
-                    where = where_not_finite(exam, vs)
-            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made, where=where)
+            made = ""
+            if not all(o.isfinite().all() for o in run.outputs):
+                made = ": forward makes nan or inf"
+            elif not a.isfinite().all():
+                made = ": backward makes nan or inf"
+            yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made)

@@ -6,7 +6,17 @@ from collections import namedtuple
 
 import torch
 
-from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, is_float, shared
+from ..function.surroundings import (
+    CallError,
+    calls_allowed,
+    draws,
+    dtype_of,
+    forgiving,
+    is_float,
+    place_of,
+    saving,
+    shared,
+)
 from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.measurement import Measurement, Point
 from ..measure.measurements import Measurements, in_a_corner
@@ -15,12 +25,8 @@ from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored
 from ..report import CUT_OFF, MEANT, TEXTS, brief, note
-from .again import has_own_nodes
-from .examination import Trials
+from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
-from .kept import FIRST_CALL_KEPT, of_other_calls, right_with_copies
-
-trial = Trials()
 
 UNFAITHFUL = note(
     "unfaithful",
@@ -40,9 +46,6 @@ SYMMETRIC_ONLY = note(
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
     "where forward reads one triangle.",
 )
-NOISY = (
-    "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
-)  # fmt: skip
 RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
 IN_A_CORNER = "in a corner of shape"
@@ -58,7 +61,6 @@ SHARP = (  # which say what to write
 Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
 
 
-@trial(unless=NOISY)
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
     try:
@@ -232,10 +234,8 @@ def diagnosis(exam, ms):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
-    if known := stored_coarsely(exam, ms) or overwritten(exam, ms):
+    if known := stored_coarsely(exam, ms) or elsewhere(exam, m):
         return known
-    if words := of_other_calls(exam, m):
-        return FIRST_CALL_KEPT, m.input, m.evidence, words
     text, words = named(ms)
     seen, sharp, corner = {}, text.code in SHARP, None
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
@@ -271,13 +271,30 @@ def stored_coarsely(exam, ms):
         return STORED_COARSELY, ms[0].input, {}, {"dtype": brief(dtype_of(eps))}
 
 
-def overwritten(exam, ms):
-    """Was something changed after it had been saved, and is the gradient right with copies?"""
-    stale = exam.run.stale
-    if stale and ms[0].evidence and (place := right_with_copies(exam, ms[0])):
-        which = f" and before forward returned, so the gradient of `{ms[0].input}` is wrong"
+def elsewhere(exam, m):
+    """The diagnosis of a wrong gradient that is right under another circumstance, or None.
+
+    Where copies are saved of what is changed in place, or where no other call has left anything.
+    """
+    places = {}
+
+    def copies(saved, frame):
+        places[place_of(frame)] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    def right_under(circumstance):
+        with forgiving(), circumstance:
+            return m.fits(m.rows_of(m.subject.run(m.point.values)))
+
+    if exam.run.stale and right_under(saving(copies)):
+        which = f" and before forward returned, so the gradient of `{m.input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
-        return SAVED_MODIFIED, None, ms[0].evidence, words | {"place": place}
+        return SAVED_MODIFIED, None, m.evidence, words | {"place": ", and ".join(places)}
+    if exam.outside.changed() and right_under(exam.outside.as_before()):
+        words = {"when": "one, the right one, where no other call has left anything"}
+        words["left"] = exam.outside.left
+        return STATE_BETWEEN_CALLS, m.input, m.evidence, words
+    return None
 
 
 def finding_of(exam, i, o, found):

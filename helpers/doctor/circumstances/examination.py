@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,20 +21,18 @@ except ImportError:  # it may be left out
     line = None
 
 
-class Trials(list):
-    """The trials of one file, in the order in which they stand there.
+@dataclass
+class Trial:
+    """A row of the table of trials.
 
-    A trial is a generator that takes the examination and yields findings; if it returns True, what
-    it found makes all later trials pointless. unless: the codes, or the severity, of findings after
-    which it is left out.
+    run:    the generator
+    unless: the codes, or the severity, of findings after which it is left out
+    edits:  the method of a Function in which the line to change is looked for; or none is
     """
 
-    def __call__(self, unless=()):
-        def register(trial):
-            self.append((trial, unless))
-            return trial
-
-        return register
+    run: Callable
+    unless: Iterable = ()
+    edits: str = ""
 
 
 @dataclass
@@ -92,13 +91,12 @@ class Examination:
         """The folder that finds lines, unless it is left out."""
         return line if self.lines else None
 
-    def with_line(self, trial, name):
+    def with_line(self, trial):
         """What this trial finds; with the one edit, if there is one, after which it finds no error.
 
-        name: of what is edited, in the Functions that are applied. An edit may not spoil the
-        gradients, which are right where nothing else is the matter.
+        An edit may not spoil the gradients, which are right where nothing else is the matter.
         """
-        found = list(trial(self))
+        found = list(trial.run(self))
         wrong = [f for f in found if f.severity == "error"]
         if wrong and self.line:
             state = self.dice.generator.get_state()
@@ -106,11 +104,11 @@ class Examination:
             def passes():
                 self.dice.generator.set_state(state)
                 self.given_up = False
-                left = any(f.severity == "error" for f in trial(self)) or self.given_up
+                left = any(f.severity == "error" for f in trial.run(self)) or self.given_up
                 pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
                 return not left and all(self.same(*pair) for pair in pairs)
 
-            words = self.line.after_which(self.subject, name, passes, self.budget)
+            words = self.line.after_which(self.subject, trial.edits, passes, self.budget)
             for finding in wrong if words else ():
                 finding.change, finding.place = words["change"], words["place"]
         return found
@@ -118,8 +116,12 @@ class Examination:
     def run_through(self, trials):
         """The findings of all trials; an exception of the function is the last of them."""
         try:
-            for trial, unless in trials:
-                if not self.has(*unless) and (yield from trial(self)):
+            for trial in trials:
+                if self.has(*trial.unless):
+                    continue
+                if trial.edits:
+                    yield from self.with_line(trial)
+                elif (yield from trial.run(self)):
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or "first" in vars(self)
@@ -176,6 +178,16 @@ class Examination:
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
     tolerance = property(lambda self: tolerance(self.subject.eps))
+
+    @contextlib.contextmanager
+    def as_it_was_given(self):
+        """Inside, the function is called with inputs of the dtype that was given."""
+        low = self.low
+        self.subject.use(None)
+        try:
+            yield self.subject
+        finally:
+            self.subject.use(torch.float64 if low else None)
 
     @functools.cached_property
     def run(self):

@@ -20,10 +20,8 @@ from ..measure.slopes import screen, slopes_along
 from ..name.exceptions import told
 from ..name.where import relation
 from ..report import CUT_OFF, error, note, warning
-from .examination import Trials, tolerance
+from .examination import tolerance
 from .kept import nodes
-
-trial = Trials()
 
 # --- the second derivative ------------------------------------------------------------------------
 
@@ -54,13 +52,8 @@ MISSING = warning(
 OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
-NOISY = (
-    "unfaithful", "estimator", "gradient-none", "gradient-dtype", "output-dtype", "singular",
-    "input-not-finite", "forward-not-finite", "too-coarse",
-)  # fmt: skip
 
 
-@trial(unless=("error", *NOISY))
 def second_derivative(exam):
     """Is the derivative of the gradient right, or refused openly?"""
     subject, n = exam.subject, len(exam.subject.values)
@@ -157,11 +150,6 @@ def reason(exam, is_right):
 
 # --- what a Function declares ---------------------------------------------------------------------
 
-UNJUDGED = (
-    "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
-    "state-between-calls", "saved-modified", "raised", "too-coarse",
-)  # fmt: skip
-
 
 def declaring(exam, *names):
     """The user's Functions that are applied, and declare one of these: {name: Function}."""
@@ -195,16 +183,11 @@ JVP_FAILS = error(
 )
 
 
-@trial(unless=UNJUDGED)
 def forward_mode(exam):
-    """Is what jvp gives the derivative of forward?"""
-    if declaring(exam, "jvp"):
-        yield from exam.with_line(tangents, "jvp")
-
-
-def tangents(exam):
-    """Each input moves alone, then all of them together; until a tangent is wrong."""
+    """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
     subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
+    if not name:
+        return
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
@@ -282,17 +265,14 @@ SAVED_APART = (  # what PyTorch's `assert flat_bdims is not None` is about
 )
 
 
-@trial(unless=UNJUDGED)
 def over_batches(exam):
-    """Is what the rule for vmap gives the same as a loop gives?"""
-    rules = declaring(exam, "vmap", "generate_vmap_rule")
-    if rules and exam.subject.run(exam.subject.values) and not draws():
-        yield from exam.with_line(functools.partial(batches, rules=rules), "vmap")
+    """Is what the rule for vmap gives the same as a loop gives?
 
-
-def batches(exam, rules):
-    """Each tensor with a batch, alone, then all of them; first as dimension 0, then as the last."""
-    subject = exam.subject
+    Each tensor has a batch, alone, then all of them; first as dimension 0, then as the last.
+    """
+    subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
+    if not rules or subject.run(subject.values) and draws():
+        return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
