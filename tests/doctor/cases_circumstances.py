@@ -304,7 +304,7 @@ class Cube(Function):
         return Inner.apply(x, grad_output)
 
 
-case("double-backward-wrong", "In `Inner`, which backward applies: The gradient of `x` is right",
+case("double-backward-wrong", "a Function that it applies",
      inputs=lambda: drawn((4,)))(Cube)  # fmt: skip
 
 
