@@ -35,7 +35,7 @@ TRIALS = [  # in the order in which they are made
     Trial(again.layouts, unless=ANOTHER),
     Trial(again.unused_outputs, unless=ANOTHER, edits="backward"),
     Trial(again.one_input, unless=(*ANOTHER, "swapped"), edits="backward"),
-    Trial(again.with_other_numbers, unless=ONLY_HERE),
+    Trial(derivative.with_other_numbers, unless=ONLY_HERE),
     Trial(transforms.second_derivative, unless=NO_SECOND),
     Trial(transforms.forward_mode, unless=UNJUDGED, edits="jvp"),
     Trial(transforms.over_batches, unless=UNJUDGED, edits="vmap"),

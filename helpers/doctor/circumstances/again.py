@@ -6,16 +6,12 @@ table of `__init__.py`, and a patient.
 
 import contextlib
 import functools
-import itertools
 import re
 
 import torch
 
 from ..function.subject import graph, name_of, of_fewer, with_other_arguments
 from ..function.surroundings import CallError, Work
-from ..function.tensors import Dice
-from ..measure.measurement import Measurement, Point
-from ..measure.slopes import is_large, screen
 from ..name.exceptions import told
 from ..report import error, warning
 
@@ -190,40 +186,3 @@ def one_input(exam):
         x, vain = ignored[0]
         seen = {f"operations for `{x}` alone": total, "for all inputs": total}
         yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
-
-
-# --- other arguments ------------------------------------------------------------------------------
-
-OTHERS = 6  # arguments, at most
-WRONG_ELSEWHERE = error(
-    "arguments-ignored",
-    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
-    look="numbers, branches and caches that do not depend on it, as what forward computes does",
-)
-
-
-def with_other_numbers(exam):
-    """Is the gradient right for another value of a number, too? Until one is found."""
-    subject = exam.subject
-    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
-    if skipped or is_large(subject.values):
-        return
-    for other in itertools.islice(with_other_arguments(subject), OTHERS):
-        with contextlib.suppress(CallError, RuntimeError):
-            if case := wrong_case(exam, other):
-                x = subject.inputs[case.i]
-                yield WRONG_ELSEWHERE(x, seen=case.evidence, what=other.what)
-                return
-
-
-def wrong_case(exam, subject):
-    """The `Measurement` of the first gradient that is wrong with other arguments, or None."""
-    point = Point(subject, subject.values, Dice())
-    verdicts, *_ = screen(subject.forward, point.vjp, subject.values, Dice(), exam.subject.eps,
-                          exam.tolerance, point.y0, 1)  # fmt: skip
-    graded = [output.requires_grad for output in subject.run(subject.values).outputs]
-    for (i, o), verdict in verdicts.items():
-        if verdict == "wrong" and graded[o]:
-            case = Measurement(point, i, o, exam.tolerance)
-            if case.wrong.any():
-                return case

@@ -2,17 +2,17 @@
 
 import contextlib
 import functools
+import itertools
 from collections import namedtuple
 
 import torch
 
+from ..function.subject import with_other_arguments
 from ..function.surroundings import (
     CallError,
     calls_allowed,
     draws,
-    dtype_of,
     forgiving,
-    is_float,
     place_of,
     saving,
     shared,
@@ -24,7 +24,7 @@ from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored
-from ..report import CUT_OFF, MEANT, TEXTS, brief, note
+from ..report import CUT_OFF, MEANT, TEXTS, error, note
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
 
@@ -36,10 +36,6 @@ ESTIMATOR = note(
     "estimator",
     "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
     "draws. An estimator is right on average only, which is not examined.",
-)
-STORED_COARSELY = note(
-    "stored-coarsely",
-    "Forward saves in {dtype}, so the gradient of {x} is right to its digits only.",
 )
 SYMMETRIC_ONLY = note(
     "symmetric-only",
@@ -96,9 +92,13 @@ def points_of(exam):
     return points
 
 
-def screened(exam, points):
-    """All that is `Suspected`, and (point, input) where differences prove nothing."""
-    subject, suspected, doubted = exam.subject, [], []
+def screened(exam, points, other=None):
+    """All that is `Suspected`, and (point, input) where differences prove nothing.
+
+    other: a subject with other arguments, which is screened instead
+    """
+    subject, suspected, doubted = other or exam.subject, [], []
+    run = other.run(other.values) if other else exam.run
     for here, values in zip((True, False, False), points, strict=False):
         try:
             point = Point(subject, values, exam.dice)
@@ -120,7 +120,7 @@ def screened(exam, points):
         louder = functools.partial(Point, subject, values, exam.dice, factors)
         suspected += [Suspected(point, louder, *io, verdict, here)
                       for io, verdict in verdicts.items()
-                      if exam.run.outputs[io[1]].requires_grad]  # fmt: skip
+                      if run.outputs[io[1]].requires_grad]  # fmt: skip
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
             doubted += [(point, i) for i in doubts]
@@ -234,7 +234,7 @@ def diagnosis(exam, ms):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
-    if known := stored_coarsely(exam, ms) or elsewhere(exam, m):
+    if known := elsewhere(exam, m):
         return known
     text, words = named(ms)
     seen, sharp, corner = {}, text.code in SHARP, None
@@ -262,13 +262,6 @@ def accepted(exam, ms):
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
         return TEXTS["gradient-none"], ms[0].input, {}, {"severity": "warning"}
     return UNFAITHFUL, ms[0].input, {}, {}
-
-
-def stored_coarsely(exam, ms):
-    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_float(t)], default=0.0)
-    coarse = [Measurement(m.point, m.i, m.o, 10 * eps) for m in ms if eps > exam.precision]
-    if coarse and not any(m.wrong.any() for m in coarse):
-        return STORED_COARSELY, ms[0].input, {}, {"dtype": brief(dtype_of(eps))}
 
 
 def elsewhere(exam, m):
@@ -315,3 +308,28 @@ def finding_of(exam, i, o, found):
     if finding.remedy and not has_own_nodes(exam):
         finding.remedy = CUT_OFF
     return finding
+
+
+# --- other arguments ------------------------------------------------------------------------------
+
+OTHERS = 6  # arguments, at most
+WRONG_ELSEWHERE = error(
+    "arguments-ignored",
+    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
+    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+)
+
+
+def with_other_numbers(exam):
+    """Is the gradient right for another value of a number, too? Until one is found."""
+    subject = exam.subject
+    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    if skipped or is_large(subject.values):
+        return
+    for other in itertools.islice(with_other_arguments(subject), OTHERS):
+        with contextlib.suppress(CallError, RuntimeError):
+            for s in screened(exam, [other.values], other)[0]:
+                m = Measurement(s.point, s.i, s.o, exam.tolerance)
+                if s.verdict == "wrong" and m.wrong.any():
+                    yield WRONG_ELSEWHERE(subject.inputs[s.i], seen=m.evidence, what=other.what)
+                    return

@@ -9,7 +9,7 @@ import torch
 
 from ..function.private import methods, transforming
 from ..function.subject import Subject
-from ..function.surroundings import Budget, CallError, draws
+from ..function.surroundings import Budget, CallError, draws, is_float
 from ..function.tensors import Dice, as_vector, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
@@ -177,7 +177,12 @@ class Examination:
         dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
-    tolerance = property(lambda self: tolerance(self.subject.eps))
+    @property
+    def tolerance(self):
+        """The part of a gradient by which differences, and what is saved coarsely, may be off."""
+        saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_float(t)]
+        coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
+        return max(tolerance(self.subject.eps), 10 * coarse)
 
     @contextlib.contextmanager
     def as_it_was_given(self):

@@ -138,14 +138,11 @@ def numbers_that_are_returned(exam):
 
 INPUT_MODIFIED = error(
     "input-modified",
-    "Forward changes {x} in place without telling autograd.",
-    look="ctx.mark_dirty, or work on a copy",
+    "Forward changes {x} in place{how}.",
+    look=IN_PLACE + "; work on a copy, or call ctx.mark_dirty",
 )
-INPUT_CHANGED = warning(
-    "input-changed",
-    "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
-    "gradient, autograd refuses that.",
-    look=IN_PLACE,
+CALLERS = (
+    ", which is the caller's; where it is a leaf that requires a gradient, autograd refuses that"
 )
 
 
@@ -161,10 +158,11 @@ def inputs_are_untouched(exam):
             yield TEXTS["in-place-leaf"](phase="Forward")
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
-            yield INPUT_CHANGED(name, severity="note" if marked else None)
+            yield INPUT_MODIFIED(name, severity="note" if marked else "warning", how=CALLERS)
         elif not exam.same(t, given[k]):
             integers = "note" if t.is_floating_point() else "warning"
-            yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
+            severity = None if k in subject.examined else integers
+            yield INPUT_MODIFIED(name, severity=severity, how=" without telling autograd")
 
 
 TENSOR_ON_CTX = warning(
