@@ -288,5 +288,4 @@ def test_a_call_that_raises_in_the_program_is_left_out():
         with pytest.raises(ValueError, match="not allowed"):
             Checks.apply(leaf(3), False)
     (visit,) = found.visits
-    assert found.ok and (visit.calls, visit.patterns) == (2, 1)
-    assert visit.left == {"it raised in the program, too": 1}
+    assert found.ok and (visit.calls, visit.patterns) == (1, 1) and not visit.left
