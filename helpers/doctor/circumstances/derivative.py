@@ -106,10 +106,7 @@ def screened(exam, points, other=None):
                 screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
                 point.y0, 2 if here else 1,
             )  # fmt: skip
-            try:
-                verdicts, doubts, factors = judge()
-            except CallError:  # it may take only what is symmetric
-                verdicts, doubts, factors = judge(symmetric=True)
+            verdicts, doubts, factors = judged(judge)
         except CallError:
             if here:
                 raise
@@ -127,6 +124,14 @@ def screened(exam, points, other=None):
         if "unknown" in verdicts.values():
             break
     return suspected, doubted
+
+
+def judged(judge, symmetric=False):
+    """What `screen` returns; along symmetric changes, if forward takes nothing else."""
+    try:
+        return judge(symmetric=symmetric)
+    except CallError:
+        return judge(symmetric=True)
 
 
 def measured(exam, suspected):

@@ -101,12 +101,7 @@ def spaces(label, value):
         bound = {"self": "__self__", "func": "__func__", "call": "func"}
         yield "", {name: getattr(value, there, None) for name, there in bound.items()}, None
     elif isinstance(value, types.FunctionType) and is_own(value):
-        names = {name for code in codes(value.__code__) for name in code.co_names}
-        yield "", value.__globals__, names
-        for name in names & value.__globals__.keys():
-            module = value.__globals__[name]
-            if isinstance(module, types.ModuleType) and is_own(module):
-                yield f"{name}.", vars(module), names
+        yield "", value.__globals__, set(value.__code__.co_names)
         yield "", closure(value), None
         yield f"{value.__name__}.", vars(value), None
     elif isinstance(value, torch.nn.Module):
@@ -127,10 +122,8 @@ def contents(space):
     held = dict(vars(owner) if isinstance(owner, type) else owner)
     if names is not None:
         return {name: held[name] for name in names & held.keys()}
-    private = [n for n in held if isinstance(n, str) and (n in OF_MODULES or n.startswith("__"))]
-    for name in private:
-        del held[name]
-    return held
+    private = {n for n in held if isinstance(n, str) and (n in OF_MODULES or n.startswith("__"))}
+    return {name: value for name, value in held.items() if name not in private}
 
 
 def said(space, name):
@@ -139,16 +132,8 @@ def said(space, name):
     return prefix if prefix and not prefix.endswith(".") else f"{prefix}{name}"
 
 
-def codes(code):
-    """A code and those within it, as of lambdas."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from codes(inner)
-
-
 def is_own(value):
-    """Is it a function, a class or a module of the user, not of a library?"""
+    """Is it a function or a class of the user, not of a library?"""
     name = getattr(value, "__module__", None) or value.__name__
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     if isinstance(value, types.FunctionType):

@@ -19,6 +19,7 @@ from ..measure.slopes import screen, slopes_along
 from ..name.exceptions import told
 from ..name.where import relation
 from ..report import CUT_OFF, error, note, warning
+from .derivative import judged
 from .examination import tolerance
 from .kept import nodes
 
@@ -102,11 +103,7 @@ def second_derivative(exam):
             screen, forward, vjp, values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
         )
         symmetric = exam.has("one-triangle", "symmetric-only")
-        try:
-            verdicts, *_ = judge(symmetric=symmetric)
-        except CallError:  # where nothing but what is symmetric is taken
-            symmetric = True
-            verdicts, *_ = judge(symmetric=symmetric)
+        verdicts, *_ = judged(judge, symmetric)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
@@ -120,7 +117,7 @@ def second_derivative(exam):
     words["look"] = IN_BACKWARD if own else CUT_OFF
     if pairs and exam.line:
         words |= exam.line.uncut_if(
-            subject, lambda: "wrong" not in judge(symmetric=symmetric)[0].values()
+            subject, lambda: "wrong" not in judged(judge, symmetric)[0].values()
         )
     for i, by in pairs:
         yield WRONG(subject.inputs[i], by=by, **words)
