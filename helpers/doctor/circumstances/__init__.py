@@ -8,16 +8,13 @@ patient. A trial that asks for the same gradient with one thing changed belongs 
 from . import again, backward, derivative, forward, transforms
 from .examination import Trial
 
-UNJUDGED = (
-    "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
-    "state-between-calls", "saved-modified", "raised", "too-coarse",
-)  # fmt: skip
-NOISY = "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse"
 ANOTHER = "backward-not-deterministic", "state-between-calls"
-ONLY_HERE = "error", "too-coarse", "input-not-finite"
+NOT_FINITE = "input-not-finite", "forward-not-finite", "backward-not-finite"
+NOISY = *ANOTHER, "backward-not-finite", "too-coarse"
+UNJUDGED = *ANOTHER, *NOT_FINITE, "saved-modified", "raised", "too-coarse"
 NO_SECOND = (
-    "error", "unfaithful", "estimator", "gradient-none", "gradient-dtype", "output-dtype",
-    "singular", "input-not-finite", "forward-not-finite", "too-coarse",
+    *NOT_FINITE, "error", "unfaithful", "estimator", "gradient-none", "gradient-dtype",
+    "output-dtype", "singular", "too-coarse",
 )  # fmt: skip
 TRIALS = [  # in the order in which they are made
     Trial(forward.there_are_inputs),
@@ -33,9 +30,9 @@ TRIALS = [  # in the order in which they are made
     Trial(again.repeated, unless=["saved-modified"]),  # what is not so has no derivative
     Trial(derivative.derivative_of_forward, unless=NOISY),
     Trial(again.layouts, unless=ANOTHER),
-    Trial(again.unused_outputs, unless=ANOTHER, edits="backward"),
+    Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular"), edits="backward"),
     Trial(again.one_input, unless=(*ANOTHER, "swapped"), edits="backward"),
-    Trial(derivative.with_other_numbers, unless=ONLY_HERE),
+    Trial(derivative.with_other_numbers, unless=("error", "too-coarse", "input-not-finite")),
     Trial(transforms.second_derivative, unless=NO_SECOND),
     Trial(transforms.forward_mode, unless=UNJUDGED, edits="jvp"),
     Trial(transforms.over_batches, unless=UNJUDGED, edits="vmap"),

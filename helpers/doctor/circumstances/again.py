@@ -131,7 +131,8 @@ class Nothing(torch.autograd.Function):
 def unused_outputs(exam):
     """None, and then each alone is used: the same as if zeros arrived for the others."""
     outputs = exam.run.outputs if has_own_nodes(exam) else ()
-    alone = [[k] for k, o in enumerate(outputs) if o.requires_grad and len(outputs) > 1]
+    several = len(outputs) > 1 and not exam.has("error")
+    alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
     for used in ([], *alone) if outputs else ():
         zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
         found = functools.partial(with_none, exam, used)
