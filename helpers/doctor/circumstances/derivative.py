@@ -254,7 +254,7 @@ def diagnosis(exam, ms):
     words = {"meant": MEANT if m.is_identity else "", **words}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
-        words |= exam.line.find(corner or ms, exam.budget, few=sharp)
+        words |= exam.line.find(corner or ms, exam.lines, few=sharp)
     if words.get("change"):
         words["nameless"] = ""
     return text, m.input, seen | m.evidence, words

@@ -53,22 +53,25 @@ def tolerance(eps):
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    as_given: in the dtype of its inputs, not in float64; faithful, lines: as in `examine`.
+    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are calls that the
+    program would not make; as_given: in the dtype of its inputs, not in float64.
     """
 
-    def __init__(self, fn, args, kwargs, faithful, as_given=False, lines=True):
-        self.given, self.faithful = (fn, args, kwargs, faithful), faithful
-        self.subject = Subject(fn, args, kwargs)
+    def __init__(
+        self, fn, args, kwargs, faithful, of_a_program=False, as_given=False, lines=True
+    ):  # fmt: skip
+        self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
+        self.subject, self.of_a_program = Subject(fn, args, kwargs), of_a_program
+        if of_a_program:
+            self.subject.leaves = set()  # the copies are, what was copied perhaps not
         self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
-        self.of_a_program = False  # are there calls that the program would not make?
-        self.lines = self.budget = Budget() if lines is True else lines
+        self.lines = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.subject.lower = None if as_given else self.subject.lower
 
     def report(self, trials):
         """The report of these trials; as given, where in float64 something else is computed."""
-        self.trials = trials
         try:
             for finding in self.run_through(trials):
                 if finding.remedy == CUT_OFF and self.line:
@@ -108,7 +111,7 @@ class Examination:
                 pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
                 return not left and all(self.same(*pair) for pair in pairs)
 
-            words = self.line.after_which(self.subject, trial.edits, passes, self.budget)
+            words = self.line.after_which(self.subject, trial.edits, passes, self.lines)
             for finding in wrong if words else ():
                 finding.change, finding.place = words["change"], words["place"]
         return found

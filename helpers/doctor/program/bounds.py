@@ -86,9 +86,7 @@ def examined(call, faithful, lines=False):
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             fn, args, kwargs = call.again()
-            exam = Examination(fn, args, kwargs, faithful, as_given=low, lines=lines)
-            exam.of_a_program = True
-            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
+            exam = Examination(fn, args, kwargs, faithful, True, as_given=low, lines=lines)
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
             if lines and exam.subject.calls_a_second < QUICK:
