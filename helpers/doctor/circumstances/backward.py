@@ -40,10 +40,15 @@ def depends_on(exam, k):
             return subject.inputs[i]
 
 
+GRADIENT_FOR_INDEX = warning(
+    "gradient-for-index",
+    "Backward returns a gradient for {x}, which is of {dtype}.",
+    look="the place where None belongs",
+)
 GRADIENT_DTYPE = warning(
     "gradient-dtype",
-    "Backward returns {dtype} for {x}, which is of {wanted}.",
-    look="casts in backward, tensors made with a fixed dtype, and the place where None belongs",
+    "Backward returns {dtype} for {x}, which is of higher precision.",
+    look="casts in backward, and tensors made with a fixed dtype",
 )
 ENGINE_SUMS = note(
     "engine-sums",
@@ -62,10 +67,10 @@ def what_backward_does(exam):
         yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
-        wanted = "higher precision" if differentiable(t) else brief(t.dtype)
-        coarse = not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision
-        if coarse or not differentiable(t):
-            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype), wanted=wanted)
+        if not differentiable(t):
+            yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
+        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision:
+            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 

@@ -29,7 +29,7 @@ wrong(
     lambda x, constant: x * constant, lambda g, x, constant: (g * constant, g.sum()),
 )  # fmt: skip
 wrong(
-    "GradientForIndex", "gradient-dtype", "a gradient for an integer tensor",
+    "GradientForIndex", "gradient-for-index", "a gradient for an integer tensor",
     lambda: (*vector(), torch.tensor([0, 3])), lambda x, index: x[index],
     lambda g, x, index: (torch.zeros_like(x).index_add(0, index, g), torch.zeros(2).double()),
 )  # fmt: skip
