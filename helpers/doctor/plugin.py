@@ -78,25 +78,24 @@ def pytest_configure(config):
 
 def checked(options):
     """The options, with seconds as a number and the baseline as what it knows, or UsageError."""
-    choices = OPTIONS["doctor-fail"][1].split("|")
-    if options.fail not in choices:
-        raise pytest.UsageError(f"doctor-fail is one of {choices}, got {options.fail!r}")
+    choices, baseline = OPTIONS["doctor-fail"][1].split("|"), options.baseline
+    there = baseline and baseline.is_file()
     try:
-        options.seconds = float(options.seconds)
-        assert options.seconds >= 0
-    except (ValueError, AssertionError):
-        raise pytest.UsageError(
-            f"doctor-seconds is a number from 0 on, got {options.seconds!r}"
-        ) from None
-    options.known = set()
-    if options.baseline and options.baseline.is_file():
-        options.known = set(options.baseline.read_text().splitlines())
-    elif not options.baseline_update and options.baseline:
-        raise pytest.UsageError(
-            f"there is no {options.baseline}: --doctor-baseline-update makes it"
-        )
-    elif options.baseline_update and not options.baseline:
-        raise pytest.UsageError("doctor-baseline-update needs --doctor-baseline FILE")
+        seconds = float(options.seconds)
+    except ValueError:
+        seconds = -1.0
+    for wrong, why in (
+        (options.fail not in choices, f"doctor-fail is one of {choices}, got {options.fail!r}"),
+        (not seconds >= 0, f"doctor-seconds is a number from 0 on, got {options.seconds!r}"),
+        (options.baseline_update and not baseline,
+         "doctor-baseline-update needs --doctor-baseline FILE"),
+        (baseline and not (there or options.baseline_update),
+         f"there is no {baseline}: --doctor-baseline-update makes it"),
+    ):  # fmt: skip
+        if wrong:
+            raise pytest.UsageError(why)
+    options.seconds = seconds
+    options.known = set(baseline.read_text().splitlines()) if there else set()
     return options
 
 
@@ -179,12 +178,8 @@ class Doctor:
         return replace(visit, findings=findings)
 
     def outcome(self, visit):
-        if (
-            not visit.ok
-            and not self.options.baseline_update
-            or self.options.strict
-            and visit.missed
-        ):
+        is_new = not (visit.ok or self.options.baseline_update)
+        if is_new or self.options.strict and visit.missed:
             return "failed"
         return "passed" if visit.examined else "skipped"
 

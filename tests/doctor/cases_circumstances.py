@@ -268,7 +268,7 @@ def height(r, z):  # fmt: skip
 
 case(
     "low-precision",
-    "nan or inf in the output from finite inputs of float32",
+    "float32: forward makes nan or inf",
     inputs=(torch.tensor([1.0, 100.0]),),
     name="overflow",
 )(  # fmt: skip
@@ -304,7 +304,7 @@ class Cube(Function):
         return Inner.apply(x, grad_output)
 
 
-case("double-backward-wrong", "In `Inner`, which backward applies: The gradient of `x` is right",
+case("double-backward-wrong", "a Function that it applies",
      inputs=lambda: drawn((4,)))(Cube)  # fmt: skip
 
 

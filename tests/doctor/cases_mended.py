@@ -86,7 +86,7 @@ case("", inputs=lambda: drawn((4, 3)))(SineAndCosine)
 case("", inputs=lambda: drawn((4, 3)), name="vmap of a Function")(
     lambda x: torch.func.vmap(SineAndCosine.apply)(x)[0]
 )
-case("vmap-fails", "save_for_forward", "not dimension", "not .item()",
+case("vmap-fails", "save_for_forward", "not dimension",
      inputs=lambda: drawn((4, 3)))(SavesOther)  # fmt: skip
 
 

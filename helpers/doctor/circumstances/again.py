@@ -1,26 +1,20 @@
 """The same gradient once more with one thing changed, and compared with that of the first backward.
 
-To add such a change: a function that takes the examination and returns gradients, a row where its
-trial goes through them, and a patient.
+To add such a change: a trial that hands what it changed to `Examination.compare`, its row in the
+table of `__init__.py`, and a patient.
 """
 
 import contextlib
-import itertools
+import functools
 import re
 
 import torch
 
 from ..function.subject import graph, name_of, smaller, with_other_arguments
 from ..function.surroundings import CallError, Work
-from ..function.tensors import Dice
-from ..measure.measurement import Measurement, Point
-from ..measure.slopes import is_large, screen
 from ..name.exceptions import told
 from ..report import error, warning
-from .examination import Trials
 
-trial = Trials()
-STATE = ("backward-not-deterministic", "state-between-calls")  # after which the rest means nothing
 NOT_DETERMINISTIC = error(
     "backward-not-deterministic",
     "The same backward gives another gradient {when}.",
@@ -29,7 +23,7 @@ NOT_DETERMINISTIC = error(
 STATE_BETWEEN_CALLS = error(
     "state-between-calls",
     "The gradient of {x} is another {when}.",
-    look="what is kept outside ctx, and memory never filled, as of torch.empty",
+    look="{left}",
 )
 LAYOUT = error(
     "grad-output-layout",
@@ -91,24 +85,14 @@ REPEATED = (  # text, when, gradients
 )  # fmt: skip
 
 
-@trial(unless=("saved-modified",))
 def repeated(exam):
     """Is the gradient the same once more, and in other calls?"""
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
-        found = list(exam.compare(text, lambda c=changed: c(exam), raising=raising, when=when))
-        for finding in found:
-            if text is STATE_BETWEEN_CALLS:
-                finding.remedy = left_outside(exam) or finding.remedy
-            yield finding
-        if found:
+        words = {"when": when, "left": exam.outside.left}
+        changed = functools.partial(changed, exam)
+        if not (yield from exam.compare(text, changed, raising=raising, **words)):
             return
-
-
-def left_outside(exam):
-    """In words, what the calls of this examination have left elsewhere than on ctx."""
-    names = exam.outside.changed(exam.outside.start)
-    return names and f"what calls leave elsewhere than on ctx: {', '.join(names[:3])}"
 
 
 # --- what backward is handed, and what is wanted of it --------------------------------------------
@@ -121,7 +105,6 @@ def strided(v):
     return torch.stack([turned, turned], -1)[..., 0].permute(back)
 
 
-@trial(unless=STATE)
 def layouts(exam):
     """Does backward take whatever grad_output may be?"""
     outputs = exam.run.outputs
@@ -145,32 +128,23 @@ class Nothing(torch.autograd.Function):
         return None
 
 
-@trial(unless=STATE)
-def none_for_what_is_not_used(exam):
-    """Does backward take None for the outputs that are not used?"""
-    if has_own_nodes(exam):
-        yield from exam.with_line(unused_outputs, "backward")
-
-
 def unused_outputs(exam):
-    """All of them; then, where nothing else is the matter, all but one."""
+    """None, and then each alone is used: the same as if zeros arrived for the others."""
+    outputs = exam.run.outputs if has_own_nodes(exam) else ()
+    several = len(outputs) > 1 and not exam.has("error")
+    alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
+    for used in ([], *alone) if outputs else ():
+        zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
+        found = functools.partial(with_none, exam, used)
+        if not (yield from exam.compare(NONE_NOT_HANDLED, found, exam.gradients(zeros))):
+            return
 
-    def none_used():
-        run = exam.subject.run(exam.subject.values)
-        run.outputs = [Nothing.apply(o) for o in run.outputs]
-        exam.subject.backward(run, exam.vs)  # whatever comes back, it may only not raise
-        return exam.first.grads
 
-    def one_used(k, other):
-        return exam.gradients([v if j == k else other(v) for j, v in enumerate(exam.vs)])
-
-    right = yield from exam.compare(NONE_NOT_HANDLED, none_used)
-    for k, output in enumerate(exam.run.outputs):
-        if right and output.requires_grad and len(exam.run.outputs) > 1 and not exam.has("error"):
-            expected = one_used(k, torch.zeros_like)
-            right = yield from exam.compare(
-                NONE_NOT_HANDLED, lambda k=k: one_used(k, lambda v: None), expected
-            )
+def with_none(exam, used):
+    """The gradients where None arrives for all outputs but these."""
+    run = exam.subject.run(exam.subject.values)
+    run.outputs = [o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)]
+    return exam.subject.backward(run, exam.vs)
 
 
 def has_own_nodes(exam):
@@ -179,15 +153,10 @@ def has_own_nodes(exam):
     return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
 
 
-@trial(unless=(*STATE, "swapped"))
-def wanted(exam):
-    """Is a gradient the same where no other is wanted?"""
-    if len(exam.subject.values) > 1 and has_own_nodes(exam):
-        yield from exam.with_line(one_input, "backward")
-
-
 def one_input(exam):
     """Each as the only one that requires a gradient: the same gradient, with less work."""
+    if len(exam.subject.values) == 1 or not has_own_nodes(exam):
+        return
     subject, ignored = exam.subject, []
 
     def alone(which):
@@ -218,41 +187,3 @@ def one_input(exam):
         x, vain = ignored[0]
         seen = {f"operations for `{x}` alone": total, "for all inputs": total}
         yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
-
-
-# --- other arguments ------------------------------------------------------------------------------
-
-OTHERS = 6  # arguments, at most
-WRONG_ELSEWHERE = error(
-    "arguments-ignored",
-    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
-    look="numbers, branches and caches that do not depend on it, as what forward computes does",
-)
-
-
-@trial(unless=("error", *STATE, "too-coarse", "input-not-finite"))
-def with_other_numbers(exam):
-    """Is the gradient right for another value of a number, too? Until one is found."""
-    subject = exam.subject
-    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
-    if skipped or is_large(subject.values):
-        return
-    for other in itertools.islice(with_other_arguments(subject), OTHERS):
-        with contextlib.suppress(CallError, RuntimeError):
-            if case := wrong_case(exam, other):
-                x = subject.inputs[case.i]
-                yield WRONG_ELSEWHERE(x, seen=case.evidence, what=other.what)
-                return
-
-
-def wrong_case(exam, subject):
-    """The `Measurement` of the first gradient that is wrong with other arguments, or None."""
-    point = Point(subject, subject.values, Dice())
-    verdicts, *_ = screen(subject.forward, point.vjp, subject.values, Dice(), exam.subject.eps,
-                          exam.tolerance, point.y0, 1)  # fmt: skip
-    graded = [output.requires_grad for output in subject.run(subject.values).outputs]
-    for (i, o), verdict in verdicts.items():
-        if verdict == "wrong" and graded[o]:
-            case = Measurement(point, i, o, exam.tolerance)
-            if case.wrong.any():
-                return case

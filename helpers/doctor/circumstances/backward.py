@@ -9,10 +9,6 @@ from ..function.tensors import differentiable, is_number, largest, position, wor
 from ..measure.measurement import Point
 from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
-from .examination import Trials
-from .forward import FORWARD_NOT_FINITE
-
-trial, in_low_precision = Trials(), Trials()
 
 OUTPUT_DETACHED = error(
     "output-detached",
@@ -24,7 +20,6 @@ MARKED_NON_DIFFERENTIABLE = note(
 )
 
 
-@trial()
 def outputs_require_a_gradient(exam):
     """Does a gradient come back through each output that changes with an input?"""
     for k, (name, output) in enumerate(zip(exam.run.names, exam.run.outputs, strict=True)):
@@ -62,7 +57,6 @@ ENGINE_SUMS = note(
 )
 
 
-@trial()
 def what_backward_does(exam):
     """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
     if exam.first.grad_output_changed:
@@ -96,7 +90,6 @@ BACKWARD_NOT_FINITE = error(
 SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
 
 
-@trial()
 def gradients_are_finite(exam):
     """Is a gradient finite where its input, the output and the slope are?"""
     subject = exam.subject
@@ -114,13 +107,11 @@ def gradients_are_finite(exam):
         point = Point(subject, subject.values, exam.dice)
         slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
         if all(slope.trusted.all() for slope in slopes):
-            words = {"what": "nan or inf", "finite": "the slope is"}
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan or inf", finite="the slope is")
         elif grad[bad].isnan().any():  # nan is no slope, not even at an edge
-            words = {"what": "nan", "finite": "input and output are"}
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan", finite="input and output are")
         else:
             yield SINGULAR(x, seen=seen)
-            continue
-        yield BACKWARD_NOT_FINITE(x, seen=seen, **words)
 
 
 # --- lower precision: in backward alone, and in the dtype that was given --------------------------
@@ -138,21 +129,9 @@ LOW_PRECISION = error(
 PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
 
 
-@contextlib.contextmanager
-def as_it_was_given(exam):
-    """Inside, the function is called with inputs of the dtype that was given."""
-    low = exam.low
-    exam.subject.use(None)
-    try:
-        yield exam.subject
-    finally:
-        exam.subject.use(torch.float64 if low else None)
-
-
-@in_low_precision(unless=("error",))
 def precision_of_backward(exam):
     """Has a gradient fewer digits than forward, what it saves, and what was given?"""
-    with as_it_was_given(exam) as subject, contextlib.suppress(CallError):
+    with exam.as_it_was_given() as subject, contextlib.suppress(CallError):
         with Grain(subject.values) as watch:
             run = subject.run(subject.values)
             coarse = [eps or 0.0 for eps in watch.of(run.outputs)]
@@ -168,20 +147,18 @@ def precision_of_backward(exam):
                 yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)), finer=brief(finer))
 
 
-@in_low_precision(unless=("error",))
 def as_given(exam):
     """Is the gradient in the dtype that was given that of float64?"""
-    if exam.low:
-        yield from with_these(exam, exam.vs)
-        # None below zero: long sums grow, and lose digits.
-        yield from with_these(exam, [v.abs() for v in exam.vs])
+    # Of both signs; and none below zero: long sums grow, and lose digits.
+    for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.low else ():
+        yield from with_these(exam, vs)
 
 
 def with_these(exam, vs):
     """The finding for these grad_outputs, if one is due."""
     subject, dtype = exam.subject, exam.low
     try:
-        with as_it_was_given(exam), exam.outside.as_before():  # not what float64 has left
+        with exam.as_it_was_given(), exam.outside.as_before():  # not what float64 has left
             with OwnGenerators() as own:
                 run = subject.run(subject.values)
             if own.used or draws():
@@ -191,10 +168,6 @@ def with_these(exam, vs):
     except CallError as raised:
         yield told(subject, raised)
         return
-    fine = all(o.isfinite().all() for o in run.outputs)
-    for y, o, exact in zip(run.names, run.outputs, exam.run.outputs, strict=True):
-        if exact.isfinite().all() and not o.isfinite().all():
-            yield FORWARD_NOT_FINITE(y=y, precision=f" of {brief(dtype)}")
     high = exam.gradients(wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)])
     # How far would the gradients be off if only the inputs were rounded?
     eps = torch.finfo(dtype).eps
@@ -206,13 +179,14 @@ def with_these(exam, vs):
     for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
         if a is None or b is None or not (b.numel() and b.isfinite().all()):
             continue
-        a = torch.where(
-            b.abs() > torch.finfo(dtype).max, b, a.to(b.dtype)
-        )  # it has no such numbers
+        has_no_such = b.abs() > torch.finfo(dtype).max
+        a = torch.where(has_no_such, b, a.to(b.dtype))
         off = (a - b).abs().nan_to_num(nan=torch.inf)
         size = largest(b) if largest(b) > 1e-9 * scale else scale
         if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
             made = ""
-            if not (a.isfinite().all() and fine):
-                made = f": {'backward' if fine else 'forward'} makes nan or inf"
+            if not all(o.isfinite().all() for o in run.outputs):
+                made = ": forward makes nan or inf"
+            elif not a.isfinite().all():
+                made = ": backward makes nan or inf"
             yield LOW_PRECISION(x, seen=worst(a, b), dtype=brief(dtype), made=made)

@@ -2,24 +2,30 @@
 
 import contextlib
 import functools
+import itertools
 from collections import namedtuple
 
 import torch
 
-from ..function.surroundings import CallError, calls_allowed, draws, dtype_of, shared
-from ..function.tensors import Dice, as_vector, is_number, is_symmetric
+from ..function.subject import with_other_arguments
+from ..function.surroundings import (
+    CallError,
+    calls_allowed,
+    draws,
+    forgiving,
+    place_of,
+    saving,
+    shared,
+)
+from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.measurement import Measurement, Measurements, Point, in_a_corner
 from ..measure.slopes import KINK, agrees, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored
-from ..report import CUT_OFF, MEANT, TEXTS, brief, note
-from .again import has_own_nodes
-from .examination import Trials
+from ..report import CUT_OFF, MEANT, TEXTS, error, note
+from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
-from .kept import FIRST_CALL_KEPT, of_other_calls, right_with_copies
-
-trial = Trials()
 
 UNFAITHFUL = note(
     "unfaithful",
@@ -30,18 +36,11 @@ ESTIMATOR = note(
     "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
     "draws. An estimator is right on average only, which is not examined.",
 )
-STORED_COARSELY = note(
-    "stored-coarsely",
-    "Forward saves in {dtype}, so the gradient of {x} is right to its digits only.",
-)
 SYMMETRIC_ONLY = note(
     "symmetric-only",
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
     "where forward reads one triangle.",
 )
-NOISY = (
-    "backward-not-deterministic", "state-between-calls", "backward-not-finite", "too-coarse",
-)  # fmt: skip
 RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
 IN_A_CORNER = "in a corner of shape"
@@ -57,7 +56,6 @@ SHARP = (  # which say what to write
 Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
 
 
-@trial(unless=NOISY)
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
     try:
@@ -93,9 +91,13 @@ def points_of(exam):
     return points
 
 
-def screened(exam, points):
-    """All that is `Suspected`, and (point, input) where differences prove nothing."""
-    subject, suspected, doubted = exam.subject, [], []
+def screened(exam, points, other=None):
+    """All that is `Suspected`, and (point, input) where differences prove nothing.
+
+    other: a subject with other arguments, which is screened instead
+    """
+    subject, suspected, doubted = other or exam.subject, [], []
+    run = other.run(other.values) if other else exam.run
     for here, values in zip((True, False, False), points, strict=False):
         try:
             point = Point(subject, values, exam.dice)
@@ -103,10 +105,7 @@ def screened(exam, points):
                 screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
                 point.y0, 2 if here else 1,
             )  # fmt: skip
-            try:
-                verdicts, doubts, factors = judge()
-            except CallError:  # it may take only what is symmetric
-                verdicts, doubts, factors = judge(symmetric=True)
+            verdicts, doubts, factors = judged(judge)
         except CallError:
             if here:
                 raise
@@ -117,13 +116,21 @@ def screened(exam, points):
         louder = functools.partial(Point, subject, values, exam.dice, factors)
         suspected += [Suspected(point, louder, *io, verdict, here)
                       for io, verdict in verdicts.items()
-                      if exam.run.outputs[io[1]].requires_grad]  # fmt: skip
+                      if run.outputs[io[1]].requires_grad]  # fmt: skip
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
             doubted += [(point, i) for i in doubts]
         if "unknown" in verdicts.values():
             break
     return suspected, doubted
+
+
+def judged(judge, symmetric=False):
+    """What `screen` returns; along symmetric changes, if forward takes nothing else."""
+    try:
+        return judge(symmetric=symmetric)
+    except CallError:
+        return judge(symmetric=True)
 
 
 def measured(exam, suspected):
@@ -231,10 +238,8 @@ def diagnosis(exam, ms):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
-    if known := stored_coarsely(exam, ms) or overwritten(exam, ms):
+    if known := elsewhere(exam, m):
         return known
-    if words := of_other_calls(exam, m):
-        return FIRST_CALL_KEPT, m.input, m.evidence, words
     text, words = named(ms)
     seen, sharp, corner = {}, text.code in SHARP, None
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
@@ -248,7 +253,7 @@ def diagnosis(exam, ms):
     words = {"meant": MEANT if m.is_identity else "", **words}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
-        words |= exam.line.find(corner or ms, exam.budget, few=sharp)
+        words |= exam.line.find(corner or ms, exam.lines, few=sharp)
     if words.get("change"):
         words["nameless"] = ""
     return text, m.input, seen | m.evidence, words
@@ -263,20 +268,30 @@ def accepted(exam, ms):
     return UNFAITHFUL, ms[0].input, {}, {}
 
 
-def stored_coarsely(exam, ms):
-    eps = max([torch.finfo(t.dtype).eps for t in exam.run.saved if is_number(t)], default=0.0)
-    coarse = [Measurement(m.point, m.i, m.o, 10 * eps) for m in ms if eps > exam.precision]
-    if coarse and not any(m.wrong.any() for m in coarse):
-        return STORED_COARSELY, ms[0].input, {}, {"dtype": brief(dtype_of(eps))}
+def elsewhere(exam, m):
+    """The diagnosis of a wrong gradient that is right under another circumstance, or None.
 
+    Where copies are saved of what is changed in place, or where no other call has left anything.
+    """
+    places = {}
 
-def overwritten(exam, ms):
-    """Was something changed after it had been saved, and is the gradient right with copies?"""
-    stale = exam.run.stale
-    if stale and ms[0].evidence and (place := right_with_copies(exam, ms[0])):
-        which = f" and before forward returned, so the gradient of `{ms[0].input}` is wrong"
+    def copies(saved, frame):
+        places[place_of(frame)] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    def right_under(circumstance):
+        with forgiving(), circumstance:
+            return m.fits(m.rows_of(m.subject.run(m.point.values)))
+
+    if exam.run.stale and right_under(saving(copies)):
+        which = f" and before forward returned, so the gradient of `{m.input}` is wrong"
         words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
-        return SAVED_MODIFIED, None, ms[0].evidence, words | {"place": place}
+        return SAVED_MODIFIED, None, m.evidence, words | {"place": ", and ".join(places)}
+    if exam.outside.changed() and right_under(exam.outside.as_before()):
+        words = {"when": "one, the right one, where no other call has left anything"}
+        words["left"] = exam.outside.left
+        return STATE_BETWEEN_CALLS, m.input, m.evidence, words
+    return None
 
 
 def finding_of(exam, i, o, found):
@@ -297,3 +312,28 @@ def finding_of(exam, i, o, found):
     if finding.remedy and not has_own_nodes(exam):
         finding.remedy = CUT_OFF
     return finding
+
+
+# --- other arguments ------------------------------------------------------------------------------
+
+OTHERS = 6  # arguments, at most
+WRONG_ELSEWHERE = error(
+    "arguments-ignored",
+    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
+    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+)
+
+
+def with_other_numbers(exam):
+    """Is the gradient right for another value of a number, too? Until one is found."""
+    subject = exam.subject
+    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    if skipped or is_large(subject.values):
+        return
+    for other in itertools.islice(with_other_arguments(subject), OTHERS):
+        with contextlib.suppress(CallError, RuntimeError):
+            for s in screened(exam, [other.values], other)[0]:
+                m = Measurement(s.point, s.i, s.o, exam.tolerance)
+                if s.verdict == "wrong" and m.wrong.any():
+                    yield WRONG_ELSEWHERE(subject.inputs[s.i], seen=m.evidence, what=other.what)
+                    return

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from ..function.private import methods, transforming
 from ..function.subject import Subject
 from ..function.surroundings import Budget, CallError, draws
-from ..function.tensors import Dice, as_vector, largest, tensors
+from ..function.tensors import Dice, as_vector, is_number, largest, tensors
 from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Report
 from .kept import Outside
@@ -20,20 +21,18 @@ except ImportError:  # it may be left out
     line = None
 
 
-class Trials(list):
-    """The trials of one file, in the order in which they stand there.
+@dataclass
+class Trial:
+    """A row of the table of trials.
 
-    A trial is a generator that takes the examination and yields findings; if it returns True, what
-    it found makes all later trials pointless. unless: the codes, or the severity, of findings after
-    which it is left out.
+    run:    the generator
+    unless: the codes, or the severity, of findings after which it is left out
+    edits:  the method of a Function in which the line to change is looked for; or none is
     """
 
-    def __call__(self, unless=()):
-        def register(trial):
-            self.append((trial, unless))
-            return trial
-
-        return register
+    run: Callable
+    unless: Iterable = ()
+    edits: str = ""
 
 
 @dataclass
@@ -54,22 +53,25 @@ def tolerance(eps):
 class Examination:
     """One function with its inputs, what is known of it so far, and the findings.
 
-    as_given: in the dtype of its inputs, not in float64; faithful, lines: as in `examine`.
+    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are calls that the
+    program would not make; as_given: in the dtype of its inputs, not in float64.
     """
 
-    def __init__(self, fn, args, kwargs, faithful, as_given=False, lines=True):
-        self.given, self.faithful = (fn, args, kwargs, faithful), faithful
-        self.subject = Subject(fn, args, kwargs)
+    def __init__(
+        self, fn, args, kwargs, faithful, of_a_program=False, as_given=False, lines=True
+    ):  # fmt: skip
+        self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
+        self.subject, self.of_a_program = Subject(fn, args, kwargs), of_a_program
+        if of_a_program:
+            self.subject.leaves = set()  # the copies are, what was copied perhaps not
         self.outside = Outside(self.subject)
         self.findings, self.dice, self.examined = [], Dice(), True
-        self.of_a_program = False  # are there calls that the program would not make?
-        self.lines = self.budget = Budget() if lines is True else lines
+        self.lines = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.subject.lower = None if as_given else self.subject.lower
 
     def report(self, trials):
         """The report of these trials; as given, where in float64 something else is computed."""
-        self.trials = trials
         try:
             for finding in self.run_through(trials):
                 if finding.remedy == CUT_OFF and self.line:
@@ -92,13 +94,12 @@ class Examination:
         """The folder that finds lines, unless it is left out."""
         return line if self.lines else None
 
-    def with_line(self, trial, name):
+    def with_line(self, trial):
         """What this trial finds; with the one edit, if there is one, after which it finds no error.
 
-        name: of what is edited, in the Functions that are applied. An edit may not spoil the
-        gradients, which are right where nothing else is the matter.
+        An edit may not spoil the gradients, which are right where nothing else is the matter.
         """
-        found = list(trial(self))
+        found = list(trial.run(self))
         wrong = [f for f in found if f.severity == "error"]
         if wrong and self.line:
             state = self.dice.generator.get_state()
@@ -106,11 +107,11 @@ class Examination:
             def passes():
                 self.dice.generator.set_state(state)
                 self.given_up = False
-                left = any(f.severity == "error" for f in trial(self)) or self.given_up
+                left = any(f.severity == "error" for f in trial.run(self)) or self.given_up
                 pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
                 return not left and all(self.same(*pair) for pair in pairs)
 
-            words = self.line.after_which(self.subject, name, passes, self.budget)
+            words = self.line.after_which(self.subject, trial.edits, passes, self.lines)
             for finding in wrong if words else ():
                 finding.change, finding.place = words["change"], words["place"]
         return found
@@ -118,8 +119,12 @@ class Examination:
     def run_through(self, trials):
         """The findings of all trials; an exception of the function is the last of them."""
         try:
-            for trial, unless in trials:
-                if not self.has(*unless) and (yield from trial(self)):
+            for trial in trials:
+                if self.has(*trial.unless):
+                    continue
+                if trial.edits:
+                    yield from self.with_line(trial)
+                elif (yield from trial.run(self)):
                     return
         except CallError as raised:
             self.examined = raised.phase != "forward" or "first" in vars(self)
@@ -175,7 +180,22 @@ class Examination:
         dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
-    tolerance = property(lambda self: tolerance(self.subject.eps))
+    @property
+    def tolerance(self):
+        """The part of a gradient by which differences, and what is saved coarsely, may be off."""
+        saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
+        coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
+        return max(tolerance(self.subject.eps), 10 * coarse)
+
+    @contextlib.contextmanager
+    def as_it_was_given(self):
+        """Inside, the function is called with inputs of the dtype that was given."""
+        low = self.low
+        self.subject.use(None)
+        try:
+            yield self.subject
+        finally:
+            self.subject.use(torch.float64 if low else None)
 
     @functools.cached_property
     def run(self):

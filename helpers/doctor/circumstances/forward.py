@@ -11,10 +11,7 @@ from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
-from .examination import Trials
 from .kept import nodes
-
-trial = Trials()
 
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
@@ -22,7 +19,6 @@ NOTHING_TO_EXAMINE = error(
 NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
 
 
-@trial()
 def there_are_inputs(exam):
     """Is there anything to be differentiated? Notes what is left out because of its layout."""
     if not exam.subject.values:
@@ -42,7 +38,6 @@ NOT_IN_DOUBLE = note(
 INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
-@trial()
 def numbers_that_are_given(exam):
     """Notes the dtype of the examination, and inputs that are not finite."""
     dtype = brief(exam.subject.lower)
@@ -69,7 +64,6 @@ NOT_DETERMINISTIC = error(
 )
 
 
-@trial()
 def forward_twice(exam):
     """Is there an output, and is it the same once more, and after another call?"""
     subject, outputs = exam.subject, exam.run.outputs
@@ -104,7 +98,6 @@ TOO_COARSE = note(
 )
 
 
-@trial()
 def precision_inside(exam):
     """Notes whether forward computes in coarser numbers, and whether differences would show."""
     subject = exam.subject
@@ -124,12 +117,11 @@ OUTPUT_DTYPE = warning(
 )
 FORWARD_NOT_FINITE = warning(
     "forward-not-finite",
-    "Forward makes nan or inf in {y} from finite inputs{precision}.",
+    "Forward makes nan or inf in {y} from finite inputs.",
     look="overflow, division by zero, log and sqrt at the edge of their domain",
 )
 
 
-@trial()
 def numbers_that_are_returned(exam):
     """Is an output of lower precision than the inputs, or not finite where they are?"""
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
@@ -141,23 +133,19 @@ def numbers_that_are_returned(exam):
             for x, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
                 if value.shape == output.shape:
                     seen[f"`{x}` there"] = value.reshape(-1)[k].item()
-            yield FORWARD_NOT_FINITE(y=name, seen=seen, precision="")
+            yield FORWARD_NOT_FINITE(y=name, seen=seen)
 
 
 INPUT_MODIFIED = error(
     "input-modified",
-    "Forward changes {x} in place without telling autograd.",
-    look="ctx.mark_dirty, or work on a copy",
+    "Forward changes {x} in place{how}.",
+    look=IN_PLACE + "; work on a copy, or call ctx.mark_dirty",
 )
-INPUT_CHANGED = warning(
-    "input-changed",
-    "Forward changes {x} in place, which is the caller's; where it is a leaf that requires a "
-    "gradient, autograd refuses that.",
-    look=IN_PLACE,
+CALLERS = (
+    ", which is the caller's; where it is a leaf that requires a gradient, autograd refuses that"
 )
 
 
-@trial()
 def inputs_are_untouched(exam):
     """Does forward change what belongs to the caller?"""
     subject, run = exam.subject, exam.run
@@ -170,10 +158,11 @@ def inputs_are_untouched(exam):
             yield TEXTS["in-place-leaf"](phase="Forward")
         elif recorded:
             marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
-            yield INPUT_CHANGED(name, severity="note" if marked else None)
+            yield INPUT_MODIFIED(name, severity="note" if marked else "warning", how=CALLERS)
         elif not exam.same(t, given[k]):
             integers = "note" if t.is_floating_point() else "warning"
-            yield INPUT_MODIFIED(name, severity=None if k in subject.examined else integers)
+            severity = None if k in subject.examined else integers
+            yield INPUT_MODIFIED(name, severity=severity, how=" without telling autograd")
 
 
 TENSOR_ON_CTX = warning(
@@ -196,7 +185,6 @@ OF_A_TENSOR = {
 }
 
 
-@trial()
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
     for node in nodes(exam):

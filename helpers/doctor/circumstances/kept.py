@@ -13,9 +13,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..function.calls import LIBRARIES
 from ..function.source import closure
 from ..function.subject import nodes_in_python
-from ..function.surroundings import forgiving, place_of, saving
-from ..measure.measurement import Measurement, Point
-from ..report import error
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
@@ -58,10 +55,18 @@ class Outside:
                 if not is_same(old.get(name, ABSENT), new.get(name, ABSENT)):
                     yield space, name, old.get(name, ABSENT)
 
-    def changed(self, before):
-        """In words, where something else stands now."""
-        places = [said(space, name) for space, name, _ in self.differences(before, self.now())]
-        return [f"`{place}`" for place in sorted(set(places))]
+    @property
+    def left(self):
+        """In words, where to look for what calls have left, by name if it is known."""
+        names = ", ".join(f"`{place}`" for place in self.changed()[:3])
+        if names:
+            return f"what calls leave elsewhere than on ctx: {names}"
+        return "what is kept outside ctx, and memory never filled, as of torch.empty"
+
+    def changed(self):
+        """The names of the places where something else stands now than before the first call."""
+        found = self.differences(self.start, self.now())
+        return sorted({said(space, name) for space, name, _ in found})
 
     def restore(self, state=None):
         """Put back what stood there at that time; by default, before the first call."""
@@ -96,12 +101,7 @@ def spaces(label, value):
         bound = {"self": "__self__", "func": "__func__", "call": "func"}
         yield "", {name: getattr(value, there, None) for name, there in bound.items()}, None
     elif isinstance(value, types.FunctionType) and is_own(value):
-        names = {name for code in codes(value.__code__) for name in code.co_names}
-        yield "", value.__globals__, names
-        for name in names & value.__globals__.keys():
-            module = value.__globals__[name]
-            if isinstance(module, types.ModuleType) and is_own(module):
-                yield f"{name}.", vars(module), names
+        yield "", value.__globals__, set(value.__code__.co_names)
         yield "", closure(value), None
         yield f"{value.__name__}.", vars(value), None
     elif isinstance(value, torch.nn.Module):
@@ -122,10 +122,8 @@ def contents(space):
     held = dict(vars(owner) if isinstance(owner, type) else owner)
     if names is not None:
         return {name: held[name] for name in names & held.keys()}
-    private = [n for n in held if isinstance(n, str) and (n in OF_MODULES or n.startswith("__"))]
-    for name in private:
-        del held[name]
-    return held
+    private = {n for n in held if isinstance(n, str) and (n in OF_MODULES or n.startswith("__"))}
+    return {name: value for name, value in held.items() if name not in private}
 
 
 def said(space, name):
@@ -134,16 +132,8 @@ def said(space, name):
     return prefix if prefix and not prefix.endswith(".") else f"{prefix}{name}"
 
 
-def codes(code):
-    """A code and those within it, as of lambdas."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from codes(inner)
-
-
 def is_own(value):
-    """Is it a function, a class or a module of the user, not of a library?"""
+    """Is it a function or a class of the user, not of a library?"""
     name = getattr(value, "__module__", None) or value.__name__
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     if isinstance(value, types.FunctionType):
@@ -157,44 +147,6 @@ def is_same(one, other):
     return one is other or alike and one == other
 
 
-# --- why a gradient is wrong, or another one ------------------------------------------------------
-
-
 def nodes(exam):
     """The nodes of Functions written in Python, between outputs and inputs."""
     return nodes_in_python(exam.run.outputs)
-
-
-FIRST_CALL_KEPT = error(
-    "first-call-kept",
-    "The gradient of {x} is right only while nothing is kept of another call: it follows what that "
-    "one has left.",
-    look="what is made once, and kept: {names}; a key must tell apart all that is kept under it",
-)
-
-
-def of_other_calls(exam, case):
-    """The words of FIRST_CALL_KEPT, if a wrong gradient is right without earlier calls; or None."""
-    names = exam.outside.changed(exam.outside.start)
-    for late in (False, True) if names else ():
-        with forgiving(), exam.outside.as_before():
-            run = case.subject.run(case.point.values)
-            if late:
-                exam.outside.restore()
-            if case.fits(case.rows_of(run)):
-                return {"names": " and ".join(names)}
-    return None
-
-
-def right_with_copies(exam, case):
-    """Where tensors are saved, in words, if the gradient is right with copies of them."""
-    places = {}
-
-    def copies(saved, frame):
-        places[place_of(frame)] = None
-        return [None if t is None else t.clone() for t in saved]
-
-    with saving(copies):
-        point = Point(exam.subject, case.point.values, exam.dice)
-        right = not Measurement(point, case.i, case.o, exam.tolerance).wrong.any()
-    return ", and ".join(places) if right else None

@@ -11,19 +11,17 @@ import traceback
 import torch
 from torch.autograd import Function, forward_ad
 
-from ..function.calls import Call, heard_by
 from ..function.private import FUNCTORCH, is_a_users
 from ..function.subject import graph, name_of
-from ..function.surroundings import CallError, Grain, draws, forgiving, phase, reseed
-from ..function.tensors import as_vector, differentiable, largest, position, shaped, tensors, worst
+from ..function.surroundings import CallError, Grain, draws, phase, reseed
+from ..function.tensors import as_vector, differentiable, largest, shaped, tensors, worst
 from ..measure.slopes import screen, slopes_along
 from ..name.exceptions import told
 from ..name.where import relation
 from ..report import CUT_OFF, error, note, warning
-from .examination import Trials, tolerance
+from .derivative import judged
+from .examination import tolerance
 from .kept import nodes
-
-trial = Trials()
 
 # --- the second derivative ------------------------------------------------------------------------
 
@@ -33,34 +31,29 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong."
-    "{why}",
+    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
     look="{look}",
 )
 IN_BACKWARD = (
-    "what backward takes for a constant: {kept}an intermediate that is kept on ctx, or saved and "
-    "not returned; .data, .detach(), no_grad, NumPy"
-)
-RAISES = "backward raises when it is differentiated"
-LEAVES = (
-    "backward leaves autograd, so that what is differentiated through the gradient silently "
-    "loses it"
+    "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
+    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
+    "backward is wrong"
 )
 MISSING = warning(
     "double-backward-missing",
     "There is no second derivative: {how}.",
     look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
 )
+RAISES = "backward raises when it is differentiated"
+LEAVES = (
+    "backward leaves autograd, so that what is differentiated through the gradient silently "
+    "loses it"
+)
 OPENLY_REFUSED = note(
     "double-backward-refused", "Backward refuses to be differentiated, and says so."
 )
-NOISY = (
-    "unfaithful", "estimator", "gradient-none", "gradient-dtype", "output-dtype", "singular",
-    "input-not-finite", "forward-not-finite", "too-coarse",
-)  # fmt: skip
 
 
-@trial(unless=("error", *NOISY))
 def second_derivative(exam):
     """Is the derivative of the gradient right, or refused openly?"""
     subject, n = exam.subject, len(exam.subject.values)
@@ -110,11 +103,7 @@ def second_derivative(exam):
             screen, forward, vjp, values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
         )
         symmetric = exam.has("one-triangle", "symmetric-only")
-        try:
-            verdicts, *_ = judge(symmetric=symmetric)
-        except CallError:  # where nothing but what is symmetric is taken
-            symmetric = True
-            verdicts, *_ = judge(symmetric=symmetric)
+        verdicts, *_ = judged(judge, symmetric)
     except CallError as raised:
         by_will = isinstance(raised.error, NotImplementedError)
         refused = by_will or re.search(REFUSED, str(raised.error))
@@ -122,45 +111,19 @@ def second_derivative(exam):
         return
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
-
-    def is_right():
-        return "wrong" not in judge(symmetric=symmetric)[0].values()
-
-    words = reason(exam, is_right) if pairs else {}
+    own = {node._forward_cls for node in nodes(exam)}
+    # It is an error only where a user has written the backward.
+    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
+    words["look"] = IN_BACKWARD if own else CUT_OFF
+    if pairs and exam.line:
+        words |= exam.line.uncut_if(
+            subject, lambda: "wrong" not in judged(judge, symmetric)[0].values()
+        )
     for i, by in pairs:
         yield WRONG(subject.inputs[i], by=by, **words)
 
 
-def reason(exam, is_right):
-    """Words for why a second derivative is wrong: a cut, another Function, or what is kept.
-
-    is_right(): is it right now? It is an error only where a user has written the backward.
-    """
-    own, calls = {node._forward_cls for node in nodes(exam)}, []
-    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
-    words |= {"why": "", "look": ""}
-    if exam.line and (change := exam.line.uncut_if(exam.subject, is_right)):
-        return words | change
-    run = exam.subject.run(exam.subject.values)
-    vs = [v.clone().requires_grad_() for v in exam.vs]
-    with heard_by(lambda cls, args: calls.append(Call.of(cls, args, 0))), forgiving():
-        exam.subject.backward(run, vs, create=True)
-    for call in calls:
-        fn, args, kwargs = call.again()
-        for f in type(exam)(fn, args, kwargs, True, lines=exam.lines).report(exam.trials).findings:
-            if f.severity == "error":
-                why = f" In `{call.cls.__name__}`, which backward applies: {f.message}"
-                return words | {"why": why, "look": f.remedy, "change": f.change, "place": f.place}
-    kept = [f"`{f.words['path']}`, " for f in exam.findings if f.code == "tensor-on-ctx"]
-    return words | {"look": IN_BACKWARD.format(kept="".join(kept)) if own else CUT_OFF}
-
-
 # --- what a Function declares ---------------------------------------------------------------------
-
-UNJUDGED = (
-    "forward-not-finite", "input-not-finite", "backward-not-finite", "backward-not-deterministic",
-    "state-between-calls", "saved-modified", "raised", "too-coarse",
-)  # fmt: skip
 
 
 def declaring(exam, *names):
@@ -195,30 +158,24 @@ JVP_FAILS = error(
 )
 
 
-@trial(unless=UNJUDGED)
 def forward_mode(exam):
-    """Is what jvp gives the derivative of forward?"""
-    if declaring(exam, "jvp"):
-        yield from exam.with_line(tangents, "jvp")
-
-
-def tangents(exam):
-    """Each input moves alone, then all of them together; until a tangent is wrong."""
+    """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
     subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
           if subject.inputs[i] not in lies}  # fmt: skip
-    for some in [*({i: u} for i, u in us.items()), us][: len(us) + (len(us) > 1)]:
-        x = subject.inputs[min(some)]
+    every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)
+    for moves in every if name else ():
+        x = subject.inputs[min(moves)]
         try:
-            found = moved(exam, some)
+            found = moved(exam, moves)
         except CallError as raised:
             if "must implement the jvp" not in str(raised.error):  # as another Function must
                 yield told(subject, raised, JVP_FAILS, x, name=name)
             return
-        what = f"`{x}` moves" if len(some) == 1 else "all inputs move"
-        if finding := against_differences(exam, some, found, name, what):
+        what = f"`{x}` moves" if len(moves) == 1 else "all inputs move"
+        if finding := against_differences(exam, moves, found, name=name, what=what):
             yield finding
             return
 
@@ -238,29 +195,28 @@ def moved(exam, us):
     return [t if o.requires_grad else None for t, o in zip(found, exam.run.outputs, strict=True)]
 
 
-def against_differences(exam, us, found, name, what):
+def against_differences(exam, us, found, **words):
     """The finding for the first output whose tangent is not what differences say, or None."""
     subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
     slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
-    rows = zip(exam.run.names, exam.run.outputs, found, slopes, strict=True)
-    for o, (y, output, given, slope) in enumerate(rows):
-        if given is None:
+    for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
+        if tangent is None:
             continue
-        given = as_vector(given)
+        given = as_vector(tangent)
         limit = 10 * slope.error + exam.tolerance * largest(slope.value)
-        off = torch.where(slope.trusted, (given - slope.value).abs().nan_to_num(torch.inf), 0.0)
-        if (off > limit).any():
-            k, wrong = int(off.argmax()), off > limit
-            how = relation(given[wrong], slope.value[wrong], limit[wrong], subject.numbers)
-            x = subject.inputs[min(us)]
+        expected = torch.where(slope.trusted, slope.value, given)
+        wrong = (given - expected).abs().nan_to_num(torch.inf) > limit
+        if wrong.any():
+            x, y = subject.inputs[min(us)], exam.run.names[o]
             doubled = moved(exam, {i: 2 * u for i, u in us.items()})[o]
-            if given.any() and torch.equal(given, as_vector(doubled)):
+            how = "is wrong"
+            if torch.equal(tangent, doubled) and given.any():
                 how = f"does not change with that of `{x}`"
-            elif given.any() and len(given) == 1:  # one number is another's multiple by chance
-                how = "is wrong"
-            at = position(k // (2 if output.is_complex() else 1), output.shape)
-            seen = {"at": at, "given": given[k].item(), "expected": slope.value[k].item()}
-            return JVP_WRONG(x, y, seen, name=name, what=what, how=how)
+            elif len(given) > 1:  # one number is another's multiple by chance
+                how = relation(given[wrong], expected[wrong], limit[wrong], subject.numbers)
+            seen = worst(tangent, shaped(expected, tangent))
+            return JVP_WRONG(x, y, seen, how=how, **words)
+    return None
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -274,25 +230,19 @@ VMAP_FAILS = error("vmap-fails", "Under vmap, `{name}` fails where {where}.", lo
 BY_HAND = "the rule: in_dims says where each argument has its batch, or None if it has none"
 GENERATED = (
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
-    "NumPy, no branches on values, nothing in place on what has no batch"
-)
-SAVED_APART = (  # what PyTorch's `assert flat_bdims is not None` is about
-    "save_for_backward and save_for_forward: under generate_vmap_rule both must be given the same "
-    "tensors in the same order"
+    "NumPy, no branches on values, nothing in place on what has no batch, and the same tensors for "
+    "save_for_forward as for save_for_backward"
 )
 
 
-@trial(unless=UNJUDGED)
 def over_batches(exam):
-    """Is what the rule for vmap gives the same as a loop gives?"""
-    rules = declaring(exam, "vmap", "generate_vmap_rule")
-    if rules and exam.subject.run(exam.subject.values) and not draws():
-        yield from exam.with_line(functools.partial(batches, rules=rules), "vmap")
+    """Is what the rule for vmap gives the same as a loop gives?
 
-
-def batches(exam, rules):
-    """Each tensor with a batch, alone, then all of them; first as dimension 0, then as the last."""
-    subject = exam.subject
+    Each tensor has a batch, alone, then all of them; first as dimension 0, then as the last.
+    """
+    subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
+    if not rules or subject.run(subject.values) and draws():
+        return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
@@ -305,20 +255,20 @@ def batches(exam, rules):
             continue
         over = " and of ".join(f"`{subject.names[k]}`" for k in batched)
         over = over if len(batched) < 4 else "all tensors"
-        found = [compared(exam, pairs, batched, dim, loop) for dim in (0, -1)]
-        dim = 0 if found[0] else -1
-        if found[dim]:
-            text, evidence, raised = found[dim]
-            anywhere = all(found) and found[0][0] is found[1][0] and raised
-            where = "there is a batch" if anywhere else f"the batch is dimension {dim}"
-            words["where"], x = f"{where} of {over}", subject.names[batched[0]]
-            if raised and "flat_bdims" in frames_of(raised)[-1].line:
-                words["rule"] = SAVED_APART
-            if raised:
-                yield told(subject, raised, text, x, **words)
+        for dim in (0, -1):
+            words["where"] = f"the batch is dimension {dim} of {over}"
+            try:
+                wrong = compared(exam, pairs, batched, dim, loop)
+            except CallError as raised:
+                exam.given_up = True
+                if to_blame(exam, raised):
+                    words["where"] = f"there is a batch of {over}" if dim == 0 else words["where"]
+                    yield told(subject, raised, VMAP_FAILS, subject.names[batched[0]], **words)
+                    return
             else:
-                yield text(x, **evidence, **words)
-            return
+                if wrong:
+                    yield VMAP_WRONG(subject.names[batched[0]], **wrong, **words)
+                    return
 
 
 def one_of_batch(exam, pairs, batched, which):
@@ -329,47 +279,37 @@ def one_of_batch(exam, pairs, batched, which):
 
 
 def compared(exam, pairs, batched, dim, loop):
-    """(text, words, what was raised) for what vmap gives with this batch, or None."""
+    """The words for what vmap gives with this batch, if a loop gives something else, or None."""
     subject = exam.subject
     given = [torch.stack(pair, dim) if k in batched else pair[0] for k, pair in enumerate(pairs)]
     for k in subject.examined:
         given[k] = given[k].detach().clone().requires_grad_()
     in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
-
-    def wrong(what, a, b):
-        if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
-            return VMAP_WRONG, {"seen": worst(a, b), "what": what}, None
-
-    try:
-        with phase("vmap"):
-            over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
-            outputs = over(*given)
-        for o, *pair in zip(outputs, *(run for run, _ in loop), strict=True):
-            if found := wrong("result", o, torch.stack(pair)):
-                return found
+    with phase("vmap"):
+        over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
+        outputs = over(*given)
+    due = [torch.stack(pair) for pair in zip(*(run for run, _ in loop), strict=True)]
+    found = [("result", o, pair) for o, pair in zip(outputs, due, strict=True)]
+    if all(o.shape == pair.shape for _, o, pair in found):
         graded = [(o, v) for o, v in zip(outputs, exam.vs, strict=True) if o.requires_grad]
-        graded, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
+        outputs, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
         with phase("backward of vmap"):
             leaves = [given[k] for k in subject.examined]
-            grads = torch.autograd.grad(graded, leaves, vs, allow_unused=True)
-    except CallError as raised:
-        exam.given_up = True
-        return (VMAP_FAILS, {}, raised) if to_blame(exam, raised) else None
-    for k, grad, *each in zip(subject.examined, grads, *(g for _, g in loop), strict=True):
-        each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
-        expected = torch.stack(each, dim) if k in batched else sum(each)
-        grad = torch.zeros_like(expected) if grad is None else grad
-        if found := wrong(f"gradient of `{subject.names[k]}`", grad, expected):
-            return found
+            grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True)
+        for k, grad, *each in zip(subject.examined, grads, *(g for _, g in loop), strict=True):
+            each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
+            due = torch.stack(each, dim) if k in batched else sum(each)
+            grad = torch.zeros_like(due) if grad is None else grad
+            found.append((f"gradient of `{subject.names[k]}`", grad, due))
+    for what, a, b in found:
+        if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
+            return {"seen": worst(a, b), "what": what}
+    return None
 
 
 def to_blame(exam, raised):
     """Did the Function that declares the rule fail, not code around it, and not on purpose?"""
     if isinstance(raised.error, NotImplementedError):
         return False
-    return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames_of(raised))
-
-
-def frames_of(raised):
-    """The frames of an exception, the innermost last."""
-    return traceback.extract_tb(raised.error.__traceback__)
+    frames = traceback.extract_tb(raised.error.__traceback__)
+    return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames)

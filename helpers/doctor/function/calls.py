@@ -99,19 +99,17 @@ def autocasts():
 def heard_by(hear):
     """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
 
-    What it returns, if anything, is called if forward raises.
+    What it returns, if anything, is called when forward has returned.
     """
 
     def way(method, cls, *given):
         if transforming():
             return method(*given)
-        take_back = hear(cls, given[takes_ctx(cls) :])
-        try:
-            return method(*given)
-        except BaseException:
-            if take_back:
-                take_back()
-            raise
+        count = hear(cls, given[takes_ctx(cls) :])
+        result = method(*given)
+        if count:
+            count()
+        return result
 
     return methods("forward", way, everywhere=True)
 

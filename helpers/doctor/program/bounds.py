@@ -30,8 +30,6 @@ LEAST = 1.0  # a share of them, while they last
 SHOWN = 1.0  # after this many, the user is told what is examined
 QUICK = 400  # calls a second, counted: where there are fewer, no line is looked for
 OVER = "it used up its share of the seconds"
-NO_ELEMENTS = "no input that requires a gradient has elements"
-ENDED = "something ended the process of its examination, perhaps because memory ran out"
 AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
 FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
@@ -88,14 +86,14 @@ def examined(call, faithful, lines=False):
             held = [t.dtype for t in call.held() if t.is_floating_point() or t.is_complex()]
             low = any(torch.finfo(dtype).eps > 1e-10 for dtype in held)
             fn, args, kwargs = call.again()
-            exam = Examination(fn, args, kwargs, faithful, as_given=low, lines=lines)
-            exam.of_a_program = True
-            exam.subject.leaves = set()  # the copies are, what was copied perhaps not
+            exam = Examination(fn, args, kwargs, faithful, True, as_given=low, lines=lines)
             if exam.subject.lower and call.autocasts:
                 exam.subject.lower = call.autocasts[0][1]  # in which the outcome is precise
             if lines and exam.subject.calls_a_second < QUICK:
                 return None
-            report = exam.report(TRIALS) if exam.subject.values else NO_ELEMENTS
+            if not exam.subject.values:
+                return "no input that requires a gradient has elements"
+            report = exam.report(TRIALS)
             return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
         return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
@@ -110,9 +108,8 @@ def is_the_copys(report):
 
     And what a closure holds may belong to a graph that the program's backward has freed.
     """
-    findings = getattr(report, "findings", ())
-    freed = any(FREED in str(finding.evidence.get("message")) for finding in findings)
-    return freed or not getattr(report, "examined", True)
+    messages = [str(finding.evidence.get("message")) for finding in report.findings]
+    return any(FREED in message for message in messages) or not report.examined
 
 
 @contextlib.contextmanager
@@ -207,7 +204,7 @@ def ended(code):
     if code == -signal.SIGALRM:
         return OVER
     if code in (-signal.SIGKILL, -signal.SIGTERM):
-        return ENDED
+        return "something ended the process of its examination, perhaps because memory ran out"
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     return Report("", [CRASHED(how=how)])
 

@@ -39,15 +39,8 @@ from ..function.tensors import tensors
 from ..report import SEVERITIES, Report, WrongGradientError
 from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
 
-TOO_LARGE = "too large for max_bytes"
 MOST = 32  # patterns of one Function
-TOO_MANY = f"more than {MOST} patterns"
 NO_GRADIENT = "no input required a gradient"
-NO_COPY = "the inputs could not be copied"
-NO_NUMBERS = "the inputs hold no numbers: a compiler traced the call"
-RAISED = "it raised in the program, too"
-BROKE_OFF = "the program raised before the end of the block"
-INTERRUPTED = "interrupted"
 ADVICE = "`examine(..., faithful=False)`"  # in findings
 
 
@@ -82,8 +75,8 @@ class Visit(Report):
     @property
     def missed(self):
         """Why not all of it was examined that could have been, or ""."""
-        harmless = (NO_GRADIENT, RAISED) if self.examined else ()
-        return ", ".join(why for why in self.left if why not in harmless)
+        harmless = NO_GRADIENT if self.examined else None
+        return ", ".join(why for why in self.left if why != harmless)
 
     def __repr__(self):
         """Notes are left out: a float32 program has one for each Function."""
@@ -113,52 +106,45 @@ class Pattern:
     outcome: Report | str | None = None
 
 
-@dataclass
-class Heard:
-    """What was heard of one Function: its patterns, and the visit that they become."""
+def waiting(patterns):
+    """Those that are still to be examined, those with small inputs first."""
+    return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.kept.size)
 
-    visit: Visit
-    patterns: dict = field(default_factory=dict)
 
-    def waiting(self):
-        """Its patterns that are still to be examined, those with small inputs first."""
-        waiting = [p for p in self.patterns.values() if p.outcome is None]
-        return sorted(waiting, key=lambda p: p.kept.size)
+def examine(patterns, seconds, faithful, show):
+    """Examine the patterns of one Function, for at most this many seconds."""
+    ends = time.monotonic() + seconds
+    while (some := waiting(patterns)) and (left := ends - time.monotonic()) > 0:
+        work = functools.partial(reports, [p.kept for p in some], faithful)
+        for k, outcome in bounded(work, left, show):
+            if k < len(some):  # else it ended when only a line was looked for
+                some[k].outcome = outcome
+    for p in waiting(patterns):
+        p.outcome = OVER
 
-    def examine(self, seconds, faithful, show):
-        """Examine them, for at most this many seconds."""
-        ends = time.monotonic() + seconds
-        while (waiting := self.waiting()) and (left := ends - time.monotonic()) > 0:
-            work = functools.partial(reports, [p.kept for p in waiting], faithful)
-            for k, outcome in bounded(work, left, show):
-                if k < len(waiting):  # else it ended when only a line was looked for
-                    waiting[k].outcome = outcome
-        for p in self.waiting():
-            p.outcome = OVER
 
-    def conclude(self, advice):
-        """The visit: what was found for each pattern, once; nothing of the program is kept."""
-        visit, found, worst = self.visit, {}, None
-        for p in self.patterns.values():
-            if isinstance(p.outcome, str):
-                visit.left[p.outcome] += p.calls
-                continue
-            visit.patterns, visit.examined = visit.patterns + 1, True
-            for k in p.kept.shared:
-                what = f"The gradient of argument {k} is"
-                why = "another argument holds the same tensor"
-                p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
-            accused = {f.input for f in found.values() if f.severity == "error" and f.input}
-            for f in p.outcome.findings:
-                if f.severity != "error" or f.input not in accused:  # once, by another pattern
-                    f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
-                    found.setdefault((f.code, f.input, f.through), f)
-            rank = p.outcome.ok, not p.outcome.findings
-            if worst is None or rank < worst:
-                worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
-        order = list(SEVERITIES)
-        visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
-        return visit
+def conclude(visit, patterns, advice):
+    """Fill in what was found for each pattern, once; nothing of the program is kept."""
+    found, worst = {}, None
+    for p in patterns:
+        if isinstance(p.outcome, str):
+            visit.left[p.outcome] += p.calls
+            continue
+        visit.patterns, visit.examined = visit.patterns + 1, True
+        for k in p.kept.shared:
+            what = f"The gradient of argument {k} is"
+            why = "another argument holds the same tensor"
+            p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+        accused = {f.input for f in found.values() if f.severity == "error" and f.input}
+        for f in p.outcome.findings:
+            if f.severity != "error" or f.input not in accused:  # once, by another pattern
+                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
+                found.setdefault((f.code, f.input, f.through), f)
+        rank = p.outcome.ok, not p.outcome.findings
+        if worst is None or rank < worst:
+            worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
+    order = list(SEVERITIES)
+    visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
 
 
 def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
@@ -245,22 +231,21 @@ class Rounds:
         return self.found
 
     def __exit__(self, kind, error, trace):
-        self.finish(BROKE_OFF if kind else "")
+        self.finish("the program raised before the end of the block" if kind else "")
 
     # --- while the program runs -------------------------------------------------------------------
 
     def hear(self, cls, args):
+        """Returns what counts the call, when its forward has not raised; or None."""
         if EXAMINING:
-            return
+            return None
         with LOCK:
-            heard = self.known.get(cls, self)
-            if heard is self:
-                heard = self.known[cls] = self.first_call(cls)
-            if heard is not None:
-                heard.visit.calls += 1
-                return self.note(heard, cls, args)
+            if cls not in self.known:
+                self.known[cls] = self.first_call(cls)
+            return self.known[cls] and self.note(*self.known[cls], cls, args)
 
     def first_call(self, cls):
+        """The visit of this Function and its patterns, or None if it is left out."""
         if not is_a_users(cls):
             return None
         name, op = full_name(cls), operator(cls)
@@ -270,76 +255,72 @@ class Rounds:
         code = getattr(inspect.unwrap(cls.backward), "__code__", None)
         defined = (code.co_filename, code.co_firstlineno) if code and not op else None
         visit = Visit(name if op else cls.__name__, [], False, name, defined, self.during())
-        return self.heard.setdefault(kind(cls), Heard(visit))
+        return self.heard.setdefault(kind(cls), (visit, {}))
 
-    def note(self, heard, cls, args):
-        """Counts the call with others of its pattern; returns what takes it back if it raises."""
+    def note(self, visit, patterns, cls, args):
         key = (*[pattern(a) for a in args], autocasts())
-        if key not in heard.patterns:
-            heard.patterns[key] = self.first_of_its_pattern(heard, cls, args)
-        heard.patterns[key].calls += 1
-        return functools.partial(self.take_back, heard, key)
+        found = patterns.get(key) or self.first_of_its_pattern(patterns, cls, args)
 
-    def first_of_its_pattern(self, heard, cls, args):
+        def count():
+            with LOCK:
+                visit.calls += 1
+                if key not in patterns:
+                    patterns[key] = found
+                    self.size += found.kept.size if found.kept else 0
+                patterns[key].calls += 1
+
+        return count
+
+    def first_of_its_pattern(self, patterns, cls, args):
         """The `Pattern` with a copy of this call, or with the reason why there is none."""
         found = [t for _, t in tensors(args)]
         size = sum(t.numel() * t.element_size() for t in found if has_numbers(t))
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             return Pattern(outcome=NO_GRADIENT)
-        if sum(p.kept is not None for p in heard.patterns.values()) >= MOST:
-            return Pattern(outcome=TOO_MANY)
+        if sum(p.kept is not None for p in patterns.values()) >= MOST:
+            return Pattern(outcome=f"more than {MOST} patterns")
         if not all(map(has_numbers, found)):
-            return Pattern(outcome=NO_NUMBERS)
+            return Pattern(outcome="the inputs hold no numbers: a compiler traced the call")
         if self.size + size > self.max_bytes:
-            return Pattern(outcome=TOO_LARGE)
+            return Pattern(outcome="too large for max_bytes")
         try:
             call = Call.of(cls, args, size)
         except Exception as error:  # of a subclass of Tensor, for example
             if of_a_signal(error):
                 raise
-            return Pattern(outcome=NO_COPY)
-        self.size += size
+            return Pattern(outcome="the inputs could not be copied")
         return Pattern(kept=call)
-
-    def take_back(self, heard, key):
-        """The call raised, so that it says nothing of the gradient."""
-        with LOCK:
-            heard.visit.left[RAISED] += 1
-            heard.patterns[key].calls -= 1
-            if not heard.patterns[key].calls:
-                gone = heard.patterns.pop(key)
-                self.size -= gone.kept.size if gone.kept else 0
 
     # --- afterwards -------------------------------------------------------------------------------
 
     def finish(self, why_not=""):
         """Examine what was heard, unless there is a reason why not; fill in what was found."""
         self.listening.close()
-        all_heard, self.known, self.heard = list(self.heard.values()), {}, {}
-        waiting = [heard for heard in all_heard if heard.waiting()]
+        heard = [(visit, list(found.values())) for visit, found in self.heard.values()]
+        self.known, self.heard = {}, {}
         try:
-            if waiting and not why_not:
-                warm_up()
-                self.examine(waiting)
+            if not why_not:
+                self.examine([pair for pair in heard if waiting(pair[1])])
         finally:  # also after Ctrl-C
-            for p in itertools.chain(*(heard.waiting() for heard in waiting)):
-                p.outcome = why_not or INTERRUPTED
-            visits = [
-                heard.conclude(self.advice.format(heard.visit.full_name)) for heard in all_heard
-            ]
-            self.found.visits = sorted(visits, key=lambda visit: visit.ok)
+            for visit, patterns in heard:
+                for p in waiting(patterns):
+                    p.outcome = why_not or "interrupted"
+                conclude(visit, patterns, self.advice.format(visit.full_name))
+            self.found.visits = sorted((visit for visit, _ in heard), key=lambda visit: visit.ok)
             self.found.ended = True
 
-    def examine(self, waiting):
+    def examine(self, heard):
         """Each Function within its share of the seconds; those with small inputs come first."""
+        if heard:
+            warm_up()
         ends = time.monotonic() + self.seconds
-        waiting.sort(key=lambda heard: sum(p.kept.size for p in heard.waiting()))
-        for k, heard in enumerate(waiting):
-            left, name = ends - time.monotonic(), heard.visit.full_name
-            share = max(left / (len(waiting) - k), min(left, LEAST))
-            text = f"doctor: examining {k + 1} of {len(waiting)}: `{name}`"
+        heard.sort(key=lambda pair: sum(p.kept.size for p in waiting(pair[1])))
+        for k, (visit, patterns) in enumerate(heard):
+            left, name = ends - time.monotonic(), visit.full_name
+            share = max(left / (len(heard) - k), min(left, LEAST))
+            text = f"doctor: examining {k + 1} of {len(heard)}: `{name}`"
             faithful = not among(name, self.faithful)
-            heard.examine(share, faithful, functools.partial(self.say, text))
+            examine(patterns, share, faithful, functools.partial(self.say, text))
 
 
 def among(name, patterns):

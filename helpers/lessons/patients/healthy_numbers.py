@@ -179,7 +179,7 @@ def rounded(x):
     return (4 * x).round()
 
 
-@healthy("saves half of the bytes", lambda: draw((6, 8)), "stored-coarsely")
+@healthy("saves half of the bytes", lambda: draw((6, 8)))
 class HalfStored(Function):
     @staticmethod
     def forward(ctx, x):

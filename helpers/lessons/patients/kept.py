@@ -45,4 +45,4 @@ class WithoutOutliers(torch.nn.Module):
         return Outliers.apply(x, self.masks)
 
 
-broken("first-call-kept", "the mask of the first batch", lambda: draw((6, 5)))(WithoutOutliers())
+broken("state-between-calls", "the first mask", lambda: draw((6, 5)))(WithoutOutliers())

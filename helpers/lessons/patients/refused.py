@@ -138,7 +138,7 @@ def adds_to_its_input(x):
     return x * x
 
 
-@broken("input-changed", "adds to its input, which is the caller's", vector)
+@broken("input-modified", "adds to its input, which is the caller's", vector)
 def adds_to_what_it_is_given(x):
     x.add_(1)
     return x * x
