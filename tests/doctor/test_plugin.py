@@ -343,7 +343,8 @@ doctor_skip = ["Right", "tests.*"]
 
 
 def test_what_workers_of_xdist_found_is_gathered():
-    config = SimpleNamespace(workeroutput={}, pluginmanager=None)
+    plugins = SimpleNamespace(get_plugin=lambda name: None)
+    config = SimpleNamespace(workeroutput={}, pluginmanager=plugins)
     options = SimpleNamespace(seconds=60, skip=[], unfaithful=[])
     worker, session = Doctor(config, options), SimpleNamespace(exitstatus=0)
     Half.apply(leaf(2))
