@@ -89,9 +89,12 @@ def repeated(exam):
     """Is the gradient the same once more, and in other calls?"""
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
-        words = {"when": when, "left": exam.outside.left}
         changed = functools.partial(changed, exam)
-        if not (yield from exam.compare(text, changed, raising=raising, **words)):
+        found = list(exam.compare(text, changed, raising=raising, when=when, left=""))
+        for finding in found:
+            finding.remedy = finding.remedy or exam.outside.left  # after the calls
+            yield finding
+        if found:
             return
 
 
