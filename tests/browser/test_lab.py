@@ -96,7 +96,8 @@ def look(page, path, cells):
     stored = [kind for c in cells for o in c.get("outputs", []) for kind in o.get("data", {})]
     for kind in ("image/png", "text/html"):  # figures; verdicts and reports
         assert page.locator(f"[data-mime-type='{kind}']").count() == stored.count(kind)
-    assert page.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth)") == []
+    broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+    assert page.evaluate(broken) == []
     assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
 
 
