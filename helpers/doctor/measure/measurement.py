@@ -201,18 +201,16 @@ class Measurement:
         point.limit = min(point.limit, elements or point.limit)
         return Measurement(point, self.i, self.o, self.tolerance)
 
+    def at_each(self, pairs, elements=None):
+        """The same for each pair (subject, values) for which the function runs."""
+        for subject, values in pairs:
+            with contextlib.suppress(CallError, RuntimeError):
+                yield self.at(subject, values, elements)
+
     def varied(self, elements=None):
         """The same with another value of each argument that is a number."""
         others = with_other_arguments(self.subject)
-        for subject in others:
-            with contextlib.suppress(CallError, RuntimeError):
-                yield self.at(subject, self.point.values, elements)
-
-    def of_other_sizes(self):
-        """The same for inputs of one row, or one column, less, so that no size fits by chance."""
-        for subject in () if self.sparse else smaller(self.subject):
-            with contextlib.suppress(CallError, RuntimeError):
-                yield self.at(subject, subject.values, FEW)
+        return self.at_each(((other, self.point.values) for other in others), elements)
 
     @functools.cached_property
     def tensors(self):
@@ -326,27 +324,25 @@ class Measurements(tuple):
 
     @functools.cached_property
     def again(self):
-        """The first where the values of each input stand in the opposite order; or None."""
+        """The first where the values of each input stand in the opposite order: a list, or []."""
         m = self[0]
-        if m.sparse or m.subject.is_slow:  # what fits so many elements is no chance
-            return None
         turned = [v.flip(tuple(range(v.dim()))) for v in m.point.values]
         turned = [of_the_same_kind(v, t) for v, t in zip(m.point.values, turned, strict=True)]
-        with contextlib.suppress(CallError, RuntimeError):
-            return m.at(m.subject, turned)
-        return None
+        # What fits so many elements is no chance.
+        return [] if m.sparse or m.subject.is_slow else [*m.at_each([(m.subject, turned)])]
 
     def each(self):
         """Each alone, and the first where the values stand in another order, if they can."""
         yield from (Measurements([m]) for m in self)
-        yield from (Measurements([m]) for m in filter(None, [self.again]))
+        yield from (Measurements([m]) for m in self.again)
 
     @functools.cached_property
     def others(self):
         """The whole, if this is a corner, and other values, so that nothing fits by chance."""
-        most = 1 if self[0].subject.is_slow else 3
-        found = [*filter(None, [self.again]), *itertools.islice(self[0].varied(FEW), most)]
-        found += self[0].of_other_sizes() if not self.whole else ()
+        m, most = self[0], 1 if self[0].subject.is_slow else 3
+        found = [*self.again, *itertools.islice(m.varied(FEW), most)]
+        if not (m.sparse or self.whole):  # of one row, or one column, less
+            found += m.at_each(((other, other.values) for other in smaller(m.subject)), FEW)
         return [m for m in (*self.whole, *found) if m.trusted.any()]
 
 
