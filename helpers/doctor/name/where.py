@@ -82,6 +82,8 @@ def by_value(points, varied):
     """In words, the values of something at which it is wrong, and only there; or None."""
     right, wrong = (torch.cat([getattr(p, name) for p in points]).sum()
                     for name in ("right", "wrong"))  # fmt: skip
+    if not (right and wrong):
+        return None
     many = len(points[0].elements) > 3 and min(right, wrong) > 2
     at_zero = many or len(points) > 1 and right + wrong > 7
     for k, (where, name) in enumerate(regions(points[0])):
