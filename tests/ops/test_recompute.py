@@ -143,6 +143,14 @@ def test_one_of_ten_is_kept_and_each_is_freed_when_it_was_used():
             assert alive.operations.count("sin") == 9  # the tenth is not asked for
 
 
+def test_with_retain_graph_the_second_run_leaves_nothing():
+    x = torch.ones(1000, requires_grad=True)
+    y = recompute(chain, x)
+    with Alive() as alive:
+        grad(y.sum(), x, retain_graph=True)
+        assert alive.now == 0
+
+
 def test_of_calls_within_calls_only_the_outer_input_is_kept():
     x = torch.ones(1000, requires_grad=True)
 
