@@ -73,8 +73,8 @@ def lab(tmp_path_factory):
     """The address of a JupyterLab that runs in a copy of the course."""
     home = tmp_path_factory.mktemp("lab")
     copy = home / "course"
-    hidden = shutil.ignore_patterns(".*", "_site", "jupyter_execute", "mathjax")
-    shutil.copytree(ROOT, copy, ignore=hidden)
+    left_out = shutil.ignore_patterns(".git", ".venv", "_site", "jupyter_execute", "mathjax")
+    shutil.copytree(ROOT, copy, ignore=left_out)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -30,9 +30,9 @@ CONTRAST = """element => {
     return high / low;
 }"""
 STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # errors are shown as this, too
-HAS_RUN = f"""() => document.querySelector("{STDERR}, .jp-Dialog")
-    || [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]
-        .every(prompt => /\\[\\d+\\]/.test(prompt.textContent))"""
+PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
+HAS_RUN = f"""document.querySelector("{STDERR}, .jp-Dialog")
+    || {PROMPTS}.every(prompt => /\\d/.test(prompt))"""
 WIDE = """cells => cells.filter(cell => [...cell.querySelectorAll(
         '.cm-scroller, .jp-OutputArea-output, .jp-MarkdownOutput')]
     .some(part => part.clientWidth > 50 && part.scrollWidth > part.clientWidth + 2))
@@ -53,19 +53,20 @@ def window(page, lab):
         page.request.delete(f"{api}/{session['id']}", headers={"X-XSRFToken": tokens[0]})
 
 
-def command(page, name):
-    """Runs a command from the palette, by the keyboard alone."""
+def command(page, name, effect):
+    """Runs a command from the palette, by the keyboard alone, until its effect is seen."""
     active = page.locator(".lm-CommandPalette-item.lm-mod-active")
     found = active.filter(has_text=re.compile(f"^{name}"))  # not "Restart Kernel and …"
-    for _ in range(10):  # while a notebook is being opened, it takes the focus from the palette
+    for _ in range(10):  # a notebook that comes up late takes the focus from the palette
         page.keyboard.press("Control+Shift+C")
         page.keyboard.insert_text(name)
         with contextlib.suppress(TimeoutError):
             found.wait_for(timeout=5_000)
             page.keyboard.press("Enter")
+            page.wait_for_function(effect, timeout=10_000)
             return
         page.keyboard.press("Escape")
-    pytest.fail(f"the palette does not have {name}")
+    pytest.fail(f"{name} has no effect")
 
 
 def open_chapter(page, lab, path):
@@ -76,14 +77,13 @@ def open_chapter(page, lab, path):
     expect(page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]")).to_be_visible()
     expect(page.locator("#jupyterlab-splash")).to_have_count(0)
     page.wait_for_load_state("networkidle")
-    command(page, "Clear Outputs of All Cells")
-    expect(page.locator(".jp-OutputArea-output")).to_have_count(0)
+    command(page, "Clear Outputs of All Cells", "!document.querySelector('.jp-OutputArea-output')")
     return cells
 
 
 def run_all(page):
     """Runs all cells, and waits until each has run or something is wrong."""
-    command(page, "Run All Cells")
+    command(page, "Run All Cells", f"{PROMPTS}.some(prompt => /[*\\d]/.test(prompt))")
     page.wait_for_function(HAS_RUN, timeout=5 * PATIENCE)
 
 
@@ -134,7 +134,8 @@ def type_cell(page, source):
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_an_exercise_is_solved_with_the_keyboard_alone(page, lab, theme):
     open_chapter(page, lab, CHAPTERS[0])
-    command(page, f"Use Theme: JupyterLab {theme}")
+    name = f"JupyterLab {theme}"
+    command(page, f"Use Theme: {name}", f"document.body.dataset.jpThemeName === '{name}'")
     page.keyboard.press("Escape")
     active = page.locator(".jp-Cell.jp-mod-active")
     page.keyboard.press("Shift+Enter")  # the title
