@@ -281,7 +281,7 @@ def _misfit_of_function_class(attempt, reference):
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
-            return f"it has no method `{name}`. Look at its spelling and indentation."
+            return f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
         if not _is_static(method, attempt, name):
             return (
                 f"`{name}` must be a static method: @staticmethod, above any other decorator, and "

@@ -6,6 +6,7 @@ for, and quoted.
 """
 
 import difflib
+import dis
 import inspect
 import re
 import traceback
@@ -68,13 +69,19 @@ def in_words(found, attempt, inputs):
         return cause
     said = [_sentence(found), *_further(found, message, attempt, inputs)]
     if message:
-        said.append(f"PyTorch says: {message.rstrip('.')}.")
+        said.append(f"The error: {message.rstrip('.')}.")
     remedy = _remedy(found, message, attempt, inputs)
     return " ".join([*said, f"Look at: {remedy}."] if remedy else said)
 
 
 def _cause(found, message, attempt, inputs):
-    """What an exception means that the doctor only quotes; None if that is not known."""
+    """What an exception or a global name means, which the doctor does not know; or None."""
+    name = _read_from_the_notebook(attempt)
+    if name:
+        return (
+            f"`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
+            "What backward needs of forward comes through ctx."
+        )
     if found.code == "none-not-handled" and "number of gradients" in message:
         return (
             "where grad_output is None, too, `backward` must return one value for each argument "
@@ -83,7 +90,7 @@ def _cause(found, message, attempt, inputs):
     if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
         return (
             "`backward` works only while something else holds the output; ctx does not keep it. "
-            f"PyTorch says: {message.rstrip('.')}."
+            f"The error: {message.rstrip('.')}."
         )
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
         return "backward reads ctx.saved_tensors, but forward saved none."
@@ -174,6 +181,14 @@ def _names(attempt):
     cls = getattr(attempt, "__self__", None)
     methods = (getattr(cls, name, lambda ctx: None) for name in ("forward", "backward"))
     return [list(inspect.signature(method).parameters)[1:] for method in methods]
+
+
+def _read_from_the_notebook(attempt):
+    """The global that backward reads under the name of an argument of forward, or None."""
+    backward = inspect.unwrap(getattr(getattr(attempt, "__self__", None), "backward", None))
+    read = dis.get_instructions(backward) if inspect.isfunction(backward) else ()
+    names = {step.argval for step in read if step.opname == "LOAD_GLOBAL"}
+    return next((n for n in _names(attempt)[0] if n in names & backward.__globals__.keys()), None)
 
 
 def _saves_nothing(attempt, inputs):

@@ -33,7 +33,7 @@ def _is_legacy(attempt):
     for name, argument in arguments.items():
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
-            yield f"it has no method `{name}`. Look at its spelling and indentation."
+            yield f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
         try:
             inspect.signature(method).bind("self", argument)
         except TypeError:

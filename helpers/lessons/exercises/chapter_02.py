@@ -37,6 +37,8 @@ EXERCISE_1 = Exercise(
         ("ctx.saved_tensors", "ctx.saved_tensors[1:]", "unpacks another number of values"),
         ("(ctx, grad_output)", "(ctx, x)", "(x,) = ctx.saved_tensors", "", "x * grad_output", "x",
          "The argument `x` of backward is the gradient that arrives."),
+        ("class Square", "x = torch.ones(2)\n\n\nclass Square", "(x,) = ctx.saved_tensors", "",
+         "`x` in `backward` is the notebook's `x`"),
         ("ctx.save_for_backward(x)", "", "unpacks 1 saved tensor(s), but forward saved none."),
         ("(x)", "(x.clone())", "return x * x", "return x.mul_(x).clone()", "in place"),
         ("return x * x", "return (x * x,)", "it returns a tuple, but a tensor is asked for"),
@@ -195,7 +197,8 @@ EXERCISE_3 = Exercise(
         Feed(
             shapes="N D",
             far=1e6,
-            without=dict.fromkeys(("zero", "equal"), "no two elements of a row are equal"),
+            without=dict.fromkeys(("zero", "equal"), "no two elements of a row are equal")
+            | {"empty": "without rows, there is nothing to look for"},
         ),
     ),
     properties=[keeps_only("inputs, outputs and positions", random(100, 200))],

@@ -194,10 +194,11 @@ suspects = {
 
 
 def _is_the_wrong_one(answer):
-    if not isinstance(answer, str) or answer not in suspects:
+    letter = str(answer).strip().upper()
+    if letter not in suspects:
         yield f'answer with one of "A", "B", "C" or "D"; got {answer!r}.'
-    if answer != "C":
-        yield f"the gradient of {answer} is right everywhere."
+    if letter != "C":
+        yield f"the gradient of {letter} is right everywhere."
 
 
 EXERCISE_3 = Exercise(

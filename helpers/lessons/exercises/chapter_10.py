@@ -33,8 +33,8 @@ def _under(like, tensors, *names):
 
 def _own_apply(attempt):
     return "" if "apply" not in vars(attempt) else (
-        " torch.func, too, calls the `apply` of the class that has the `forward`, and expects all "
-        "outputs: leave it as it is, and take its first output in the `apply` of a subclass."
+        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is. Another "
+        "class can call it by name, and return the first output."
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ EXERCISE_1 = Exercise(
          "(ctx, grad_output)", "(ctx, grad_output, grad_other)",
          "    @staticmethod\n    def setup", "    @classmethod\n    def apply(cls, x):\n"
          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup",
-         "in the `apply` of a subclass"),
+         "Another class can call it by name"),
         ("torch.sqrt(1 + x**2) ** 3", "torch.sqrt(x**2).square().add(1) ** 1.5", "it is nan"),
         ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "near 1000"),
     ],

@@ -77,7 +77,7 @@ EXERCISE_2 = Exercise(
          "shapes do not fit"),
     ],
     like=lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
-    feeds=(Feed(shapes="N D"),),
+    feeds=(Feed(shapes="N D", without={"empty": "without rows, there is nothing to move"}),),
     order=2,
     success="what forward moves down, backward moves up.",
     hints=(
