@@ -35,6 +35,8 @@ wrong(
 )  # fmt: skip
 wrong("CastsToFloat", "gradient-dtype", "backward works in float32", vector,
       lambda x: x * x, lambda g, x: g.float() * 2 * x.float())  # fmt: skip
+wrong("WrongDevice", "gradient-device", "a gradient on another device", vector,
+      lambda x: x * x, lambda g, x: torch.empty_like(g, device="meta"))  # fmt: skip
 wrong("NumberForGradient", "gradient-type", "a number instead of a tensor", vector,
       lambda x: x * x, lambda g, x: 2.0)  # fmt: skip
 wrong("ArrayForGradient", "gradient-type", "an array instead of a tensor", vector,
@@ -82,12 +84,25 @@ class NoBackward(Function):
         return x * x
 
 
+@broken("not-static", "called as in 2017", vector)
+def called_as_in_2017(x):
+    return Square()(x)
+
+
 @broken("saved-no-tensor", "a number is saved", vector)
 class SavesANumber(Double):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(2)
         return 2 * x
+
+
+@broken("dirty-not-returned", "changed in place, and a copy is returned", vector)
+class DirtyAndCopied(Double):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x.mul_(2))
+        return x.clone()
 
 
 @broken("in-place-leaf", "a parameter is changed in place", vector)
