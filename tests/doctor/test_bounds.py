@@ -175,7 +175,7 @@ with rounds(seconds=20) as found:
 print(found.visits[0].patterns, found.visits[0].ok)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "1 False\n", done.stderr
+    assert done.stdout.endswith("1 False\n"), done.stderr  # another torch is told first
 
 
 def test_seconds_of_the_command_line(tmp_path, capsys):
