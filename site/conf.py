@@ -11,10 +11,12 @@ import os
 import posixpath
 import re
 import shutil
+from gettext import NullTranslations
 from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from sphinx import locale
 from sphinx.util import logging
 
 ROOT = Path(__file__).parents[1]
@@ -29,8 +31,39 @@ RUN = {
     "<code>jupyter lab {file}</code>",
 }
 
+CHINESE = {  # the words of Sphinx and the theme, which know one language for all pages
+    "Back to top": "回到顶部",
+    "Color mode": "颜色模式",
+    "Contents": "本页内容",
+    "Dark": "深色",
+    "Download source file": "下载 notebook",
+    "Download this page": "下载本页",
+    "Fullscreen mode": "全屏",
+    "Index": "索引",
+    "Light": "浅色",
+    "Link to this heading": "本节的链接",
+    "On this page": "本页内容",
+    "Print to PDF": "打印成 PDF",
+    "Search": "搜索",
+    "Site navigation": "各章",
+    "Skip to main content": "跳到正文",
+    "System Settings": "跟随系统",
+    "Version warning": "版本提示",
+    "next": "下一章",
+    "next page": "下一章",
+    "previous": "上一章",
+    "previous page": "上一章",
+}
+
+
+class Chinese(NullTranslations):
+    def gettext(self, message):
+        return CHINESE.get(message, message)
+
+
+WORDS = {"notebooks": NullTranslations(), "zh": Chinese()}
+
 project = "Extending PyTorch, one gradient at a time"
-author = copyright = "the authors; BSD-3-Clause"
 html_baseurl = os.environ.get("SITE_ADDRESS", "")  # for the links that are shared
 
 extensions = ["myst_nb"]
@@ -41,12 +74,13 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"
+html_theme_options = {"footer_content_items": ""}
 html_title = project
 html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
 html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
 templates_path = ["templates"]
-html_sidebars = {"**": ["navbar-logo.html", "chapters.html"]}
+html_sidebars = {"**": ["chapters.html"]}
 
 LOG = logging.getLogger(__name__)
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -64,15 +98,10 @@ def edition(document):
     return "zh" if document.startswith("zh/") or document == README["zh"] else "notebooks"
 
 
-def twin(document):
-    """The same page in the other edition; None if that is not there."""
-    folder = edition(document)
-    other = "notebooks" if folder == "zh" else "zh"
-    if document == README[folder]:
-        name, suffix = README[other], ".md"
-    else:
-        name, suffix = f"{other}/{document.split('/')[1]}", ".ipynb"
-    return name if (ROOT / (name + suffix)).exists() else None
+def twin(chapter):
+    """The same chapter in the other edition."""
+    other = "notebooks" if edition(chapter) == "zh" else "zh"
+    return f"{other}/{chapter.split('/')[1]}"
 
 
 def lead_to_the_repository(document, markdown):
@@ -97,8 +126,8 @@ def on_source_read(app, document, content):
     """Turns links to files outward; gives each README its chapters, which "next" follows."""
     if document in README.values():
         pages = [name for name, _ in chapters(edition(document))]
-        if document == root_doc and twin(document):
-            pages.append(twin(document))
+        if document == root_doc:
+            pages.append(README["zh"])
         markdown = lead_to_the_repository(document, content[0])
         content[0] = "\n".join([markdown, "```{toctree}", ":hidden:", "", *pages, "```", ""])
         return
@@ -109,11 +138,30 @@ def on_source_read(app, document, content):
     content[0] = json.dumps(notebook)
 
 
+def speak(app, document):
+    """Sphinx and the theme speak the language of a document."""
+    words = WORDS[edition(document)]
+    for catalogue in ("sphinx", "booktheme"):
+        locale.translators["general", catalogue] = words
+    if app.builder.format == "html":
+        app.builder.templates.environment.install_gettext_translations(words)
+
+
+def on_doctree(app, doctree, document):
+    """Before a page is written: its language; no line break in a cell such as "25 + 20"."""
+    speak(app, document)
+    for cell in doctree.findall(nodes.entry):
+        if len(cell.astext()) < 8:
+            cell["classes"].append("short")
+
+
 def on_page(app, document, template, context, doctree):
     """What the templates need: the chapters of the edition, the switch, how to run a chapter."""
+    speak(app, document)
     folder = edition(document)
     context["language"] = LANGUAGE[folder]
-    context["chapters"] = [(README[folder], "README"), *chapters(folder)]
+    context["docstitle"] = app.env.titles[README[folder]].astext()
+    context["chapters"] = [(README[folder], context["docstitle"]), *chapters(folder)]
     if doctree is None:
         return
     for direction in ("prev", "next"):  # which end where the edition ends
@@ -124,10 +172,9 @@ def on_page(app, document, template, context, doctree):
                 context[direction] = None
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
+        other = app.builder.get_relative_uri(document, twin(document))
         line = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
-        if other := twin(document):
-            address = app.builder.get_relative_uri(document, other)
-            line = f'<a href="{address}">{SWITCH[folder]}</a> · {line}'
+        line = f'<a href="{other}">{SWITCH[folder]}</a> · {line}'
         context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
     paragraphs = (text.astext() for text in doctree.findall(nodes.paragraph))
     description = escape(next(paragraphs)[:200].replace("\n", " "), quote=True)
@@ -146,15 +193,15 @@ def on_finished(app, exception):
         return
     out = Path(app.outdir)
     shutil.copyfile(out / "README.html", out / "index.html")
-    if (out / "README.zh.html").exists():
-        (out / "zh" / "index.html").write_text(
-            '<!doctype html><meta http-equiv="refresh" content="0; url=../README.zh.html">'
-            '<a href="../README.zh.html">中文</a>\n',
-            encoding="utf-8",
-        )
+    (out / "zh" / "index.html").write_text(
+        '<!doctype html><meta http-equiv="refresh" content="0; url=../README.zh.html">'
+        '<a href="../README.zh.html">中文</a>\n',
+        encoding="utf-8",
+    )
 
 
 def setup(app):
     app.connect("source-read", on_source_read)
-    app.connect("html-page-context", on_page)
+    app.connect("doctree-resolved", on_doctree)
+    app.connect("html-page-context", on_page, priority=400)  # before the theme's
     app.connect("build-finished", on_finished)
