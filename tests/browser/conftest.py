@@ -6,6 +6,7 @@ pytest tests/browser [--all-chapters]
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,8 @@ import pytest
 from playwright.sync_api import expect
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("notebooks", "zh")
+CHAPTERS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
 PATIENCE = 120_000  # ms; a busy machine is slow, not broken
 SETTINGS = {  # all cells are in the page, also those that are not in view; nobody asks about news
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
@@ -46,6 +49,24 @@ def browser_type_launch_args(browser_type_launch_args):
 def patience(page):
     page.set_default_timeout(PATIENCE)
     expect.set_options(timeout=PATIENCE)
+
+
+def formulas(path):
+    """How many formulas there are in a notebook, or in a file of Markdown."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    text = re.sub(r"(?s:```.*?```)|`[^`\n]*`", "", text)
+    return len(re.findall(r"(?s:\$\$.+?\$\$)|\$[^$\n]+\$", text))
+
+
+def look(page, path):
+    """All formulas are set, and no picture is broken."""
+    assert page.locator("mjx-container").count() == formulas(path)
+    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+    assert page.evaluate(broken) == []
 
 
 class Quiet(SimpleHTTPRequestHandler):

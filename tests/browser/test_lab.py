@@ -3,18 +3,12 @@
 import contextlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import TimeoutError, expect
 
-from tests.browser.conftest import PATIENCE
-from tests.browser.markdown import formulas
+from tests.browser.conftest import CHAPTERS, PATIENCE, ROOT, look
 
-ROOT = Path(__file__).parents[2]
-CHAPTERS = [
-    path for folder in ("notebooks", "zh") for path in sorted((ROOT / folder).glob("*.ipynb"))
-]
 EACH_PUSH = "notebooks/00_start_here", "notebooks/02_static_functions", "zh/00_start_here"
 CONTRAST = """element => {
     const light = colour => {
@@ -81,33 +75,20 @@ def open_chapter(page, lab, path):
     return cells
 
 
-def run_all(page):
-    """Runs all cells, and waits until each has run or something is wrong."""
-    command(page, "Run All Cells", f"{PROMPTS}.some(prompt => /[*\\d]/.test(prompt))")
-    page.wait_for_function(HAS_RUN, timeout=5 * PATIENCE)
-
-
-def look(page, path, cells):
-    """Nothing raised, nothing stands open, and all that there is to see is seen."""
-    assert page.locator(STDERR).all_inner_texts() == []
-    assert page.locator(".jp-Dialog").all_inner_texts() == []
-    assert page.locator("mjx-container").count() == formulas(path)
-    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
-    stored = [kind for c in cells for o in c.get("outputs", []) for kind in o.get("data", {})]
-    for kind in ("image/png", "text/html"):  # figures; verdicts and reports
-        assert page.locator(f"[data-mime-type='{kind}']").count() == stored.count(kind)
-    broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
-    assert page.evaluate(broken) == []
-    assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
-
-
 @pytest.mark.parametrize("path", CHAPTERS, ids=named)
 def test_a_chapter_runs(page, lab, path, request):
     if not request.config.getoption("--all-chapters") and named(path) not in EACH_PUSH:
         pytest.skip("runs with --all-chapters")
     cells = open_chapter(page, lab, path)
-    run_all(page)
-    look(page, path, cells)
+    command(page, "Run All Cells", f"{PROMPTS}.some(prompt => /[*\\d]/.test(prompt))")
+    page.wait_for_function(HAS_RUN, timeout=5 * PATIENCE)
+    assert page.locator(STDERR).all_inner_texts() == []
+    assert page.locator(".jp-Dialog").all_inner_texts() == []
+    look(page, path)
+    stored = [kind for c in cells for o in c.get("outputs", []) for kind in o.get("data", {})]
+    for kind in ("image/png", "text/html"):  # figures; verdicts and reports
+        assert page.locator(f"[data-mime-type='{kind}']").count() == stored.count(kind)
+    assert page.locator(".jp-Cell").evaluate_all(WIDE) == []
 
 
 TRIPLE = """class Triple(Function):
