@@ -64,7 +64,10 @@ def formulas(path):
 def look(page, path):
     """All formulas are set, and no picture is broken."""
     assert page.locator("mjx-container").count() == formulas(path)
-    assert page.locator("mjx-merror, [data-mjx-error]").count() == 0
+    wrong = (
+        "mjx-merror, [data-mjx-error], mjx-container [style*='color: red']"  # red: unknown macro
+    )
+    assert page.locator(wrong).all_inner_texts() == []
     broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
     assert page.evaluate(broken) == []
 
