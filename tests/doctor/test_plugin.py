@@ -168,7 +168,7 @@ def test_options_that_leave_out_and_accept(suite):
     status, out, _ = suite(WRONG, "--doctor-skip", "Ha*")
     assert status == 0 and "left out by --doctor-skip: test_it.Half" in out
     assert "Functions: 1, wrong: none" in out
-    status, out, _ = suite(WRONG, "--doctor-unfaithful=test_it.Half")
+    status, out, _ = suite(WRONG, "--doctor-unfaithful=Right,test_it.Half")
     assert status == 0 and "Functions: 2, wrong: none" in out
 
 
