@@ -64,7 +64,7 @@ MESSAGES = {
     "ChangedByBackward": "by backward itself",
     "DrawsTwice": "because it draws random numbers",
     "NaiveSoftplus": "not in float32: backward makes nan or inf",
-    "SqueezedBias": "The gradient of `bias` has shape (), but (1) belongs there.",
+    "SqueezedBias": "The gradient of `bias` has shape (), but (1,) belongs there.",
     "TransposedShape": "has shape (5, 4), but (4, 5) belongs there: perhaps it is",
     "TooFewGradients": "returned 2 gradient(s), but forward has 3 argument(s)",
     "OuterProducts": "right if grad_output were transposed before",
