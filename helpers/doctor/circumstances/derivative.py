@@ -178,6 +178,7 @@ def measured(exam, suspected):
     through = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")} | set(wrong)
     for io, ms in wrong.items():
         ms.elsewhere, ms.wrong_through = io in right_here and several, through
+        ms.together = [some[0] for some in wrong.values()]
     return wrong
 
 

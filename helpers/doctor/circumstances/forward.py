@@ -70,6 +70,7 @@ def forward_twice(exam):
     if not outputs:
         yield NO_OUTPUT(severity="note" if exam.run.others else None)
         return True
+    near, when = [Dice().nearby(v) for v in subject.values], "the second time"
     try:
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
@@ -78,14 +79,17 @@ def forward_twice(exam):
         subject.records = True
         again = subject.run(subject.values).outputs
     with contextlib.suppress(CallError):
-        when = "the second time"
         if exam.all_same(again, outputs):
             when = "after a call with another input"
-            subject.run([Dice().nearby(v) for v in subject.values])
+            there = subject.run(near).outputs
             again = subject.run(subject.values, needs=subject.records).outputs
         if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
+        if exam.outside.changed():  # as of a cache, or of what the first call initializes
+            with exam.outside.as_before():
+                if not exam.all_same(subject.run(near).outputs, there):
+                    yield NOT_DETERMINISTIC(when=when, severity="warning")
 
 
 COARSE_INSIDE = note(

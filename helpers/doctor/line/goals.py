@@ -19,23 +19,31 @@ from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, line
 
 LIKELY = 1e-4  # of what is to mend may be left
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
+FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
 
 
-def first_that_holds(edits, budget, fits, others=lambda: ()):
+def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=lambda: True):
     """The first edit with which fits() is true, and with which fits(others()) is; or None.
 
     others(): further measurements, which are made without the edit
+    all_is_right(): a few more are tried for one with which this is true, too
     """
+    found, further = None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
-        if budget.is_spent:
+        further += found is not None
+        if budget.is_spent or further > FURTHER:
             break
         budget.spend()
         if in_place(edit, fits):
             more = others()
             if not more or in_place(edit, functools.partial(fits, more)):
-                budget.known.append(edit)  # to be tried first for the next one
-                return edit
-    return None
+                found = found or edit
+                if in_place(edit, all_is_right):
+                    found = edit
+                    break
+    if found:
+        budget.known.append(found)  # to be tried first for the next one
+    return found
 
 
 def in_place(edit, test):
@@ -77,7 +85,8 @@ def right_if(measurements, budget, few=False):
         return is_right(ms) and (ms is not measurements or stays())
 
     edits = candidates(codes, measurements, few) if codes else ()
-    edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
+    everything = functools.partial(is_right, measurements.together)
+    edit = first_that_holds(edits, budget, fits, lambda: measurements.others, everything)
     return edit.words() if edit else {}
 
 
