@@ -72,6 +72,9 @@ def derivative_of_forward(exam):
     # What explains a gradient that is not zero may explain that another one is.
     in_order = sorted(wrong.items(), key=lambda item: not item[1][0].given.any())
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
+    if exam.lines and exam.lines.mends_all:
+        for *_, words in found.values():
+            words |= exam.lines.mends_all.words() if words.get("change") else {}
     if found and is_estimator(exam, wrong, found):
         which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
         yield ESTIMATOR(which=which)

@@ -11,7 +11,6 @@ from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
-from .kept import nodes
 
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
@@ -191,7 +190,7 @@ OF_A_TENSOR = {
 
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
-    for node in nodes(exam):
+    for node in nodes_in_python(exam.run.outputs):
         for path, t in tensors(vars(node), "ctx"):
             words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             words["seen"] = {"shape": list(t.shape)}
