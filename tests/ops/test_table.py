@@ -218,6 +218,12 @@ def test_all_compiled():
     torch.testing.assert_close(f(scale), every_other(together(*theirs))(scale))
 
 
+def test_linearize_of_nothing_can_be_compiled():
+    """So no docstring of an operation need speak for it."""
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(TRANSFORMS["linearize"](torch.sin))(torch.ones(2))
+
+
 # Bad input
 
 
