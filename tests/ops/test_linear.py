@@ -87,6 +87,13 @@ def test_meta_device():
     assert module(torch.empty(2, 3, device="meta")).shape == (2, 5)
 
 
+def test_parametrized():
+    ours, theirs = twins(3, 5, dtype=torch.float64)
+    for module in (ours, theirs):
+        torch.nn.utils.parametrizations.weight_norm(module)
+    assert_twins(ours, theirs, random(4, 3))
+
+
 def test_bad_sizes():
     for arguments, kind, words in [
         ((3.0, 5), TypeError, "in_features must be an int, got float"),
