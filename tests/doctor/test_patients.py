@@ -76,7 +76,7 @@ MESSAGES = {
     "ReluOfSum": "set to zero wherever the output is not above 0 before.",
     "SineAndExp": "gradient of `x` through `output[0]` is that through `output[1]`.",
     "AveragesGradOutput": "right where grad_output is all ones",
-    "OneInAMillion": "right in part: at [700, 123] it is zero",
+    "OneOfMany": "right in part: at [270, 123] it is zero",
 }
 
 
