@@ -64,7 +64,7 @@ def test_the_sizes_hold():
     lines = {file: file.read_text(encoding="utf-8").splitlines() for file in FILES}
     number = sum(map(len, lines.values()))
     assert len(lines) <= 36
-    assert number <= 6955, f"say it in fewer lines, or make the limit here {number}"
+    assert number <= 7000, f"say it in fewer lines, or make the limit here {number}"
     assert {f.name: len(text) for f, text in lines.items() if len(text) > 400} == {}
     characters = sum(len(line) for text in lines.values() for line in text)
     assert characters <= 45 * sum(map(len, lines.values()))
