@@ -186,7 +186,9 @@ ATTENTION = """
         gp = g @ v.mT
         gs = p * (gp - (gp * p).sum(-1, keepdim=True))
         gs = ctx.scale * gs
-        return gs @ k, gs.mT @ q, p.mT @ g, None
+        gq = gs @ k
+        gk = gs.mT @ q
+        return gq, gk, p.mT @ g, None
 """
 ATTENTION_SLIPS = [
     ("p * (gp - (gp * p).sum(-1, keepdim=True))", "p * gp", "gradient-wrong", None),
@@ -194,8 +196,8 @@ ATTENTION_SLIPS = [
     ("gs = ctx.scale * gs", "gs = ctx.scale**2 * gs", "scaled", "ctx.scale"),
     ("gs.mT @ q", "gs @ q", "gradient-wrong", "gs.mT"),
     ("p.mT @ g,", "p @ g,", "jacobian-transposed", "p.mT"),
-    ("gs @ k, gs.mT @ q", "gs.mT @ q, gs @ k", "swapped", "gs @ k"),
-    ("gs @ k, ", "gs @ q, ", "gradient-wrong", "gs @ k"),
+    ("return gq, gk", "return gk, gq", "swapped", "`gq, gk,"),
+    ("gs @ k", "gs @ q", "gradient-wrong", "gs @ k"),
     ("gp = g @ v.mT", "gp = g @ k.mT", "gradient-wrong", "v.mT"),
     ("ctx.save_for_backward(q, k, v, p)", "ctx.save_for_backward(q, k, v, (q @ k.mT).softmax(-1))",
      "gradient-wrong", None),

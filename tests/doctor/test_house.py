@@ -19,12 +19,13 @@ ORDER = ["function", "measure", "name", "line", "circumstances", "program"]
 # What a file of a folder may import: its own, those before it, and these of the top.
 BELOW = {"function/tensors.py"}  # what report.py rests on
 PROGRAM = """
-import sys
+import atexit, sys
 from physician import examine
 from physician.report import TEXTS
 assert "helpers" not in sys.modules and len(TEXTS) > 90
 
 import torch
+atexit.register(lambda: "torch._dynamo" in sys.modules or print("without a compiler"))
 
 class Scale(torch.autograd.Function):
     @staticmethod
@@ -61,8 +62,9 @@ def folder(path):
 
 def test_the_sizes_hold():
     lines = {file: file.read_text(encoding="utf-8").splitlines() for file in FILES}
+    number = sum(map(len, lines.values()))
     assert len(lines) <= 36
-    assert sum(map(len, lines.values())) <= 6955
+    assert number <= 7000, f"say it in fewer lines, or make the limit here {number}"
     assert {f.name: len(text) for f, text in lines.items() if len(text) > 400} == {}
     characters = sum(len(line) for text in lines.values() for line in text)
     assert characters <= 45 * sum(map(len, lines.values()))
@@ -91,25 +93,18 @@ def test_the_operations_import_nothing_of_the_doctor():
         assert not re.search(r"^\s*(from|import) .*\bdoctor\b", text, re.MULTILINE), file
 
 
-def told(folder, *arguments):
-    arguments = arguments or ("mine.py:Scale", "--input", "3x4", "--value", "2.5")
-    return subprocess.run(
-        [sys.executable, "-m", "physician", *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("without", [(), ("line",)], ids=["whole", "without lines"])
-def test_a_copy_works_under_another_name(without, tmp_path):
+def test_a_copy_works_without_its_lines_and_does_not_import_the_compiler(tmp_path):
+    """Under another name. The whole folder is copied in test_plugin.py."""
     copy = tmp_path / "physician"
-    shutil.copytree(HOUSE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in without:
-        shutil.rmtree(copy / name)
+    shutil.copytree(HOUSE, copy, ignore=shutil.ignore_patterns("__pycache__", "line"))
     (tmp_path / "mine.py").write_text(PROGRAM)
-    done = told(tmp_path)
+    command = [sys.executable, "-m", "physician", "mine.py:Scale", "--input", "3x4"]
+    outside = {**os.environ, "PYTHONPATH": ""}
+    options = {"cwd": tmp_path, "env": outside, "capture_output": True, "text": True}
+    done = subprocess.run([*command, "--value", "2.5"], **options)
     assert done.returncode == 1 and "multiplied by 0.4" in done.stdout, done.stderr
-    assert ("right if: " in done.stdout) == (not without)
-    assert ("look at: " in done.stdout) == bool(without)
+    assert "right if: " not in done.stdout and "look at: " in done.stdout
+    assert done.stdout.endswith("without a compiler\n")
 
 
 def test_the_readme_names_all_options_of_the_plugin():

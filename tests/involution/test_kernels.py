@@ -204,14 +204,3 @@ def test_any_stream_and_a_cuda_graph():
     graph.replay()
     torch.cuda.synchronize()
     torch.testing.assert_close(captured, 3 * expected)
-
-
-@needs_gpu
-def test_another_device_than_the_current_one():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    input, weight = torch.randn(1, 16, 5, 5), torch.randn(1, 1, 3, 3, 5, 5)
-    output = involution2d(input.to("cuda:1"), weight.to("cuda:1"), padding=1)
-    torch.testing.assert_close(output.cpu(), involution2d(input, weight, padding=1))
-    with pytest.raises(ValueError, match="on one device"):
-        involution2d(input.cuda(0), weight.cuda(1), padding=1)

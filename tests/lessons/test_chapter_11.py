@@ -1,7 +1,7 @@
 """How chapter 11 shows its patients."""
 
 import re
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,11 +14,22 @@ def test_an_unknown_patient_gets_the_names():
         chapter_11.consult("nope")
 
 
+def patient(code, *found, passes=False):
+    """In which the doctor finds these codes, and which passes gradcheck or not."""
+    findings = [SimpleNamespace(code=code) for code in found]
+    report = SimpleNamespace(findings=findings, ok=not findings)
+    gradcheck = "differs" if not passes else None
+    return SimpleNamespace(
+        name="any", code=code, examine=lambda lines: report, gradcheck=lambda: gradcheck
+    )
+
+
 def test_totals_tell_who_is_missed_and_who_is_accused(monkeypatch, capsys):
-    named, passed, right = (PATIENTS[k] for k in ("IgnoresGradOutput", "InputOnCtx", "sine"))
-    broken = [PATIENTS["TransposedWeight"], *17 * [named], passed]  # the first has two findings
-    mistaken, unseen = (replace(p, code="negated") for p in (named, right))
-    monkeypatch.setattr(chapter_11, "BROKEN", [*broken, PATIENTS["OneInAMillion"]])
+    named, right = patient("scaled", "scaled"), patient(None)
+    twice, passed = patient("scaled", "scaled", "negated"), patient("kept", "kept", passes=True)
+    broken = [twice, *17 * [named], passed]
+    mistaken, unseen = patient("negated", "scaled"), patient("negated", passes=True)
+    monkeypatch.setattr(chapter_11, "BROKEN", [*broken, PATIENTS["OneOfMany"]])
     monkeypatch.setattr(chapter_11, "HEALTHY", 20 * [right])
     chapter_11.totals()
     monkeypatch.setattr(chapter_11, "BROKEN", [*broken, mistaken, unseen])

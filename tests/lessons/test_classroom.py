@@ -19,7 +19,6 @@ RIGHT = {number: exercise(number).edited().strip() for number in NUMBERS}
 WRONG = {number: exercise(number).edited(*exercise(number).wrong[0][:-1]) for number in NUMBERS}
 STUB = {number: exercise(number).cell for number in NUMBERS}
 CHECK = {number: f'exercise("{number}").check({exercise(number).name})' for number in NUMBERS}
-CHEAT = 'Exercise.judge = lambda *_: Verdict("✓", "so I say")'
 
 
 def together(answers):
@@ -27,17 +26,13 @@ def together(answers):
 
 
 HANDED_IN = {  # the cells after the imports, and the marks
-    "right": (together(RIGHT), "✓✓✓"),
-    "wrong": (together(WRONG), "✗✗✗"),
-    "untouched": (together(STUB), "○○○"),
-    "split": ([cell for n in NUMBERS for cell in (RIGHT[n], CHECK[n])], "✓✓✓"),
-    "syntax": (together(RIGHT | {"2.1": "class Square(:"}), "!✓✓"),
-    "prints": (together(STUB | {"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○○○"),
-    "patches": ([f"from helpers.lessons.exercise import *\n{CHEAT}", *together(WRONG)], "✓✓✓"),
+    "three": (together({"2.1": WRONG["2.1"], "2.2": STUB["2.2"]}) + [RIGHT["2.3"], CHECK["2.3"]],
+              "✗○✓"),
+    "lacks one": (together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}), "! ✓"),
+    "prints": (together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○  "),
     "dies": (together(RIGHT | {"2.2": "import os\nos._exit(3)"}), "✓!!"),
-    "hangs": (together(RIGHT | {"2.2": "while True:\n    pass"}), "✓!✓"),
-    "lacks one": (together({number: RIGHT[number] for number in ("2.1", "2.3")}), "✓ ✓"),
-}
+    "hangs": (together(RIGHT | {"2.2": "import time\ntime.sleep(99)"}), "✓!✓"),
+}  # fmt: skip
 IMPORTS = "import torch\nfrom torch.autograd import Function\nfrom helpers.lessons import exercise"
 
 

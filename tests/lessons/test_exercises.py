@@ -64,7 +64,8 @@ def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
     assert numbers == expected, "write an Exercise for each of these, in this order"
     for number, cell in cells:
         assert EXERCISES[number].cell in cell.source, "write its stub into the cell"
-        (shown,) = (output.data for output in cell.outputs)
+        assert len(cell.outputs) == 1, "execute the notebook: `python -m tools.execute`"
+        shown = cell.outputs[0].data
         expected = f"{NOT_ATTEMPTED} {number} {EXERCISES[number].name}: not attempted yet"
         assert shown["text/plain"] == expected
         assert NOT_ATTEMPTED in shown["text/html"]

@@ -193,7 +193,8 @@ def test_the_ways_through_say_their_hours():
     assert len(ways) >= 3
     for hours, chapters in ways:
         numbers = re.findall(r"\d\d", chapters) if "all" not in chapters else minutes
-        assert int(hours) == round(sum(minutes[number] for number in numbers) / 60), chapters
+        sums = round(sum(minutes[number] for number in numbers) / 60)
+        assert int(hours) == sums, f"write {sums} hours for `{chapters}` into README.md"
 
 
 @each_notebook

@@ -1,6 +1,5 @@
 """What the table does not hold: memory, work, and where numbers end."""
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest.mock import patch
 
@@ -137,19 +136,6 @@ def test_logits_are_computed_once_or_for_each_backward_of_none():
         assert all(map(torch.equal, results[0] * 2, results[1] + results[2]))
     ours = partial(linear_cross_entropy, chunk_size=CHUNK)
     assert chunks_of(lambda: func_grad(ours, *large()))[0] == all_of_them
-
-
-def test_backward_from_several_threads():
-    """Only tensors are kept, and none is changed: the second finds what the first did."""
-    x, weight, target = large()
-    loss = linear_cross_entropy(x, weight, target, chunk_size=CHUNK)
-    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
-    kept = [g.clone() for g in first]
-    twice = partial(torch.autograd.grad, 2 * loss, (x, weight), retain_graph=True)
-    with ThreadPoolExecutor(4) as pool:
-        for run in [pool.submit(twice) for _ in range(100)]:
-            assert all(g.equal(2 * k) for g, k in zip(run.result(), kept, strict=True))
-    assert all(map(torch.equal, first, kept))
 
 
 def test_without_gradients_none_are_computed():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
-from tests.common import FLOATS, Does, random
+from tests.common import FLOATS, random
 
 INF, NAN = math.inf, math.nan
 each_dtype = pytest.mark.parametrize("dtype", FLOATS)
@@ -71,16 +71,3 @@ def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
         (y,) = torch.autograd.grad(y, x, create_graph=True)
         right = -(1 / 25) * math.factorial(order) * (-25 * side) ** order / falling ** (order + 1)
         assert y.item() == pytest.approx(right * side, rel=1e-12)
-
-
-def test_works_in_data_parallel():
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    layer = torch.nn.Linear(3, 1, bias=False)
-    module = torch.nn.Sequential(layer, Does(round_straight_through))
-    # What holds the group last waits for its threads, and they for the GIL:
-    # https://github.com/pytorch/pytorch/issues/56297
-    torch.nn.parallel.DistributedDataParallel(module)(torch.ones(1, 3)).backward()
-    torch.distributed.destroy_process_group()
-    assert layer.weight.grad.tolist() == [[1, 1, 1]]

@@ -45,12 +45,16 @@ def in_every(dtypes):
     )
 
 
-def test_every_file_has_a_row():
-    files = {path.name for path in FILES}
+@each_file
+def test_every_file_has_a_row(path):
     with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
-    assert NOT_IN_THE_TABLE.keys() <= files
-    without = {Path(name).stem for name in files - NOT_IN_THE_TABLE.keys()} - with_a_row
-    assert not without, f"write a row for {without} into tests/ops/table.py, or say why not there"
+    write = f"write a row for {path.stem} into tests/ops/table.py, or say why not there"
+    assert path.name in NOT_IN_THE_TABLE or path.stem in with_a_row, write
+    assert path.name in TORCH, f"write {path.name} into TORCH in tests/ops/table.py"
+
+
+def test_every_row_has_a_file():
+    assert {*NOT_IN_THE_TABLE, *TORCH} <= {path.name for path in FILES}
 
 
 def is_differentiable(argument):
@@ -276,10 +280,13 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
 def test_is_in_the_readme_and_documented(path):
     link = f"](helpers/ops/{path.name}{'/' * path.is_dir()})"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (row,) = [line for line in readme.splitlines() if line.startswith("| [") and link in line]
-    assert row.split("|")[3].strip() == TORCH[path.name]
+    rows = [line for line in readme.splitlines() if line.startswith("| [") and link in line]
+    assert len(rows) == 1, f"write one row for {path.name} into the README's table of what to copy"
+    torch_of_row, known = rows[0].split("|")[3].strip(), TORCH.get(path.name)
+    assert torch_of_row == known, "write the same torch into the README's row and into TORCH"
     source = path / "__init__.py" if path.is_dir() else path
     docstring = source.read_text(encoding="utf-8").split('"""')[1]
     assert ">>> " in docstring, "no usage example"
     assert "https://" in docstring, "no source"
-    assert f"Needs torch {TORCH[path.name]} or later." in docstring
+    sentence = f"Needs torch {known} or later."
+    assert sentence in docstring, f"write `{sentence}` into its docstring"

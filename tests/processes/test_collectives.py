@@ -171,18 +171,6 @@ def test_bad_input_is_named(team):
             assert words in sentence
 
 
-def sum_of_other_shapes():
-    """What PyTorch's own says of them: nothing."""
-    shape = (2, 3) if dist.get_rank() == 1 else (3, 2)
-    x = torch.arange(6.0).view(shape)
-    dist.all_reduce(x)
-    return x.shape == shape and x.flatten().tolist()
-
-
-def test_gloo_adds_other_shapes_as_they_lie(team):
-    assert team(sum_of_other_shapes) == [[team.size * float(i) for i in range(6)]] * team.size
-
-
 def test_needs_a_group():
     with pytest.raises(ValueError, match="Default process group has not been initialized"):
         collectives.all_reduce(ones(2))

@@ -18,7 +18,6 @@ from torch.distributed.tensor import (
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
 
-from helpers.lessons.processes import Team
 from helpers.ops import collectives
 from helpers.ops.involution import RedNet, dtensor, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
@@ -280,34 +279,3 @@ def test_batch_norm_over_all_samples(team):
     for said, kind in team(normalized_here):
         assert said == "input must have 2 or more values a channel, got (1, 3, 1, 1)"
         assert kind is torch.Tensor
-
-
-def pytorchs_batch_norm():
-    """Why there is one of our own: how PyTorch's is cut, what it keeps, what a convolution says."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    norm = distribute_module(nn.BatchNorm2d(16), mesh)
-    convolution = distribute_module(nn.Conv2d(16, 2, 1), mesh)
-    output = norm(distribute_tensor(torch.ones(8, 16, 16, 16), mesh, [Shard(0)]))
-    try:
-        convolution(output)
-    except RuntimeError as error:
-        return str(output.placements), norm.running_mean.full_tensor().any().item(), str(error)
-
-
-def pytorchs_pooling():
-    mesh = init_device_mesh("cpu", (1,))
-    image = distribute_tensor(torch.ones(2, 1, 4, 4), mesh, [Shard(0)]).requires_grad_()
-    try:
-        F.avg_pool2d(image, 2).sum().backward()
-    except NotImplementedError as error:
-        return str(error)
-
-
-@needs_dtensor
-def test_what_pytorch_lacks(team):
-    with Team(1) as other:  # which has not imported ours
-        (said,) = other(pytorchs_pooling)
-    assert "avg_pool2d_backward.default does not have a sharding strategy" in said
-    for placements, has_kept, said in team(pytorchs_batch_norm):
-        assert placements == "(Shard(dim=1),)" and not has_kept
-        assert "to have 16 channels, but got 4 channels instead" in said

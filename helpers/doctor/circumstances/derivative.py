@@ -72,6 +72,9 @@ def derivative_of_forward(exam):
     # What explains a gradient that is not zero may explain that another one is.
     in_order = sorted(wrong.items(), key=lambda item: not item[1][0].given.any())
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
+    if exam.lines and exam.lines.mends_all:
+        for *_, words in found.values():
+            words |= exam.lines.mends_all.words() if words.get("change") else {}
     if found and is_estimator(exam, wrong, found):
         which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
         yield ESTIMATOR(which=which)
@@ -178,6 +181,7 @@ def measured(exam, suspected):
     through = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")} | set(wrong)
     for io, ms in wrong.items():
         ms.elsewhere, ms.wrong_through = io in right_here and several, through
+        ms.together = [some[0] for some in wrong.values()]
     return wrong
 
 

@@ -158,15 +158,13 @@ class Examination:
 
     def copies_differ(self):
         """Does forward compute something else in float64 than in the dtype that was given?"""
-        subject = self.subject
         with contextlib.suppress(CallError):
-            subject.use(torch.float64)
-            double = subject.forward(subject.values)
-            subject.use(None)
-            for a, b in zip(double, subject.forward(subject.values), strict=True):
-                both = a.isfinite() & b.isfinite()
-                if (a - b)[both].norm() > 0.5 * a[both].norm():
-                    return not draws()
+            double = self.subject.forward(self.subject.values)
+            with self.as_it_was_given() as subject:
+                for a, b in zip(double, subject.forward(subject.values), strict=True):
+                    both = a.isfinite() & b.isfinite()
+                    if (a - b)[both].norm() > 0.5 * a[both].norm():
+                        return not draws()
         return False
 
     @property

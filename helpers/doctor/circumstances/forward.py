@@ -11,7 +11,6 @@ from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
-from .kept import nodes
 
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
@@ -70,6 +69,7 @@ def forward_twice(exam):
     if not outputs:
         yield NO_OUTPUT(severity="note" if exam.run.others else None)
         return True
+    near, when = [Dice().nearby(v) for v in subject.values], "the second time"
     try:
         again = subject.run(subject.values, needs=False).outputs
     except CallError:
@@ -78,14 +78,17 @@ def forward_twice(exam):
         subject.records = True
         again = subject.run(subject.values).outputs
     with contextlib.suppress(CallError):
-        when = "the second time"
         if exam.all_same(again, outputs):
             when = "after a call with another input"
-            subject.run([Dice().nearby(v) for v in subject.values])
+            there = subject.run(near).outputs
             again = subject.run(subject.values, needs=subject.records).outputs
         if not exam.all_same(again, outputs):
             yield NOT_DETERMINISTIC(when=when)
             return True
+        if exam.outside.changed():  # as of a cache, or of what the first call initializes
+            with exam.outside.as_before():
+                if not exam.all_same(subject.run(near).outputs, there):
+                    yield NOT_DETERMINISTIC(when=when, severity="warning")
 
 
 COARSE_INSIDE = note(
@@ -187,7 +190,7 @@ OF_A_TENSOR = {
 
 def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
-    for node in nodes(exam):
+    for node in nodes_in_python(exam.run.outputs):
         for path, t in tensors(vars(node), "ctx"):
             words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
             words["seen"] = {"shape": list(t.shape)}

@@ -12,7 +12,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
 from ..function.source import closure
-from ..function.subject import nodes_in_python
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
@@ -145,8 +144,3 @@ def is_same(one, other):
     """Is it the same object, or an equal number or text?"""
     alike = type(one) is type(other) and isinstance(one, (int, float, str))
     return one is other or alike and one == other
-
-
-def nodes(exam):
-    """The nodes of Functions written in Python, between outputs and inputs."""
-    return nodes_in_python(exam.run.outputs)

@@ -21,7 +21,6 @@ from ..name.where import relation
 from ..report import CUT_OFF, error, note, warning
 from .derivative import judged
 from .examination import tolerance
-from .kept import nodes
 
 # --- the second derivative ------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ def second_derivative(exam):
         return
     names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
     pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
-    own = {node._forward_cls for node in nodes(exam)}
+    own = exam.subject.functions
     # It is an error only where a user has written the backward.
     words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
     words["look"] = IN_BACKWARD if own else CUT_OFF
@@ -128,9 +127,8 @@ def second_derivative(exam):
 
 def declaring(exam, *names):
     """The user's Functions that are applied, and declare one of these: {name: Function}."""
-    classes = dict.fromkeys(node._forward_cls for node in nodes(exam))
     return {
-        cls.__name__: cls for cls in filter(is_a_users, classes)
+        cls.__name__: cls for cls in filter(is_a_users, exam.subject.functions)
         if any(getattr(cls, name) is not getattr(Function, name) for name in names)
     }  # fmt: skip
 

@@ -196,10 +196,15 @@ class Subject:
         return {a: n for a, n in found.items() if 1e-99 < abs(n) < 1e99 and abs(n) != 1}
 
     @functools.cached_property
+    def functions(self):
+        """The Functions written in Python that it applies."""
+        nodes = nodes_in_python(self.run(self.values).outputs)
+        return list(dict.fromkeys(node._forward_cls for node in nodes))
+
+    @functools.cached_property
     def only_computes(self):
         """Do the Functions that it applies nothing but compute?"""
-        nodes = nodes_in_python(self.run(self.values).outputs)
-        return only_compute({node._forward_cls for node in nodes})
+        return only_compute(self.functions)
 
     # --- its calls --------------------------------------------------------------------------------
 

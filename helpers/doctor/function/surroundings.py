@@ -228,6 +228,7 @@ class Budget:
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
         self.spent, self.stopped = 0, False
         self.known = []  # what was found for one gradient, to be tried first for the next
+        self.mends_all = None  # what was found for all of them
 
     def spend(self, runs=1):
         self.spent += runs

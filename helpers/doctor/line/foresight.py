@@ -133,12 +133,12 @@ class Foresight:
     def ranked(self, edits):
         """(how much would be left, of 0 to 1, edit); None for that if nobody knows."""
         for edit in edits:
-            site = self.watched.get(edit.code.root(edit.node))
-            if not (site and site.is_known) or self.evaluated > EVALUATED:
+            sites = {self.watched.get(edit.code.root(node)) for node in edit.puts}
+            known = self.evaluated <= EVALUATED and all(s and s.is_known for s in sites)
+            changes = [self.change_by(site, edit) for site in sites] if known else [None]
+            if any(change is None for change in changes):
                 yield None, edit
-            elif (change := self.change_by(site, edit)) is None:
-                yield None, edit
-            elif change.any():
+            elif (change := sum(changes)).any():
                 yield self.left_by(change).item(), edit
 
     def change_by(self, site, edit):

@@ -8,9 +8,8 @@ import itertools
 import torch
 from torch.autograd import Function
 
-from ..function.private import BackwardCFunction, is_a_users, methods, takes_ctx
+from ..function.private import is_a_users, methods, takes_ctx
 from ..function.source import UnsuitableError, harmless, nodes_of
-from ..function.subject import graph
 from ..function.surroundings import forgiving
 from ..function.tensors import tensors
 from .edits import Code, edited, running
@@ -19,46 +18,41 @@ from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, line
 
 LIKELY = 1e-4  # of what is to mend may be left
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
+FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
 
 
-def first_that_holds(edits, budget, fits, others=lambda: ()):
+def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
     """The first edit with which fits() is true, and with which fits(others()) is; or None.
 
     others(): further measurements, which are made without the edit
+    all_is_right(): a few more are tried for one with which this is true, too
     """
+    found, further = None, 0
     for edit in itertools.chain(tuple(budget.known), edits):
-        if budget.is_spent:
+        further += found is not None
+        if budget.is_spent or further > FURTHER:
             break
         budget.spend()
         if in_place(edit, fits):
             more = others()
             if not more or in_place(edit, functools.partial(fits, more)):
-                budget.known.append(edit)  # to be tried first for the next one
-                return edit
-    return None
+                found = found or edit
+                if not all_is_right:
+                    break
+                if in_place(edit, all_is_right):
+                    found = budget.mends_all = edit
+                    break
+    if found:
+        budget.known.append(found)  # to be tried first for the next one
+    return found
 
 
 def in_place(edit, test):
-    """test(), while the edit stands in its function; False if that, or the function, raises."""
-    raised, code = [], edit.code
-    with forgiving():
-        made = noting(code.compiled(edited(code.tree, edit.puts)), raised)
-        with running(code.fn, made):
-            return test() and not raised
+    """test(), while the edit stands in its function; False if that raises."""
+    code = edit.code
+    with forgiving(), running(code.fn, code.compiled(edited(code.tree, edit.puts))):
+        return test()
     return False
-
-
-def noting(fn, raised):
-    """The function, which notes that it raised, for a trial may accept that."""
-
-    def noted(*args, **kwargs):
-        try:
-            return fn(*args, **kwargs)
-        except Exception as error:
-            raised.append(error)
-            raise
-
-    return noted
 
 
 # --- right if: backward is edited until its gradient is right -------------------------------------
@@ -77,7 +71,8 @@ def right_if(measurements, budget, few=False):
         return is_right(ms) and (ms is not measurements or stays())
 
     edits = candidates(codes, measurements, few) if codes else ()
-    edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
+    everything = functools.partial(is_right, measurements.together)
+    edit = first_that_holds(edits, budget, fits, lambda: measurements.others, everything)
     return edit.words() if edit else {}
 
 
@@ -214,7 +209,7 @@ def gives_the_same(m):
 
 def after_which(subject, name, passes, budget):
     """The words for the edit of this method of a Function after which passes(); or {}."""
-    for cls in functions_of(subject):
+    for cls in subject.functions:
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
             edits = [*lines_of(code), *edits_of(code, {})]
             if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
@@ -223,12 +218,6 @@ def after_which(subject, name, passes, budget):
 
 
 # --- which functions ------------------------------------------------------------------------------
-
-
-def functions_of(subject):
-    """The Functions in Python that are applied."""
-    nodes = graph(subject.run(subject.values).outputs)
-    return dict.fromkeys(n._forward_cls for n in nodes if isinstance(n, BackwardCFunction))
 
 
 def codes_of(functions, cls=None):
@@ -249,13 +238,13 @@ def codes_of(functions, cls=None):
 def backward_codes(subject):
     """The backward of each Function that is applied, and what it calls."""
     pairs = [(cls.vjp if cls.backward is Function.backward else cls.backward, cls)
-             for cls in functions_of(subject)]  # fmt: skip
+             for cls in subject.functions]  # fmt: skip
     return [code for backward, cls in pairs for code in codes_of([backward], cls)]
 
 
 def forward_codes(subject):
     """What runs in forward: of modules, plain functions and Functions, and what they call."""
-    found = [code for cls in functions_of(subject) for code in codes_of([cls.forward], cls)]
+    found = [code for cls in subject.functions for code in codes_of([cls.forward], cls)]
     if not subject.cls:
         modules = subject.scope.module.modules() if subject.is_module else ()
         own = {type(m) for m in modules if not type(m).__module__.startswith("torch.")}

@@ -265,10 +265,11 @@ class Measurements(tuple):
 
     elsewhere: is it right at the given point?
     wrong_through: the numbers (input, output) of all gradients that are wrong
+    together: of each of these that was measured, the first
     whole: those of which this is a corner
     """
 
-    elsewhere, wrong_through, whole = False, (), ()
+    elsewhere, wrong_through, together, whole = False, (), (), ()
 
     def multiple(self, made, rest=False):
         """The number by which made(m) gives the right gradient, the same at all points; or None.
@@ -361,7 +362,7 @@ def in_a_corner(ms):
                 break
     with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
         corner = Measurements([ms[0].at(subject, subject.values)])
-        corner.wrong_through, corner.whole = ms.wrong_through, ms
+        corner.wrong_through, corner.whole, corner.together = ms.wrong_through, ms, ms.together
         return corner if few and corner[0].wrong.any() else None
     return None
 

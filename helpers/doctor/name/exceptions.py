@@ -11,7 +11,7 @@ from ..report import TEXTS, error
 
 IN_PLACE = "methods that end in an underscore, and +="
 GRADIENT_SHAPE = error(
-    "gradient-shape", "The gradient of {x} has shape ({got}), but ({wanted}) belongs there{asked}.",
+    "gradient-shape", "The gradient of {x} has shape {got}, but {wanted} belongs there{asked}.",
     "reductions and transposes, with the shapes written beside each step",
 )  # fmt: skip
 
@@ -95,8 +95,8 @@ def wrong_shape(subject, k, got, wanted, seen):
     """The finding for argument k of a Function, whose gradient has another shape than it."""
     own = subject.cls and int(k) < len(subject.names)
     x = subject.names[int(k)] if own else f"tensor {k} of a Function"
-    turned = got.split(", ")[::-1] == wanted.split(", ") and got != wanted
-    asked = ": perhaps it is transposed" * turned
+    got, wanted = (tuple(map(int, re.findall(r"\d+", shape))) for shape in (got, wanted))
+    asked = ": perhaps it is transposed" * (got[::-1] == wanted != got)
     return GRADIENT_SHAPE(x, seen=seen, got=got, wanted=wanted, asked=asked)
 
 

@@ -154,8 +154,8 @@ def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
                share; what it did not come to is said.
     max_bytes: how much memory the copies of inputs may take. Calls for which there is no room are
                left out, and the report says so.
-    skip:      Functions, or their names (with or without the module; * stands for anything), that
-               are left out. PyTorch's own always are.
+    skip:      Functions, or their names (with or without the module; * stands for anything; several
+               with commas), that are left out. PyTorch's own always are.
     faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
 
     Where the system can fork and no GPU is in use, each Function is examined in a child process: a
@@ -179,7 +179,8 @@ def listed(name, given):
     for item in given:
         if not isinstance(item, (str, type)):
             raise TypeError(f"{name} must hold Functions or their names, got {item!r}")
-    return [item if isinstance(item, str) else full_name(item) for item in given]
+    names = [item if isinstance(item, str) else full_name(item) for item in given]
+    return [one for name in names for one in name.split(",")]
 
 
 class Found:

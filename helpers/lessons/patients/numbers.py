@@ -126,11 +126,11 @@ class ModuleWithTwoOutputs(torch.nn.Module):
 broken("negated", "a module, and one output of two", vector)(ModuleWithTwoOutputs())
 
 
-@broken("partly-right", "one element of a million", lambda: draw((1000, 1000)))
-class OneInAMillion(Square):
+@broken("partly-right", "one element of many", lambda: draw((300, 300)))
+class OneOfMany(Square):
     @staticmethod
     def backward(ctx, grad_output):
         (x,) = ctx.saved_tensors
         grad = grad_output * 2 * x
-        grad[700, 123] = 0
+        grad[270, 123] = 0
         return grad
