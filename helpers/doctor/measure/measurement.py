@@ -152,18 +152,24 @@ class Measurement:
         self.right = self.trusted & ~self.wrong
         self.is_identity = self.shape == tuple(self.y.shape) and bool((self.x == self.y).all())
 
-    def fits(self, rows, mask=None):
-        """Are these gradients right? The only comparison there is.
+    def fits(self, rows):
+        """Are these gradients right?
 
         rows: one for each v, of shape (all elements), perhaps made one after the other, until one
-        is wrong; mask: of the same shape: the elements that count, if these are not zero
+        is wrong
         """
-        known = self.trusted if mask is None else self.trusted & mask[self.elements]
+        return self.fits_there(row[self.elements] for row in rows)
+
+    def fits_there(self, rows, mask=None):
+        """The same of rows of shape (examined elements). The only comparison there is.
+
+        mask: of this shape: the elements that count, if these are not zero
+        """
+        known = self.trusted if mask is None else self.trusted & mask
         if not known.any() or mask is not None and self.zero[known].all():
             return False
         rows = zip(rows, self.expected, self.limit, strict=False)
-        near = ((row[self.elements] - e).abs() <= limit for row, e, limit in rows)
-        return all(bool(t[known].all()) for t in near)
+        return all(bool(((row - e).abs() <= limit)[known].all()) for row, e, limit in rows)
 
     @property
     def is_right_for_ones(self):

@@ -265,13 +265,17 @@ def reversed_along(ms):
 )
 def shifted(ms):
     """What moves over the edge may be anything."""
-    index = torch.unravel_index(places(ms[0].shape).reshape(-1), ms[0].shape)
     for d, n in enumerate(ms[0].shape):
+        step = math.prod(ms[0].shape[d + 1 :])
+
+        def holds(m):
+            index = m.elements // step % n + by
+            inner = (0 <= index) & (index < n)
+            return m.fits_there(m.given[:, m.elements + (by - n * (index // n)) * step], inner)
+
         for by in sorted({*range(-50, 51), n // 2, -n // 2} - {0}, key=abs) if n > 3 else ():
-            inner = (0 <= index[d] + by) & (index[d] + by < n)
-            there = places(ms[0].shape).roll(-by, d).reshape(-1)
             if 2 * abs(by) <= n:
-                yield {"by": by, "d": d}, lambda m: m.fits(m.given[:, there], inner)
+                yield {"by": by, "d": d}, holds
 
 
 @cause(
