@@ -281,6 +281,8 @@ def _misfit_of_function_class(attempt, reference):
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
+            if "apply" in vars(attempt):
+                return f"it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them."
             return f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
         if not _is_static(method, attempt, name):
             return (
@@ -290,12 +292,12 @@ def _misfit_of_function_class(attempt, reference):
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
         names.remove("ctx")
-    if attempt.setup_context is Function.setup_context:
-        names.insert(0, "ctx")
+    apart = attempt.setup_context is not Function.setup_context
+    names = names if apart else ["ctx", *names]
     try:
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:
-        return f"`forward` must take ({', '.join(names)})."
+        return f"{'beside `setup_context`, ' * apart}`forward` must take ({', '.join(names)})."
     try:
         inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
     except TypeError:

@@ -155,7 +155,8 @@ def caught(compared, function, like, feed, explained=None):
     explained: makes of inputs on which they differ a better sentence, if there is one
     """
     usual = [("", where, inputs) for where, inputs in feed.plain()]
-    for kind, where, inputs in (*usual, *feed.varied()):
+    cases = sorted((*usual, *feed.varied()), key=lambda case: case[0] == "empty")  # the oddest last
+    for kind, where, inputs in cases:
         if kind not in feed.without:
             wrong = compared(function, like, inputs)
             if wrong and explained and all(x.numel() for x in inputs if torch.is_tensor(x)):

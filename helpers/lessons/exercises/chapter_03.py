@@ -36,7 +36,7 @@ EXERCISE_1 = Exercise(
         ("x ** (ctx.n - 1)", "x**ctx.n", "has a wrong power of `x`"),
         ("* ctx.n * x", "* x", "multiplied by 0.333 = 1 / `n`"),
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
-         "with n = 3: The gradient of `x` lacks the factor `x`"),
+         "with n = 3: The gradient of `x` lacks a factor of `x`"),
         ("ctx.n", "Power.n", "two calls disturb each other"),
         ("return x**n", "y = x\n        for _ in range(n - 1): y *= x\n        return y",
          "is right. It changes an input in place, too."),

@@ -33,8 +33,8 @@ def _under(like, tensors, *names):
 
 def _own_apply(attempt):
     return "" if "apply" not in vars(attempt) else (
-        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is. Another "
-        "class can call it by name, and return the first output."
+        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
+        "`forward` return y alone."
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ EXERCISE_1 = Exercise(
         return grad_output / root**3""",
     wrong=[
         ("    generate_vmap_rule = True\n\n", "", "it does not have vmap support"),
-        ("def forward(x)", "def forward(ctx, x)", "`forward` must take (x)"),
+        ("def forward(x)", "def forward(ctx, x)", "beside `setup_context`, `forward` must take (x)"),
         ("setup_context(ctx, inputs, output)", "setup_context(ctx, x)",
          "`setup_context` must take (ctx, inputs, output)"),
         ("return x / torch.sqrt(1 + x**2)", "return x.div_(torch.sqrt(1 + x**2))",
@@ -104,7 +104,7 @@ EXERCISE_1 = Exercise(
          "(ctx, grad_output)", "(ctx, grad_output, grad_other)",
          "    @staticmethod\n    def setup", "    @classmethod\n    def apply(cls, x):\n"
          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup",
-         "Another class can call it by name"),
+         "let `forward` return y alone"),
         ("torch.sqrt(1 + x**2) ** 3", "torch.sqrt(x**2).square().add(1) ** 1.5", "it is nan"),
         ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "near 1000"),
     ],
