@@ -371,6 +371,7 @@ EXERCISE_3 = Exercise(
         ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
         ("return rank", "return rank or None", "or taken for false?"),
+        ("    return None", "    while True: pass", "gives no answer after computing for"),
         ("torch.randn(x.shape, dtype=x.dtype,", "torch.randn(x.shape,",
          "function was given torch.float32"),
         ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
