@@ -54,8 +54,7 @@ class Exercise:
     like:        what an attempt must do, written with PyTorch's own operations
     feeds:       what an answer may be fed, each a `Feed` from which the net makes inputs
     called:      attempt -> the function that is like `like`, if not the attempt or its apply
-    order:       2 if there must be second derivatives, 3 if third; silently wrong they are never
-                 right
+    order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
@@ -175,7 +174,7 @@ class Exercise:
             yield from has(attempt)
         function = attempt.apply if _is_function_class(attempt) else attempt
         function = self.called(attempt) if self.called else function
-        how = {"order": min(self.order, 2), "faithful": self.faithful}
+        how = {"order": self.order, "faithful": self.faithful}
         explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
         for feed in self.feeds if self.doctor else ():
             yield _unlike(explained, feed)

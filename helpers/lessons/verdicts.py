@@ -24,8 +24,8 @@ SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are tho
     "notice when it changes in place{also}.",
     "factor-missing": "The gradient of {x} {lacks} {what}{rest}.",
     "term-missing": "The error of the gradient of {x} is the same all along {along}{times}, as "
-    "when a sum or a mean in backward is missing, goes over other dimensions than it should, or has "
-    "a wrong factor.",
+    "when a sum or a mean in backward is missing, goes over other dimensions than it should, or "
+    "has a wrong factor.",
     "mostly wrong": "The gradient of {x} {how} {where}.",
 }
 WORDS = {  # a gap: what fills it in these sentences, by what would fill it

@@ -366,8 +366,6 @@ EXERCISE_3 = Exercise(
          "torch.randn_like(output)", "Where all draw the same `v`"),
         ("range(dist.get_world_size())", "range(4)", "where rank 4 is wrong, it answers None"),
         ("        dist.all_reduce(gap)\n", "", "Are both products summed"),
-        ("torch.randn(output.shape, dtype=x.dtype, generator=generator)", "torch.ones_like(output)",
-         "are in another order"),
         ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
         ("return None", "return rank", "where all are right, it answers 2"),
         ("return rank", "return rank or None", "or taken for false?"),
