@@ -45,7 +45,7 @@ EXERCISE_1 = Exercise(
         ("(1 - result)", "(result - 1)", "negated"),
         ("grad_output *", "grad_output.clamp(-5, 5) *", "not proportional to grad_output"),
         ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at numbers near 800"),
-        ("torch.sigmoid(x)", "torch.sigmoid(x.clamp(-20, 20))", "at numbers near"),
+        ("torch.sigmoid(x)", "torch.sigmoid(x.clamp(-20, 20))", "at numbers up to"),
     ],
     like=torch.sigmoid,
     feeds=(Feed(shapes="...", far=800),),
