@@ -54,8 +54,7 @@ class Exercise:
     like:        what an attempt must do, written with PyTorch's own operations
     feeds:       what an answer may be fed, each a `Feed` from which the net makes inputs
     called:      attempt -> the function that is like `like`, if not the attempt or its apply
-    order:       2 if there must be second derivatives, 3 if third; silently wrong they are never
-                 right
+    order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
@@ -175,7 +174,7 @@ class Exercise:
             yield from has(attempt)
         function = attempt.apply if _is_function_class(attempt) else attempt
         function = self.called(attempt) if self.called else function
-        how = {"order": min(self.order, 2), "faithful": self.faithful}
+        how = {"order": self.order, "faithful": self.faithful}
         explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
         for feed in self.feeds if self.doctor else ():
             yield _unlike(explained, feed)
@@ -281,6 +280,8 @@ def _misfit_of_function_class(attempt, reference):
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
+            if "apply" in vars(attempt):
+                return f"it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them."
             return f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
         if not _is_static(method, attempt, name):
             return (
@@ -290,12 +291,12 @@ def _misfit_of_function_class(attempt, reference):
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
         names.remove("ctx")
-    if attempt.setup_context is Function.setup_context:
-        names.insert(0, "ctx")
+    apart = attempt.setup_context is not Function.setup_context
+    names = names if apart else ["ctx", *names]
     try:
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:
-        return f"`forward` must take ({', '.join(names)})."
+        return f"{'beside `setup_context`, ' * apart}`forward` must take ({', '.join(names)})."
     try:
         inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
     except TypeError:

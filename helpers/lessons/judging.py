@@ -49,7 +49,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     if wrong or not counting:
         return wrong
-    second = _wrong_second_derivative(attempt, like, inputs)
+    second = _wrong_further_derivative(attempt, like, inputs)
     if second and "nan" in second:
         return f"the gradient is right; {second}"
     return in_words(counting, attempt, inputs)
@@ -82,15 +82,40 @@ def calls_apart(attempt, like, inputs, others):
         leaves, between = copies(inputs), copies(others)
         outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
         function(*between)
-        return _gradients(outputs, _leaves(leaves), [torch.ones_like(y) for y in outputs])
+        ones = [torch.ones_like(y) for y in outputs]
+        first = _gradients(outputs, _leaves(leaves), ones)
+        _gradients(outputs, _leaves(leaves), [2 * one for one in ones])  # in memory of their own
+        return first
 
     try:
         worst = next(filter(None, map(_worst, gradients(attempt), gradients(like))), None)
     except Exception as error:
         worst = f"raises {type(error).__name__}: {first_line(error)}"
     return worst and (
-        "two calls disturb each other: after a call with other inputs, the gradient of the call "
-        f"before {worst}"
+        "two calls disturb each other: with another call before its backward pass, and another "
+        f"backward pass after it, the gradient of the first {worst}"
+    )
+
+
+def overlooks_changes(attempt, like, inputs):
+    """What is wrong with the gradient where an input changes in place before backward, or None."""
+
+    def gradients(function, changes):
+        leaves = copies(inputs)
+        given = [x * 1 if _leaves([x]) else x for x in leaves]
+        outputs = [y for y in as_tuple(function(*given)) if y.requires_grad]
+        for x in _leaves(given) if changes else ():
+            x.detach().add_(1)
+        return _gradients(outputs, _leaves(leaves), [torch.ones_like(y) for y in outputs])
+
+    try:
+        mine = gradients(attempt, changes=True)
+    except Exception:  # noticed
+        return None
+    worst = next(filter(None, map(_worst, mine, gradients(like, changes=False))), None)
+    return worst and (
+        "where an input changes in place before backward, the gradient is silently wrong: it "
+        f"{worst} What save_for_backward holds is watched."
     )
 
 
@@ -105,7 +130,7 @@ def silently_wrong(attempt, like, inputs, order=1):
             "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative "
             "silently counts it as a constant. once_differentiable would say so."
         )
-    wrong = _wrong_second_derivative(attempt, like, inputs, order)
+    wrong = _wrong_further_derivative(attempt, like, inputs)
     return wrong and f"the gradient is right; {wrong}" + (order == 1) * (
         " This exercise asks for no second derivative, so it may raise an error "
         "(once_differentiable does), but not be wrong. Look at: what is saved (an input or an "
@@ -280,10 +305,10 @@ def _hides_its_steps(attempt, like, inputs):
     )
 
 
-def _wrong_second_derivative(attempt, like, inputs, order=1):
-    """Where and how a derivative of the gradient differs from that of `like`; None if none does.
+def _wrong_further_derivative(attempt, like, inputs):
+    """Where and how a derivative of the gradient, or one of that, differs from that of `like`.
 
-    None, too, where it raises. Order 3: a derivative of that one as well.
+    None if none does; what raises is not wrong.
     """
 
     def derivatives(function):
@@ -293,22 +318,21 @@ def _wrong_second_derivative(attempt, like, inputs, order=1):
         # Not grad, which would pass by a node that refuses to be differentiated.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a cycle, which _gradient_of takes apart
-            torch.autograd.backward(slopes, _weights(slopes, generator), create_graph=order > 2)
-        second = [_gradient_of(leaf) for leaf in leaves], [_gradient_of(w) for w in weights]
-        if order < 3:
-            return *second, []
-        total = sum((one * one).sum() for one in second[0])
-        return *second, torch.autograd.grad(total, leaves)
+            torch.autograd.backward(slopes, _weights(slopes, generator), create_graph=True)
+        yield (second := [_gradient_of(leaf) for leaf in leaves])
+        yield (of_weights := [_gradient_of(w) for w in weights])
+        total = sum((one * one).sum() for one in second + of_weights)
+        if total.requires_grad:
+            torch.autograd.backward(total)
+        yield [_gradient_of(leaf) for leaf in leaves]
 
-    try:
-        mine = derivatives(attempt)
-    except Exception:
-        return None
-    for of, one, other in zip(DERIVATIVES, mine, derivatives(like), strict=True):
-        worst = next(
-            filter(None, (_worst(a, b, loose=True) for a, b in zip(one, other, strict=True))), None
-        )
-        if worst:
+    mine = derivatives(attempt)
+    for of, other in zip(DERIVATIVES, derivatives(like), strict=False):
+        try:
+            pairs = zip(next(mine), other, strict=True)
+        except Exception:
+            return None
+        if worst := next(filter(None, (_worst(a, b, loose=True) for a, b in pairs)), None):
             return f"{of} is silently wrong: it {worst}"
     return None
 

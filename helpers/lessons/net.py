@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.lessons.judging import calls_apart
+from helpers.lessons.judging import calls_apart, overlooks_changes, unlike
 from helpers.lessons.requirements import at, random
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
@@ -111,6 +111,8 @@ class Feed:
         yield "zero", "at 0", torch.zeros_like
         yield "equal", "where all numbers are equal", lambda x: torch.full_like(x, 0.7)
         yield "tiny", "at numbers near 0", lambda x: 1e-12 * x
+        spread = lambda x: x.sign() * self.far ** x.frac().abs()  # noqa: E731
+        yield "far", f"at numbers up to {self.far:g}", spread
         yield "far", f"at numbers near {self.far:g}", lambda x: self.far + x
         yield "far", f"at numbers near {-self.far:g}", lambda x: x - self.far
         yield "far", f"at numbers near ±{self.far:g}", lambda x: x + self.far * x.sign()
@@ -155,7 +157,8 @@ def caught(compared, function, like, feed, explained=None):
     explained: makes of inputs on which they differ a better sentence, if there is one
     """
     usual = [("", where, inputs) for where, inputs in feed.plain()]
-    for kind, where, inputs in (*usual, *feed.varied()):
+    cases = sorted((*usual, *feed.varied()), key=lambda case: case[0] == "empty")  # the oddest last
+    for kind, where, inputs in cases:
         if kind not in feed.without:
             wrong = compared(function, like, inputs)
             if wrong and explained and all(x.numel() for x in inputs if torch.is_tensor(x)):
@@ -164,8 +167,12 @@ def caught(compared, function, like, feed, explained=None):
 
 
 def disturbed(function, like, feed):
-    """Sentences on what a call with other inputs does to one that was before it."""
+    """Sentences on what other calls, and changes in place, do to a call before its backward."""
     (_, first), *others = feed.plain()
     others += [(where, inputs) for kind, where, inputs in feed.varied() if kind == "other"][:1]
     for _, inputs in others:
         yield calls_apart(function, like, first, inputs)
+    yield overlooks_changes(function, like, first)
+    if [torch.is_tensor(value) and value.shape for value in first] == 2 * [first[0].shape]:
+        twice = [lambda x, f=f: f(x, x) for f in (function, like)]
+        yield at("for the same tensor twice", unlike(*twice, first[:1]))

@@ -66,7 +66,7 @@ def _in_step(mine, theirs, features, shapes):
     apart = copy.deepcopy(mine)
     yield "in a deep copy", _differs(apart, copy.deepcopy(theirs), x - 3)
     yield "after a deep copy was called", _differs(mine, theirs, x)
-    _fill(mine, theirs, seed=3)
+    _fill(mine, theirs, seed=3, assign=True)
     mine.eval(), theirs.eval()
     yield "in evaluation, after a checkpoint was loaded", _differs(mine, theirs, x)
     yield "in evaluation, for nothing", _differs(mine, theirs, x[:0])
@@ -95,14 +95,14 @@ def _starts_otherwise(mine, theirs):
     return None
 
 
-def _fill(mine, theirs, seed):
+def _fill(mine, theirs, seed, assign=False):
     """Load numbers of their own for every tensor into both, as a checkpoint does."""
     state = {
         name: random(*value.shape, seed=seed + k).to(value.dtype) / 3
         for k, (name, value) in enumerate(theirs.state_dict().items())
     }
     for layer in (mine, theirs):
-        layer.load_state_dict(state)
+        layer.load_state_dict(state, assign=assign)
 
 
 def _differs(mine, theirs, x, data=False):

@@ -196,10 +196,10 @@ def _serve(pipe, settings, timeout, limit, stack):
             printed = io.StringIO()
             try:
                 with contextlib.redirect_stdout(printed):
+                    function, arguments = cloudpickle.loads(message)  # it imports: before they meet
                     if not dist.is_initialized():
                         dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
                         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
-                    function, arguments = cloudpickle.loads(message)
                     result = "", function(*arguments), printed.getvalue()
                 answer = cloudpickle.dumps(result)
             except BaseException as error:

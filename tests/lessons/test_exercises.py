@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from helpers.doctor import examine
-from helpers.lessons import c_and_cpp, exercise
+from helpers.lessons import c_and_cpp, exercise, net_of_processes
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.net import Feed
@@ -81,6 +81,7 @@ def test_solution_is_accepted(number, given):
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
+    monkeypatch.setattr(net_of_processes, "PROCESSOR_SECONDS", 2.0)
     assert len(given.wrong) >= 3, "write at least three wrong attempts"
     for *edits, words in given.wrong:
         verdict = judged(number, *edits)

@@ -14,6 +14,7 @@ from tests.needs import needs_compiler, needs_triton
     [
         ("7.3", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
         ("7.3", "void depthwise", "void /* mine */ depthwise"),
+        ("7.3", "element >= channels * height * width", "element / (height * width) >= channels"),
         ("7.3", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
         ("8.1", "int64_t i", "size_t i"),
         ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
@@ -95,6 +96,7 @@ def test_other_right_answers_are_accepted():
                   "    forward, setup_context = Other.forward, Other.setup_context\n"
                   "    backward = Other.backward"]),
         ("11.5", ["torch.log(torch.cosh(x))", "torch.logaddexp(x, -x) - log(2)"]),
+        ("12.2", ["ctx.size = size", "ctx.size = size; x.view(len(x), -1)"]),
         ("13.2", ["        z = torch",
                   "        if (a <= 0).any(): raise ValueError\n        z = torch"]),
         ("13.2", ["                break\n",

@@ -94,9 +94,8 @@ ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
 PAIRS = Feed(
     shapes=[
         ((4, 3), (4, 3)), ((4, 3), (3,)), ((3,), (4, 3)), ((4, 1), (1, 3)), ((2, 3), ()),
-        ((), ()), ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)),
-        ((1, 1, 4), (5, 2, 1, 4)), ((3, 1, 1), (2, 3, 1, 5)), ((0, 3), (3,)), ((1,), (1, 1)),
-        ((2, 1, 3, 4), (4,)),
+        ((4, 3), (1, 1)), ((2, 4, 3), (3,)), ((2, 4, 3), (4, 1)), ((3, 1, 1), (2, 3, 1, 5)),
+        ((0, 3), (3,)),
     ],
 )  # fmt: skip
 EXERCISE_2 = Exercise(
@@ -187,6 +186,7 @@ EXERCISE_3 = Exercise(
         ("ctx.shape = x.shape", "ctx.shape = x.shape; ctx.set_materialize_grads(False)",
          "at_min, at_max =", "if grad_min is None or grad_max is None: return None\n"
          "        at_min, at_max =", "passes no gradient on. Look at: set_mat"),
+        ("x.min(dim=1), x.max", "x.float().min(dim=1), x.max", "torch.float32, but torch.float64"),
         ("return smallest.values", "return smallest", "output 0 is the pair (values, indices)"),
         ("smallest.values, largest.values", "largest.values, smallest.values",
          "`forward`: output 0"),
@@ -196,7 +196,7 @@ EXERCISE_3 = Exercise(
     feeds=(
         Feed(
             shapes="N D",
-            far=1e6,
+            far=1e9,
             without=dict.fromkeys(("zero", "equal"), "no two elements of a row are equal")
             | {"empty": "without rows, there is nothing to look for"},
         ),

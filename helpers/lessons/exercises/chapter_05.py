@@ -54,7 +54,7 @@ EXERCISE_1 = Exercise(
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
     feeds=(Feed(shapes="...", far=400),),
-    order=3,
+    order=2,
     properties=[keeps_only("outputs", random(100, 200))],
     success="both outputs are saved and both are differentiated, so every order is right.",
     hints=(
@@ -245,6 +245,12 @@ EXERCISE_3 = Exercise(
         ("ctx.save_", "ctx.sigmoid = torch.sigmoid(x); ctx.save_",
          "`ctx.sigmoid` holds a tensor outside `save_for_backward`"),
         ("sigmoid = torch.sigmoid(x)", "sigmoid = torch.sigmoid(x.detach())", "silently wrong"),
+        ("class SiLU", "class Slope(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+         "        ctx.save_for_backward(x.detach())\n        s = x.sigmoid()\n"
+         "        return s * (1 + x * (1 - s))\n\n    @staticmethod\n    def backward(ctx, g):\n"
+         "        (x,) = ctx.saved_tensors\n        s = x.sigmoid()\n"
+         "        return g * s * (1 - s) * (2 + x * (1 - 2 * s))\n\n\nclass SiLU",
+         "* sigmoid * (1 + x * (1 - sigmoid))", "* Slope.apply(x)", "the third derivative is"),
         ("sigmoid * (1 + x * (1 - sigmoid))", "sigmoid", "The gradient of `x`"),
         ("ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)",
          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =", "x, y =",
@@ -255,6 +261,7 @@ EXERCISE_3 = Exercise(
     like=torch.nn.functional.silu,
     feeds=(Feed(shapes="...", far=720),),
     order=2,
+    properties=[keeps_only("inputs and outputs", random(100, 200))],
     success="the second derivative is right, too: the sigmoid in backward has a history.",
     hints=(
         "Which tensor in backward depends on x, but has no history?",

@@ -43,7 +43,7 @@ def _wrong(name, given, right):
         return None
     where = wrong.nonzero()[0].tolist()
     one, other = given[tuple(where)].item(), right[tuple(where)].item()
-    sentence = differ(one, other).partition(" Is ")[0]
+    sentence = differ(one, other).partition(" Nearly")[0]
     if abs(one - other) < 1e-5 * abs(other):
         sentence += " Does a constant have too few digits, or is something there a float?"
     return f"{name}{where} {sentence}"
@@ -115,7 +115,6 @@ EXERCISE_1 = Exercise(
     ),
     wrong=[
         ("grad_output[i] * y[i]", "y[i]", "does not use grad_output"),
-        ("grad_output[i] * y[i]", "grad_output[i]", "grad_input[0] is"),
         ("grad_output[i] * y[i]", "grad_output[0] * y[i]", "grad_input[1] is"),
         ("grad_output[i] * y[i]", "grad_output[i] / y[i]", "grad_input[0] is"),
         ("exp(x[i]);", "exp(x[i])", "in line 5 of the cell: expected"),
@@ -215,8 +214,6 @@ EXERCISE_2 = Exercise(
         ("grad_output[r * stride]", "grad_output[r]", "stride 2"),
         ("grad_output[r * stride]", "grad_output[c * stride]", "is right"),
         ("grad_output[r * stride]", "grad_output[r * columns + c]", "index past the end"),
-        ("grad_output[r * stride]", "grad_output[0]", "is right"),
-        ("* x[r * columns + c]", "", "is right"),
         ("grad_input[r * columns + c]", "grad_input[r * rows + c]", "(3, 5)"),
         ("grad_output[r * stride]", "float(grad_output[r * stride])", "a float?"),
         ("const T* grad_output, int64_t stride", "const T* grad_output", "in line 7 of the cell: "),
@@ -300,11 +297,7 @@ EXERCISE_3 = Exercise(
     wrong=[
         ("w_strides[0] + c * w_strides[1]", "x_strides[0] + c * x_strides[1]", "w transposed"),
         ("y[r * columns + c]", "y[r * rows + c]", "shape (3, 5)"),
-        ("w[r * w_strides[0]", "w[r * x_strides[0]", "w transposed"),
-        ("c * w_strides[1]", "c", "w transposed"),
         ("c * x_strides[1]", "c", "x transposed"),
-        ("y[r * columns + c]", "y[r * x_strides[0] + c * x_strides[1]]", "x transposed"),
-        ("x[r * x_strides[0] + c * x_strides[1]]", "x[r * columns + c]", "x transposed"),
         ("c < columns", "c < rows", "`product` leaves y[0, 3] without a value."),
         ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
          "shape (5, 3)"),

@@ -8,7 +8,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
 from helpers.lessons.judging import wrong_outputs
 from helpers.lessons.net import Feed
-from helpers.lessons.requirements import random
+from helpers.lessons.requirements import at, random
 from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -33,8 +33,8 @@ def _under(like, tensors, *names):
 
 def _own_apply(attempt):
     return "" if "apply" not in vars(attempt) else (
-        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is. Another "
-        "class can call it by name, and return the first output."
+        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
+        "`forward` return y alone."
     )  # fmt: skip
 
 
@@ -86,7 +86,8 @@ EXERCISE_1 = Exercise(
         return grad_output / root**3""",
     wrong=[
         ("    generate_vmap_rule = True\n\n", "", "it does not have vmap support"),
-        ("def forward(x)", "def forward(ctx, x)", "`forward` must take (x)"),
+        ("def forward(x)", "def forward(ctx, x)",
+         "beside `setup_context`, `forward` must take (x)."),
         ("setup_context(ctx, inputs, output)", "setup_context(ctx, x)",
          "`setup_context` must take (ctx, inputs, output)"),
         ("return x / torch.sqrt(1 + x**2)", "return x.div_(torch.sqrt(1 + x**2))",
@@ -104,9 +105,9 @@ EXERCISE_1 = Exercise(
          "(ctx, grad_output)", "(ctx, grad_output, grad_other)",
          "    @staticmethod\n    def setup", "    @classmethod\n    def apply(cls, x):\n"
          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup",
-         "Another class can call it by name"),
+         "let `forward` return y alone"),
         ("torch.sqrt(1 + x**2) ** 3", "torch.sqrt(x**2).square().add(1) ** 1.5", "it is nan"),
-        ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "near 1000"),
+        ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "up to 1000"),
     ],
     like=Squash.forward,
     feeds=(Feed(shapes="...", far=1000),),
@@ -155,9 +156,10 @@ def _goes_forward(attempt):
         yield f"in forward mode it raises {raised(error)}"
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
     wrong = _differs(slope, right)
+    wrong = wrong and wrong.replace("the output", "the tangent of the output")
     if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
-        yield f"where an input is 0, the tangent of the output is wrong: {wrong}"
-    yield wrong and f"in forward mode, {wrong.replace('the output', 'the tangent of the output')}"
+        yield f"where an input is 0, {wrong}"
+    yield at("in forward mode", wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]

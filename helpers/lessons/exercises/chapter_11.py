@@ -32,7 +32,8 @@ EXERCISE_1 = Exercise(
         ("        grad_output = grad_output.unsqueeze(1)\n", "", "shapes do not fit"),
         ("grad_output * b, grad_output * a", "b.clone(), a.clone()",
          "does not depend on grad_output"),
-        (".unsqueeze(1)", ".sum()", "the gradient of `a`"),
+        (".unsqueeze(1)", ".sum()", "goes over other dimensions than it should"),
+        ("grad_output * b,", "(grad_output * b).sum(0),", "has shape (5,), but (4, 5) belongs"),
     ],
     like=lambda a, b: (a * b).sum(1),
     feeds=(Feed(shapes="N D, N D"),),
@@ -123,7 +124,7 @@ EXERCISE_3 = Exercise(
 
 
 # Repeated, negative, none, all different; a table of one row takes what is left of them.
-INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-2, 1, -2), (-1,), (), (2, 0, 1), (-3, 0)
+INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1,), (), (2, 0, 1), (-3, 0)
 
 
 def _rows(*rows):
@@ -167,6 +168,7 @@ EXERCISE_4 = Exercise(
          "out of bounds for dimension 0"),
         ("        ctx.save", "        index[index < 0] += len(table)\n        ctx.save",
          "it changes an input in place"),
+        ("((index,)", "((index.abs(),)", "what the output passes on goes to others"),
         ("ctx.rows, ", "int(index.max()) + 1, ", "belongs there"),
         ("None", "torch.zeros(grad_output.shape[0])", "None belongs there"),
     ],

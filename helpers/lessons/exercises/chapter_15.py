@@ -56,7 +56,6 @@ EXERCISE_1 = Exercise(
     stub="def loads_and_multiply_adds(K, channels, rows): ...",
     wrong=[
         ("K * (rows + K - 1) * channels", "K * K * rows * channels", "rows = 2"),
-        ("weights = K * K * rows", "weights = K * K", "rows = 2"),
         ("weights = K * K * rows", "weights = K * K * rows * channels", "channels = 4"),
         ("(rows + K - 1)", "(rows + K)", "with K = 3, channels = 1, rows = 1: 21 loads"),
         ("return inputs + weights, K * K * rows * channels",
@@ -319,9 +318,7 @@ EXERCISE_3 = Exercise(
          "with n = 100: program 0 writes y[32]; its own elements end at y[31]"),
         ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.arange(0, 128)",
          "with n = 100: program 0 writes y[32]"),
-        ("weight + n + i", "weight + 3 * i + 1", "with n = 5: "),
         ("tl.load(x + i, mask=mine, other=0)", "x[i]", "`x` is an address, not an array."),
-        ("x + i - 1", "x + i + 1", "with n = 5: "),
         ("    sum = tl.load",
          "    load = lambda p: tl.load(p, mask=mine, other=0)\n    sum = tl.load",
          "refuses `load = lambda p: tl.load(p, mask=mine, other=0)`: unsupported"),

@@ -34,6 +34,10 @@ BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
 
 
+class _BackendError(Exception):
+    pass
+
+
 def _packed(pyproject):
     """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
     from setuptools import Distribution  # it replaces a part of Python, so not before it must
@@ -51,7 +55,7 @@ def _packed(pyproject):
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
         backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
         if backend.partition(":")[0] != BACKEND:
-            raise ValueError(f"keep its backend, {BACKEND!r}; got {backend!r}")
+            raise _BackendError(f"keep setuptools as its backend, {BACKEND!r}; got {backend!r}")
         distribution = Distribution({"script_name": "setup.py"})
         distribution.parse_config_files()
         distribution.set_defaults()
@@ -70,6 +74,8 @@ def _complete(pyproject):
     logging.getLogger("setuptools").setLevel(logging.ERROR)
     try:
         packed, others = _packed(pyproject)
+    except _BackendError as error:
+        yield f"{error}."
     except Exception as error:
         line = str(error).strip().splitlines()[0]
         yield f"setuptools cannot read it: {line}"
@@ -106,7 +112,6 @@ EXERCISE_1 = Exercise(
         (FIND, 'include = ["fast_scans"]', "the wheel lacks `fast_scans/__init__.py`"),
         ('"lib/*.so", ', "", "the wheel lacks `fast_scans/lib/_cpu.abi3.so`"),
         ('"lib/*.so"', '"*.so"', "a pattern is relative to that package's folder"),
-        ('"lib/*.so"', '"src/fast_scans/lib/*.so"', "relative to that package's folder"),
         (', "*.json"', "", "the wheel lacks `fast_scans/decays.json`"),
         ("fast_scans =", "fast-scans =", "A key is what you import"),
         ('["src"]', '["src", "."]', "the wheel holds `src/fast_scans/"),
@@ -114,7 +119,7 @@ EXERCISE_1 = Exercise(
          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
          'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
         ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
-        ("build_meta", "buildmeta", "keep its backend, 'setuptools.build_meta'; got"),
+        ("build_meta", "buildmeta", "keep setuptools as its backend, 'setuptools.build_meta'; got"),
         (FIND, FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]',
          "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
         (FIND, FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]',
@@ -272,9 +277,7 @@ EXERCISE_2 = Exercise(
         ("float scale=1.0", "Tensor scale", "saved with reverse=False cannot be"),
         (NEW, "int reverse=0", "there is no argument `scale`"),
         ("scan(", "fast::scan(", "without a namespace"),
-        ("float scale=1.0", "complex scale=1", "PyTorch cannot read it"),
         ("scan(", "scan_v2(", "a new operator next to `scan` would also keep old programs right"),
-        ("-> Tensor", "", "PyTorch cannot read it"),
         ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here they get `Tensor[]`"),
     ],
     properties=[_keeps_programs_right],
