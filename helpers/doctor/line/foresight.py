@@ -72,8 +72,9 @@ class Foresight:
     hands: {expression that is assigned or returned: {text: value} of what is at hand there}
     """
 
-    def __init__(self, codes, measurement, gradient):
-        self.m, self.codes, self.gradient, self.evaluated = measurement, codes, gradient, 0
+    def __init__(self, codes, measurement, gradient, budget):
+        self.m, self.codes, self.gradient, self.budget = measurement, codes, gradient, budget
+        self.evaluated = 0
         dice, m = torch.Generator().manual_seed(5), measurement
         off = torch.where(m.trusted, m.expected[0] - m.sampled[0], 0)
         self.weights = torch.randn(3, len(off), generator=dice, dtype=off.dtype).to(off.device)
@@ -126,6 +127,10 @@ class Foresight:
         for site in self.sites:
             site.slopes = [next(slopes).reshape(3, -1) for _ in site.leaves]
 
+    @property
+    def is_spent(self):
+        return self.evaluated > EVALUATED or self.budget.is_spent
+
     def left_by(self, change):
         left = (self.target[:, None] - change.reshape(3, -1)).norm(dim=0) / self.target.norm()
         return left.nan_to_num(1.0)
@@ -134,7 +139,7 @@ class Foresight:
         """(how much would be left, of 0 to 1, edit); None for that if nobody knows."""
         for edit in edits:
             sites = {self.watched.get(edit.code.root(node)) for node in edit.puts}
-            known = self.evaluated <= EVALUATED and all(s and s.is_known for s in sites)
+            known = not self.is_spent and all(s and s.is_known for s in sites)
             changes = [self.change_by(site, edit) for site in sites] if known else [None]
             if any(change is None for change in changes):
                 yield None, edit
@@ -168,7 +173,8 @@ class Foresight:
         """
         found = []
         for site in self.sites:
-            at_hand = self.at_hand(site) if site.code is code and site.is_known else {}
+            known = site.code is code and site.is_known and not self.is_spent
+            at_hand = self.at_hand(site) if known else {}
             if not at_hand:
                 continue
             others = map(torch.stack, zip(*at_hand.values(), strict=True))

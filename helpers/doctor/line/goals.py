@@ -70,13 +70,13 @@ def right_if(measurements, budget, few=False):
     def fits(ms=measurements):
         return is_right(ms) and (ms is not measurements or stays())
 
-    edits = candidates(codes, measurements, few) if codes else ()
+    edits = candidates(codes, measurements, budget, few) if codes else ()
     everything = functools.partial(is_right, measurements.together)
     edit = first_that_holds(edits, budget, fits, lambda: measurements.others, everything)
     return edit.words() if edit else {}
 
 
-def candidates(codes, measurements, few):
+def candidates(codes, measurements, budget, few):
     """Edits of these functions: those that are foreseen to mend it, then others that may."""
     case, unsure, odd = measurements[0], [], []
 
@@ -86,7 +86,7 @@ def candidates(codes, measurements, few):
         vs[case.o] = case.vs[0].clone()
         return case.subject.backward(run, vs, create=True)[case.i]
 
-    ahead = Foresight(codes, case, gradient)
+    ahead = Foresight(codes, case, gradient, budget)
 
     def ranked(rows):
         return (pair for c in codes for pair in ahead.ranked(edits_of(c, ahead.hands, rows)))

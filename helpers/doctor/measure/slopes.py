@@ -76,11 +76,12 @@ class Differences:
 
         sides: the output at h, -h, and at a part of these
         """
-        y, (p, m, near_p, near_m), small = self.y, sides, PART * h
-        changes = torch.stack([t != y for t in sides]).any(0)
+        changes = torch.stack([t != self.y for t in sides]).any(0)
         self.moves |= changes
-        reach = torch.maximum(near_p.abs(), y.abs())
-        self.size = size = max(self.size, largest(torch.where(self.moves, reach, 0.0)))
+        here = self.moves.nonzero()[:, 0]  # few, perhaps, of many
+        y, p, m, near_p, near_m, changes = (t[here] for t in (self.y, *sides, changes))
+        reach, small = torch.maximum(near_p.abs(), y.abs()), PART * h
+        self.size = size = max(self.size, largest(reach))
         first, second = (p - m) / (2 * h), (near_p - near_m) / (2 * small)
         value = (second - PART**2 * first) / (1 - PART**2)  # at 0; both err with their square
         reach = reach.clamp(min=0.1 * size) if eps > 1e-10 else reach  # what cancelled was larger
@@ -91,11 +92,11 @@ class Differences:
         # What does not move at this step is lost in rounding, which may move it at random.
         bad = kink | ~changes | ~value.isfinite()
         error = torch.where(bad, torch.inf, (value - second).abs() + noise)
-        better = error <= self.error
-        self.value = torch.where(better, value, self.value)
-        self.error = torch.where(better, error, self.error)
+        better = error <= self.error[here]
+        self.value[here] = torch.where(better, value, self.value[here])
+        self.error[here] = error = torch.where(better, error, self.error[here])
         fine = 1e-6 * value.abs() + 1e-7 * largest(value) + 2 * noise + 1e-9 * size
-        return bool(((self.error <= fine) | ~self.moves).all())
+        return bool((error <= fine).all())
 
     def slope(self):
         size = self.value.abs() + 0.1 * largest(self.value) + 1e-5 * self.size
