@@ -22,10 +22,6 @@ SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are tho
     "when what follows passes no gradient on.",
     "tensor-on-ctx": "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
     "notice when it changes in place{also}.",
-    "factor-missing": "The gradient of {x} {lacks} {what}{rest}.",
-    "term-missing": "The error of the gradient of {x} is the same all along {along}{times}, as "
-    "when a sum or a mean in backward is missing, goes over other dimensions than it should, or "
-    "has a wrong factor.",
     "mostly wrong": "The gradient of {x} {how} {where}.",
 }
 WORDS = {  # a gap: what fills it in these sentences, by what would fill it
@@ -33,11 +29,7 @@ WORDS = {  # a gap: what fills it in these sentences, by what would fill it
         ", and a second derivative, if there is one, takes it for a constant": ", and where "
         "backward uses it, a second derivative, if there is one, takes it for a constant",
     },
-    "lacks": {
-        "lacks": "lacks a factor of", "has once too often": "has a wrong power of",
-        "lacks twice": "lacks two factors of", "has twice too often": "has a wrong power of",
-    },
-}  # fmt: skip
+}
 REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
     "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
@@ -126,8 +118,7 @@ def _sentence(found):
     """The finding's sentence, without the question whether it is meant."""
     code = "mostly wrong" if _is_mostly_wrong(found) else found.code
     if code not in SENTENCES:
-        said = found.message.replace(MEANT, "")
-        return re.sub(r"\((\d+)\)", r"(\1,)", said)  # a shape of one dimension
+        return found.message.replace(MEANT, "")
     words = {gap: WORDS.get(gap, {}).get(word, word) for gap, word in found.words.items()}
     return SENTENCES[code].format(x=f"`{found.input}`", y=found.output, **words)
 

@@ -13,7 +13,8 @@ from .where import BRANCH, FORMULA, Spots, how, named_dims, of_elements, rule, s
 from .whole import same_but_order
 
 POWERS = {
-    1: "lacks", -1: "has once too often", 2: "lacks twice", -2: "has twice too often",
+    1: "lacks a factor of", -1: "has one factor too many of",
+    2: "lacks two factors of", -2: "has two factors too many of",
 }  # fmt: skip
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
@@ -129,7 +130,8 @@ def partly(what, sentence, look):
 @cause(
     "term-missing",
     "The error of the gradient of {x} is the same all along {along}{times}, as when a sum or a "
-    "mean over it is missing, or has a wrong factor.",
+    "mean in backward is missing, goes over other dimensions than it should, or has a wrong "
+    "factor.",
     look="reductions in backward",
 )
 def term_missing(ms):
@@ -196,7 +198,7 @@ def right_only_for_ones(ms):
 
 @cause(
     "factor-missing",
-    "The gradient of {x} {lacks} the factor {what}{rest}.",
+    "The gradient of {x} {lacks} {what}{rest}.",
     look="where {what} enters the gradient of {x}",
 )
 def factor_missing(ms):

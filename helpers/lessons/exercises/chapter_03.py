@@ -33,7 +33,7 @@ EXERCISE_1 = Exercise(
     reference=Power,
     stub="class Power(Function): ...",
     wrong=[
-        ("x ** (ctx.n - 1)", "x**ctx.n", "has a wrong power of `x`"),
+        ("x ** (ctx.n - 1)", "x**ctx.n", "has one factor too many of `x`"),
         ("* ctx.n * x", "* x", "multiplied by 0.333 = 1 / `n`"),
         ("ctx.n * x ** (ctx.n - 1)", "2 * x",
          "with n = 3: The gradient of `x` lacks a factor of `x`"),

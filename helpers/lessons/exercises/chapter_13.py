@@ -218,7 +218,7 @@ EXERCISE_2 = Exercise(
     stub="class NewtonSqrt(Function): ...",
     wrong=[
         ("grad_output / (2 * z)", "grad_output / z", "The gradient of `a`"),
-        ("grad_output / (2 * z)", "grad_output * 2 * z", "wrong power of `a`"),
+        ("grad_output / (2 * z)", "grad_output * 2 * z", "has one factor too many of `a`"),
         ("range(60)", "range(20)", "of [1e-20], torch.float64: `forward` returns"),
         ("torch.equal(z, before)", "(z - before).abs().max() < 1e-6",
          "torch.float64: `forward` returns"),
