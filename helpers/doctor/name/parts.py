@@ -130,8 +130,7 @@ def partly(what, sentence, look):
 @cause(
     "term-missing",
     "The error of the gradient of {x} is the same all along {along}{times}, as when a sum or a "
-    "mean in backward is missing, goes over other dimensions than it should, or has a wrong "
-    "factor.",
+    "mean is missing, goes over other dimensions than it should, or has a wrong factor.",
     look="reductions in backward",
 )
 def term_missing(ms):
