@@ -124,7 +124,7 @@ EXERCISE_3 = Exercise(
 
 
 # Repeated, negative, none, all different; a table of one row takes what is left of them.
-INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1,), (), (2, 0, 1), (-3, 0)
+INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1, -1), (), (2, 0, 1), (-3, 0)
 
 
 def _rows(*rows):
