@@ -333,7 +333,7 @@ def _wrong_further_derivative(attempt, like, inputs):
         except Exception:
             return None
         if worst := next(filter(None, (_worst(a, b, loose=True) for a, b in pairs)), None):
-            return f"{of} is silently wrong: it {worst}"
+            return f"{of} is silently wrong: with a random grad_output, it {worst}"
     return None
 
 

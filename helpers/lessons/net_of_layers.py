@@ -68,7 +68,7 @@ def _in_step(mine, theirs, features, shapes):
     yield "after a deep copy was called", _differs(mine, theirs, x)
     _fill(mine, theirs, seed=3, assign=True)
     mine.eval(), theirs.eval()
-    yield "in evaluation, after a checkpoint was loaded", _differs(mine, theirs, x)
+    yield "in evaluation, after load_state_dict(..., assign=True)", _differs(mine, theirs, x)
     yield "in evaluation, for nothing", _differs(mine, theirs, x[:0])
     yield "at the very first call", _differs(*new, x.float())
     yield "", _takes_what_lacks_a_key(mine)

@@ -225,7 +225,7 @@ def differ(given, right, place=""):
         return f"is {given}{place}, but {right} is right."
     digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
     rounded = 0 < abs(given - right) < 1e-5 * abs(right)
-    hint = " Nearly: is something rounded to float32, added, or stopped too early?" * rounded
+    hint = " Nearly: is something rounded to float32, clamped, added, or stopped early?" * rounded
     return (
         f"is {given + 0.0:.{digits}g}{place}, but {right + 0.0:.{digits}g} is right.{hint}"  # no -0
     )

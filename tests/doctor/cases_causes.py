@@ -69,7 +69,7 @@ wrong(
 )  # fmt: skip
 wrong(
     "places that hang on the values", "partly-right",
-    "zero at 3 of 7 elements",
+    "wrong at 3 of 7 elements: there it is zero",
     inputs=(*draw((7,)), torch.tensor([0.9, 2.95, 4.9], dtype=torch.float64)),
     forward=lambda table, at: (
         table[at.floor().long()] * (1 - at + at.floor())

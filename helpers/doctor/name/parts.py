@@ -221,7 +221,9 @@ def partly_right_somewhere(ms):
     if m.wrong.any() and right.any() and 10 * right.sum() >= m.trusted.sum() and not spots.smooth:
         known = f"{int(m.trusted.sum())} elements{' examined' * m.sparse}"
         where = f"at {int(m.wrong.sum())} of {known}"
-        return partly(how(m), f"{how(m)} {where}", BRANCH if "zero" in how(m) else FORMULA)
+        there = f": there it {how(m)}" if how(m) != "is wrong" else ""
+        look = BRANCH if "zero" in there else FORMULA
+        return partly(how(m), f"is wrong {where}{there}", look)
     return None
 
 

@@ -90,7 +90,7 @@ def _wrong_instance(attempt, arguments, like, x):
         ),
         (
             r"(their old order.*) Look at: .*",
-            r"\1 A reshape renames positions; it does not exchange dimensions.",
+            r"\1 That renames positions; it does not exchange dimensions.",
         ),
     ]:
         wrong = wrong and re.sub(old, new, wrong)
@@ -213,7 +213,7 @@ EXERCISE_2 = Exercise(
          "with dim0 = -1 and dim1 = 0: The gradient of `x`"),
         ("return x.transpose", "self.size = x.size(); return x.transpose",
          "grad_output.transpose(*self.dims)", "grad_output.reshape(self.size)",
-         "A reshape renames positions; it does not exchange dimensions."),
+         "That renames positions; it does not exchange dimensions."),
         ("x.transpose(*self.dims)", "x.transpose(*map(abs, self.dims))", "with dim0 = -2"),
         ("return x.", "Transpose.last = self.dims; return x.",
          "grad_output.transpose(*self.dims)", "grad_output.transpose(*Transpose.last)",

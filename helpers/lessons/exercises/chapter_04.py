@@ -120,7 +120,7 @@ EXERCISE_2 = Exercise(
          "* (x - result.unsqueeze(-1)).exp()", "* torch.where(x == x.amax(-1, True), 1 - (x -"
          " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
          "result.unsqueeze(-1)).exp())", "at 0: "),
-        (".log()", ".add(1e-6).log()", "Nearly: is something rounded to float32, added"),
+        (".log()", ".add(1e-6).log()", "Nearly: is something rounded to float32, clamped"),
         ("(x - result.unsqueeze(-1))", "x.sub_(result.unsqueeze(-1))", "after it had been saved"),
     ],
     like=lambda x: torch.logsumexp(x, -1),

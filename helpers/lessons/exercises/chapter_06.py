@@ -51,7 +51,7 @@ EXERCISE_1 = Exercise(
          "Scale(3): it raises RuntimeError: The size"),
         ("y + self.bias", "y + self.bias.detach()", "no gradient reaches `bias`"),
         ("        if bias", "        self.kept = [self.scale]\n        if bias", "y = self.scale",
-         "y = self.kept[0]", "after a checkpoint was loaded"),
+         "y = self.kept[0]", "after load_state_dict(..., assign=True)"),
         ("y if self.bias is None else y + self.bias",
          "(y if self.bias is None else y + self.bias).float()",
          "the output is torch.float32, but torch.float64 is right"),

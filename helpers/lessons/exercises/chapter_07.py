@@ -229,7 +229,7 @@ def _compiler_says(text, cell):
 def _explained(text, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
     if "nothing was written to" in text:
-        return text.split(", which")[0] + ", which has no value yet. Use = for the single write"
+        return text.split(", which")[0] + ", which has no value yet. Add up in a variable"
     if "written before" in text:
         return text + _of_whom(text, threads, run)
     far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)

@@ -46,7 +46,7 @@ def _promises(attempt):
         (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
     ):
-        where = f"for {n} elements of {dtype}, size {size}, step {step}"
+        where = f"for {n} elements of {dtype}, two apart, size {size}, step {step}"
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
