@@ -84,14 +84,10 @@ def test_the_text_is_the_same_whatever_the_seed_and_the_threads():
     assert len(texts) == 1 and "0x" not in texts.pop()
 
 
-def test_a_million_elements_take_less_than_ten_seconds_and_a_hundred_less_than_one():
-    (x,) = draw((1000, 1000))
-    start = time.process_time()
-    assert examine(torch.tanh, x).ok
-    assert time.process_time() - start < 10
-    start = time.process_time()
-    assert not examine(PATIENTS["MeanRows"].fn, x[:10, :10]).ok
-    assert time.process_time() - start < 1
+def test_of_a_million_elements_forward_is_called_a_few_times_only():
+    calls = []
+    assert examine(lambda x: calls.append(x) or torch.tanh(x), *draw((1000, 1000))).ok
+    assert len(calls) < 100
 
 
 def calls_of(**methods):

@@ -224,7 +224,11 @@ VMAP_WRONG = error(
     "Under vmap, `{name}` gives another {what} than a loop over the batch, where {where}.",
     look="{rule}",
 )
-VMAP_FAILS = error("vmap-fails", "Under vmap, `{name}` fails where {where}.", look="{rule}")
+VMAP_FAILS = error(
+    "vmap-fails",
+    "Under vmap, `{name}` fails on inputs that require a gradient, where {where}.",
+    look="{rule}",
+)
 BY_HAND = "the rule: in_dims says where each argument has its batch, or None if it has none"
 GENERATED = (
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
