@@ -127,7 +127,7 @@ def silently_wrong(attempt, like, inputs, order=1):
     if _hides_its_steps(attempt, like, inputs):
         return (
             "the gradient is right, but autograd does not see how backward computes it (under "
-            "torch.no_grad, or by .detach(), .data or NumPy), so that a second derivative "
+            "torch.no_grad, or by .detach(), .data, .item() or NumPy), so that a second derivative "
             "silently counts it as a constant. once_differentiable would say so."
         )
     wrong = _wrong_further_derivative(attempt, like, inputs)

@@ -323,7 +323,7 @@ def _has_a_rule(attempt):
         if not _alike(*slopes):
             yield f"the values are right, but not grad of vmap, {where}."
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
-    where = "right under one vmap, but under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+    where = "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
     yield wrong and f"{wrong} Look at: the argument that has no batch."
 
