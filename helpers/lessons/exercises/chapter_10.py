@@ -355,7 +355,7 @@ EXERCISE_3 = Exercise(
         ("if dim is None else tensor.movedim(dim, 0)", "if dim is None else tensor",
          "where the batch is dimension -1 of `x`"),
         ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
-         "but under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
+         "under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
         ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]", "the batch twice"),
         ("if dim is None", "if not dim", "0 and None"),
         ("apply(x, weight), 0", "apply(x.detach(), weight), 0", "the gradient of `x` is 0"),
