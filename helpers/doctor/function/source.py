@@ -72,7 +72,7 @@ def code_of(tree, fn):
     """This definition, compiled where `fn` is defined."""
     outer = ast.parse(f"def outer({', '.join(fn.__code__.co_freevars)}): pass")
     outer.body[0].body = [tree]
-    code = compile(ast.fix_missing_locations(outer), fn.__code__.co_filename, "exec")
+    code = compile(outer, fn.__code__.co_filename, "exec")
     for name in ("outer", tree.name):
         code = next(c for c in code.co_consts if getattr(c, "co_name", "") == name)
     return code

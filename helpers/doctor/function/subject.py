@@ -260,10 +260,10 @@ class Subject:
             return method(ctx, *tensors)
 
         reseed(seed)
-        with (
-            phase("forward"), on_ctx("save_for_backward", saves),
-            on_ctx("mark_non_differentiable", marks),
-        ):  # fmt: skip
+        with phase("forward"), contextlib.ExitStack() as watches:
+            if any(needs):
+                watches.enter_context(on_ctx("save_for_backward", saves))
+                watches.enter_context(on_ctx("mark_non_differentiable", marks))
             result = self.call(passed)
         everything = tensors(result, "output")
         others = [t for _, t in everything if not has_gradient(t)]

@@ -111,25 +111,32 @@ class Code(Source):
             if plain or not isinstance(up, (ast.expr, ast.keyword)):
                 break
             node = up
-        new, old = ast.unparse(edited(node, edit.puts)), self.source_of(node)
+        new, old = ast.unparse(edited(self, node, edit.puts)), self.source_of(node)
         is_bare = isinstance(node, ast.Tuple) and old[:1] != "("
         return new[1:-1] if is_bare else new, old
 
 
-def rebuilt(node, change):
-    """A copy of a tree, in which change(node, copy of it) stands for each node."""
+def rebuilt(node, change, within):
+    """A tree in which change(node, copy of it) stands for each node of `within`, a set.
+
+    `within` holds what is around each of its nodes, too. The other nodes are those of this tree.
+    """
     if isinstance(node, list):
-        return [rebuilt(one, change) for one in node]
-    if not isinstance(node, ast.AST):
+        return [rebuilt(one, change, within) for one in node]
+    if not isinstance(node, ast.AST) or node not in within:
         return node
-    fields = {name: rebuilt(value, change) for name, value in ast.iter_fields(node)}
+    fields = {name: rebuilt(value, change, within) for name, value in ast.iter_fields(node)}
     return change(node, ast.copy_location(type(node)(**fields), node))
 
 
-def edited(tree, puts):
-    """A copy of a tree, in which what these texts say takes the place of nodes."""
-    news = {node: parsed(text, node) for node, text in puts.items()}
-    return rebuilt(tree, lambda node, copy: news.get(node, copy))
+def edited(code, tree, puts):
+    """A tree of this `Code`, or a part of it, in which these texts take the place of nodes."""
+    news, within = {node: parsed(text, node) for node, text in puts.items()}, set()
+    for node in puts:
+        while node is not None and node not in within:
+            within.add(node)
+            node = code.up.get(node)
+    return rebuilt(tree, lambda node, copy: news.get(node, copy), within)
 
 
 def parsed(text, old):

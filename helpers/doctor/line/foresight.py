@@ -151,7 +151,8 @@ class Foresight:
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
-            made = compile(ast.Expression(edited(site.node, edit.puts)), "<edited>", "eval")
+            new = edited(site.code, site.node, edit.puts)
+            made = compile(ast.Expression(new), "<edited>", "eval")
             for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
                 new = eval(made, scope)
                 if not is_number(new):
@@ -242,4 +243,4 @@ def instrumented(code, sites):
         call.args[1] = copy
         return call
 
-    return rebuilt(code.tree, watched)
+    return rebuilt(code.tree, watched, {*code.up, *code.up.values()})

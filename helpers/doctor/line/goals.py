@@ -50,7 +50,7 @@ def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
 def in_place(edit, test):
     """test(), while the edit stands in its function; False if that raises."""
     code = edit.code
-    with forgiving(), running(code.fn, code.compiled(edited(code.tree, edit.puts))):
+    with forgiving(), running(code.fn, code.compiled(edited(code, code.tree, edit.puts))):
         return test()
     return False
 
