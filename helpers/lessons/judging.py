@@ -132,8 +132,8 @@ def silently_wrong(attempt, like, inputs, order=1):
         )
     wrong = _wrong_further_derivative(attempt, like, inputs)
     return wrong and f"the gradient is right; {wrong}" + (order == 1) * (
-        " This exercise asks for no second derivative, so it may raise an error "
-        "(once_differentiable does), but not be wrong. Look at: what is saved (an input or an "
+        " This exercise asks for no second derivative, so one may be refused (as by "
+        "once_differentiable), but not be wrong. Look at: what is saved (an input or an "
         "output of forward itself, no copy, nothing computed from it), and .detach() or .data in "
         "backward."
     )
@@ -222,8 +222,9 @@ def _exchanged(attempt, expected, inputs, theirs):
             right, other = (_gradients(expected, _leaves(theirs), w) for w in (weights, swapped))
             if any(map(_worst, given, right)) and not any(map(_worst, given, other)):
                 return (
-                    f"`backward` exchanges the gradients of output {i} and output {j}. They "
-                    "arrive in the order in which forward returns the outputs."
+                    f"`backward` is right if the gradients of output {i} and output {j} change "
+                    "places. They arrive in the order in which forward returns the outputs, and "
+                    "the slope of its own output belongs to each."
                 )
     return None
 

@@ -127,7 +127,10 @@ def keeps_only(what, *inputs):
                 continue
             for name, others in (("input", tensors), ("output", outputs)):
                 if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
-                    yield f"`save_for_backward` got a copy of the {name}, which takes more memory."
+                    yield (
+                        f"`save_for_backward` got the numbers of the {name}, but not the {name} "
+                        "itself: one is a copy, which takes more memory."
+                    )
             yield "`save_for_backward` got a tensor that is neither an input nor an output."
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)

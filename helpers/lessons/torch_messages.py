@@ -14,8 +14,8 @@ HINTS = {
     r"guard on .* zuf|symbols: none\)(?s:.*)\nCaused by: .*(\b(if|while|int|bool)\b|item\()": "An "
     "`if` on a number from `.item()` must know its value; `max` and `min` count as computing, "
     "`if` does not.",
-    "Could not guard on": "A mask as an index, and an `if` on a tensor, need numbers that tracing "
-    "does not have; torch.where does not.",
+    "Could not guard on": "An `if` on a tensor needs, and a mask as an index may need, numbers "
+    "that tracing does not have; torch.where needs none.",
     r"new_empty\(\) takes 1 positional argument": "That is what new_empty says of a size that is "
     "a float, as / makes it.",
     "leaf Variable that requires grad .* in-place": "Return a new tensor; the given function "

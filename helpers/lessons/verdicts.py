@@ -34,8 +34,8 @@ REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
     "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
     "swapped": "the order in save_for_backward, in saved_tensors, and in what backward returns",
-    "double-backward-wrong": ".detach(), .data and NumPy in backward; and what it takes for a "
-    "constant: an intermediate kept on ctx, or saved and not returned",
+    "double-backward-wrong": ".detach(), .data, torch.no_grad and NumPy in backward; and what it "
+    "takes for a constant: an intermediate kept on ctx, or saved and not returned",
     "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
     "once_differentiable says so openly",
     "mostly wrong": "the formula, at the element shown",

@@ -298,6 +298,7 @@ class Examination:
         expected = expected or self.first.grads
         for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
             if not self.same(*pair):
-                yield text(x or name, fails="gives another gradient for", **words)
+                fails = "gives no gradient for" if pair[0] is None else "gives another gradient for"
+                yield text(x or name, fails=fails, **words)
                 return False
         return True

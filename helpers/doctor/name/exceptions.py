@@ -9,7 +9,7 @@ import torch
 
 from ..report import TEXTS, error
 
-IN_PLACE = "methods that end in an underscore, and +="
+IN_PLACE = "methods that end in an underscore, += and its like, and assignments to an index"
 GRADIENT_SHAPE = error(
     "gradient-shape", "The gradient of {x} has shape {got}, but {wanted} belongs there{asked}.",
     "reductions and transposes, with the shapes written beside each step",

@@ -79,7 +79,7 @@ def contribution_lost(ms):
 def contributions_misplaced(ms):
     """Each element of grad_output is passed on with the right numbers, but to others."""
     right = ms.jacobians and same_but_order(*ms.jacobians)
-    return {"which": f": what {ms[0].output} passes on goes to others"} if right else None
+    return {"has": "adds the right contributions"} if right else None
 
 
 # --- elements -------------------------------------------------------------------------------------

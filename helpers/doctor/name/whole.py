@@ -44,11 +44,16 @@ def gradient_none(ms):
 
 @cause(
     "gradient-zero",
-    "The gradient of {x} is zero everywhere, but {y} depends on {x}.",
+    "The gradient of {x} is zero {where}, but {y} depends on {x}.",
     look="how the gradient of {x} is filled in",
 )
 def gradient_zero(ms):
-    yield {}, lambda m: largest(m.given) <= 1e-12 * largest(m.expected)  # or rounding
+    point, i = ms[0].point, ms[0].i
+    alone = [point.given(o)[0][i] for o in range(len(point.vs))]
+    together = point.vjp({o: vs[0] for o, vs in enumerate(point.vs)})[i]
+    is_product = ms[0].row(together).any() and not any(ms[0].row(grad).any() for grad in alone)
+    where = "where no other output is used" if is_product else "everywhere"
+    yield {"where": where}, lambda m: largest(m.given) <= 1e-12 * largest(m.expected)  # or rounding
 
 
 @cause(
@@ -280,11 +285,12 @@ def shifted(ms):
 
 @cause(
     "misplaced",
-    "The gradient of {x} has the right numbers in the wrong places{which}.",
-    look="gather against scatter, a permutation against its inverse",
+    "The gradient of {x} {has} in the wrong places.",
+    look="indices: gather against scatter, a permutation against its inverse, negative ones",
 )
 def misplaced(ms):
-    yield {"which": ""}, lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max())
+    has = "has the right numbers"
+    yield {"has": has}, lambda m: m.whole and same_but_order(m.given, m.expected, m.limit.max())
 
 
 def same_but_order(a, b, limit):

@@ -37,7 +37,7 @@ EXERCISE_1 = Exercise(
          "got the input as well"),
         ("save_for_backward(result)", "save_for_backward(result * (1 - result))", "(result,) =",
          "(slope,) =", "result * (1 - result)\n", "slope\n", "neither an input nor an output"),
-        ("save_for_backward(result)", "save_for_backward(result.clone())", "a copy of the output"),
+        ("save_for_backward(result)", "save_for_backward(result.clone())", "not the output itself"),
         ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
          "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
          "bytes stay alive for backward"),

@@ -44,7 +44,7 @@ EXERCISE_1 = Exercise(
         ("return s, c", "ctx.mark_non_differentiable(c); return s, c",
          "output 1 requires no gradient"),
         ("grad_sinh * c + grad_cosh * s", "grad_sinh * s + grad_cosh * c",
-         "exchanges the gradients of output 0 and output 1"),
+         "right if the gradients of output 0 and output 1 change places"),
         ("return s, c", "return s", "a tuple of 2 tensors is asked for"),
         ("save_for_backward(s, c)", "save_for_backward(x)", "s, c = ctx.saved_tensors",
          "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()",

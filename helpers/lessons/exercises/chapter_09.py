@@ -92,7 +92,7 @@ def _serves_every_length(attempt):
         return op(x, 3, 2).sum(0), op(x, 3, 2).shape[0]
 
     compiled, graphs = _compiled(rows, dynamic=True)
-    lengths, problem = (10, 5, 13, 100), None
+    lengths, problem = (10, 5, 13, 100, 4, 3), None
     for n in lengths:
         x = torch.arange(float(n))
         try:
@@ -137,6 +137,7 @@ EXERCISE_1 = Exercise(
         ("(count, size)", "(size, count).t()", "it promises the strides (1, 8)"),
         ("x.shape[0]", "len(x)", "4 graphs"),
         ("(count, size)", "(count if x.shape[0] > 10 else count, size)", "2 graphs"),
+        ("(count, size)", "(count if x.shape[0] >= size + step else 1, size)", "2 graphs"),
         (NEW, 'torch.empty(count, size, dtype=x.dtype, device="meta")',
          'x is on the device "cpu", but it promises "meta"'),
         ("count = (x.shape[0] - size) // step",
@@ -257,7 +258,7 @@ EXERCISE_2 = Exercise(
          "with a grad_output that is not all ones"),
         ("() > ctx.limit", "() >= ctx.limit", "at x = ±limit"),
         (LEAVES_TORCH[0], "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g",
-         "A mask as an index, and an `if` on a tensor"),
+         "and a mask as an index may need"),
         ("grad_output * (", "grad_output.mul_(", "Does backward change grad_output"),
         ("torch.as_tensor(", "torch.from_numpy(", "sample `one number`"),
     ],
