@@ -134,8 +134,8 @@ def silently_wrong(attempt, like, inputs, order=1):
     return wrong and f"the gradient is right; {wrong}" + (order == 1) * (
         " This exercise asks for no second derivative, so one may be refused (as by "
         "once_differentiable), but not be wrong. Look at: what is saved (an input or an "
-        "output of forward itself, no copy, nothing computed from it), and .detach() or .data in "
-        "backward."
+        "output of forward itself, no copy, nothing computed from it), and .detach(), .data or "
+        "torch.no_grad in backward."
     )
 
 

@@ -120,7 +120,8 @@ def _sentence(found):
     if code not in SENTENCES:
         return found.message.replace(MEANT, "")
     words = {gap: WORDS.get(gap, {}).get(word, word) for gap, word in found.words.items()}
-    return SENTENCES[code].format(x=f"`{found.input}`", y=found.output, **words)
+    through = f" through {found.through}" if found.through else ""
+    return SENTENCES[code].format(x=f"`{found.input}`{through}", y=found.output, **words)
 
 
 def _is_mostly_wrong(found):

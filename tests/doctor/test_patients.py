@@ -69,7 +69,7 @@ MESSAGES = {
     "TransposedShape": "has shape (5, 4), but (4, 5) belongs there: perhaps it is",
     "TooFewGradients": "returned 2 gradient(s), but forward has 3 argument(s)",
     "OuterProducts": "right if grad_output were transposed before",
-    "ScalesRows": "The gradient of `weight` adds the right contributions in the wrong places",
+    "ScalesRows": "The gradient of `scale` adds the right contributions in the wrong places",
     "LeakyEdges": "grad_output: those where the output is below 0",
     "SumsTokens": "at index 0 of dimension 0 it is multiplied by 0.5",
     "LeaksThroughTheMask": "where `mask` is False, it should be zero",

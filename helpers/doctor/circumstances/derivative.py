@@ -302,7 +302,10 @@ def finding_of(exam, i, o, found):
     """The finding of a diagnosis: through which output, and what to look at."""
     text, x, seen, words = found[i, o]
     of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
-    said = {(t, t.code not in SHARP and w.get("change"), w.get("other")) for t, w in of_this}
+    said = {
+        (t, t.code not in SHARP and w.get("change"), w.get("other"), w.get("what"))
+        for t, w in of_this
+    }
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len(said) == 1
     everywhere &= graded == 1 or text.code != "derivative-wrong"  # another for each output

@@ -30,7 +30,8 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {x} is right, but its own derivative with respect to {by} is silently wrong.",
+    "The gradient of {x} is right here, but its own derivative with respect to {by} is silently "
+    "wrong.",
     look="{look}",
 )
 IN_BACKWARD = (
@@ -264,7 +265,9 @@ def over_batches(exam):
             except CallError as raised:
                 exam.given_up = True
                 if to_blame(exam, raised):
-                    words["where"] = f"there is a batch of {over}" if dim == 0 else words["where"]
+                    if dim == 0:
+                        only = "only " * (len(batched) < len(pairs))
+                        words["where"] = f"there is a batch of {only}{over}"
                     yield told(subject, raised, VMAP_FAILS, subject.names[batched[0]], **words)
                     return
             else:

@@ -142,7 +142,8 @@ def term_missing(ms):
     bases = [("", [ones]), *((f", times {name}", [t]) for name, t in tensors)]
     bases += [(f", but for a multiple of {name}", [ones, t]) for name, t in tensors]
     for (times, basis), dims in itertools.product(bases, subsets(m.shape)):
-        if rests(m.given - m.expected, basis, m.shape, dims) < 1e-4:
+        several = (m.wrong.reshape(m.shape).sum(dims) > 1).any()  # else anything fits
+        if several and rests(m.given - m.expected, basis, m.shape, dims) < 1e-4:
             return {"along": named_dims(dims), "times": times}
 
 
@@ -176,8 +177,8 @@ def rests(error, basis, shape, dims):
 
 @cause(
     "inner-derivative-forgotten",
-    "The gradient of {x} is grad_output itself{summed}; the derivative of {y} with respect to {x} "
-    "is not multiplied in." + MEANT,
+    "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} with respect "
+    "to {x} were not multiplied in." + MEANT,
     look="the chain rule: grad_output times a derivative",
 )
 def inner_derivative_forgotten(ms):

@@ -169,7 +169,7 @@ def relation(given, expected, limit, numbers):
     if not given.any():
         return "is zero"
     if (expected.abs() <= limit).all():
-        return "should be zero"
+        return "should be nearly zero" if expected.any() else "should be zero"
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
         factor = "negated" if abs(first + 1) < 1e-4 else f"multiplied by {brief(first.item())}"
         return f"is {factor}{value_of(first.item(), numbers)}"

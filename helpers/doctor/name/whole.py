@@ -58,7 +58,7 @@ def gradient_zero(ms):
 
 @cause(
     "straight-through",
-    "{y} does not change with {x} here, so the true gradient is zero; backward {what}." + MEANT,
+    "The derivative of {y} with respect to {x} is zero here, but backward {what}." + MEANT,
     look="which gradient this is, if no straight-through gradient is intended",
 )
 def straight_through(ms):

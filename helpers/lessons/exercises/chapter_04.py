@@ -10,6 +10,7 @@ from helpers.lessons.requirements import keeps_only, random
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
+FLAT = torch.tensor([8.5, -9.0, 11.0, -13.0, 16.0, -20.0], dtype=torch.float64)
 
 
 class Sigmoid(Function):
@@ -46,9 +47,10 @@ EXERCISE_1 = Exercise(
         ("grad_output *", "grad_output.clamp(-5, 5) *", "not proportional to grad_output"),
         ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at numbers near 800"),
         ("torch.sigmoid(x)", "torch.sigmoid(x.clamp(-20, 20))", "at numbers up to"),
+        ("result * (1 - result)\n", "result * (1 - result) * (result < 0.9999)\n", "from 8 to 20"),
     ],
     like=torch.sigmoid,
-    feeds=(Feed(shapes="...", far=800),),
+    feeds=(Feed(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
     properties=[keeps_only("outputs", random(100, 200))],
     success="the derivative is computed from the result alone, so nothing else is saved.",
     hints=(

@@ -168,7 +168,7 @@ EXERCISE_4 = Exercise(
          "out of bounds for dimension 0"),
         ("        ctx.save", "        index[index < 0] += len(table)\n        ctx.save",
          "it changes an input in place"),
-        ("((index,)", "((index.abs(),)", "what the output passes on goes to others"),
+        ("((index,)", "((index.abs(),)", "the right contributions in the wrong places"),
         ("ctx.rows, ", "int(index.max()) + 1, ", "belongs there"),
         ("None", "torch.zeros(grad_output.shape[0])", "None belongs there"),
     ],

@@ -114,6 +114,16 @@ def _goes_back_through(apply, x, p):
         yield "backward changes the random state of the program: later draws differ."
 
 
+def _knows_what_it_dropped(attempt):
+    leaf, y = _called(attempt.apply, WIDE.relu(), 0.25)
+    (given,) = grad(y.sum(), leaf)
+    if (given == 0)[leaf == 0].double().mean() > 0.5:
+        yield (
+            "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the output "
+            "does not show what was dropped."
+        )
+
+
 def _keeps_a_bit(attempt):
     x = random(400, 1000).requires_grad_()  # large beside what Python and a generator take
     with Kept() as kept:
@@ -144,6 +154,8 @@ EXERCISE_1 = Exercise(
         (FORWARD, "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
          "        return x * mask / (1 - p)", BACKWARD,
          "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)", "it saves 8 bits for each element"),
+        (FORWARD, f"{MASK}; y = x * mask; ctx.save_for_backward(y); ctx.p = p\n        return y",
+         BACKWARD, "grad_output * (ctx.saved_tensors[0] != 0) / (1 - ctx.p)", "as after a ReLU"),
         (FORWARD, "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
          "        return x * ctx.mask / (1 - p)", BACKWARD, "grad_output * ctx.mask / (1 - ctx.p)",
          "`ctx.mask` holds a tensor outside"),
@@ -179,7 +191,8 @@ EXERCISE_1 = Exercise(
          "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
          "the gradient is 1 times grad_output"),
     ],
-    properties=[_drops, _goes_back, no_tensor_on_ctx(WIDE, 0.25), _keeps_a_bit],
+    properties=[_drops, _goes_back, _knows_what_it_dropped, no_tensor_on_ctx(WIDE, 0.25),
+                _keeps_a_bit],
     success="forward and backward draw the same elements, and next to nothing is kept for it.",
     hints=(
         "What can make the same mask again?",
