@@ -101,7 +101,7 @@ EXERCISE_2 = Exercise(
         ("torch.zeros(features)", "torch.zeros(features), persistent=False",
          "its state_dict has [], but ['mean']"),
         ("self.mean +=", "mean = self.mean +", "x - self.mean", "x - mean",
-         "after load_state_dict: `mean` is [0.2205, 0.089, 0.0206] but"),
+         "after the call, `mean` is [0.2205, 0.089, 0.0206] but"),
         ("self.mean += 0.1 * (x.detach().mean(0) - self.mean)", "with torch.inference_mode():\n"
          "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)",
          "`mean` has become an inference tensor"),
@@ -112,7 +112,7 @@ EXERCISE_2 = Exercise(
         ("self.mean +=", "self.mean = self.mean +", "x.detach()", "x", "has a history"),
         ("if self.training", "output = x - self.mean\n        if self.training",
          "return x - self.mean", "return output", "after load_state_dict: `forward`: the output"),
-        ("if self.training", "if True", "in evaluation: `mean` is"),
+        ("if self.training", "if True", "in evaluation: after the call, `mean` is"),
         ("0.1 *", "(0.1 if self.mean.any() else 1) *", "at the very first call: `mean` is"),
         ("if self.training", "if self.training and x.requires_grad",
          "for data that require no gradient: `mean` is"),

@@ -46,7 +46,10 @@ def _as_unfold_says(attempt):
                 call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
                 yield f"{call}: it returns {given!r}, but {expected} is right."
             if expected and not all(isinstance(index, int) for index in pair):
-                yield f"it returns {given!r}, but an index is an integer. Use // for the division."
+                yield (
+                    f"it returns {given!r}, but an index is an integer. // gives one, where the "
+                    "division leaves no remainder."
+                )
 
 
 def _plain(value):
