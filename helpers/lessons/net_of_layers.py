@@ -117,7 +117,7 @@ def _differs(mine, theirs, x, data=False):
             return f"`{name}` becomes {what}, but it was {other.dtype} of {tuple(other.shape)}."
         if not torch.allclose(kept, other, rtol=1e-5, atol=1e-6):
             numbers = " but ".join(str([round(n, 4) for n in t.tolist()]) for t in (kept, other))
-            return f"after the call, `{name}` is {numbers} is right."
+            return f"afterwards, `{name}` is {numbers} is right."
         if kept.requires_grad:
             return f"`{name}` has a history, which grows with every call."
         if kept.is_inference():
