@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from helpers.lessons.patients.numbers import ModuleWithTwoOutputs
 from helpers.lessons.patients.patient import draw, function, matrix, vector
+from tests.common import random
 from tests.doctor.cases import Table, drawn
 
 case = CASES = Table()
@@ -239,6 +240,27 @@ for fn, dtype, found in (
 ):  # fmt: skip
     case("coarse-backward" if found else "", *[COARSE] * found, name=f"{fn.__name__}, {dtype}",
          inputs=lambda dtype=dtype: drawn((6,), dtype=dtype))(fn)  # fmt: skip
+
+FAR = random(4, 5, seed=1).sign() * 800 ** random(4, 5, seed=1).frac().abs()
+
+wrong(
+    "one wrong element shows no reduction",
+    "partly-right", "wrong at 1 of 20 elements: there it is zero.",
+    inputs=(FAR,), forward=lambda x: x.sigmoid(),
+    backward=lambda g, x: g * x.sigmoid() * (1 - x.sigmoid()) * (x.sigmoid() < 0.99),
+)  # fmt: skip
+wrong(
+    "what is nearly zero is not called zero",
+    "partly-right", "it should be nearly zero.",
+    inputs=(FAR,), forward=lambda x: x.sigmoid(),
+    backward=lambda g, x: g * x.sigmoid() * (1 - x.sigmoid()).clamp(min=1e-6),
+)  # fmt: skip
+wrong(
+    "a product of two gradients",
+    "gradient-zero", "is zero where no other output is used, but",
+    inputs=vector, forward=lambda x: (x.sinh(), x.cosh()),
+    backward=lambda a, b, x: a * b * x.sinh() * x.cosh(),
+)  # fmt: skip
 
 # --- where there is no Function, or another one is wrong ------------------------------------------
 

@@ -184,7 +184,7 @@ class ByAnothersFlag(Function):
         return grad_output * s, (grad_output * x).sum(), gb
 
 
-case("needs-input-grad-wrong", "`b` as the only input", inputs=lambda: drawn((5,), (), ()))(
+case("needs-input-grad-wrong", "no gradient for `b` as the", inputs=lambda: drawn((5,), (), ()))(
     ByAnothersFlag
 )
 

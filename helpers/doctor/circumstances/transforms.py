@@ -266,8 +266,8 @@ def over_batches(exam):
                 exam.given_up = True
                 if to_blame(exam, raised):
                     if dim == 0:
-                        only = "only " * (len(batched) < len(pairs))
-                        words["where"] = f"there is a batch of {only}{over}"
+                        only = " only" * (len(batched) < len(pairs))
+                        words["where"] = f"there is a batch of {over}{only}"
                     yield told(subject, raised, VMAP_FAILS, subject.names[batched[0]], **words)
                     return
             else:
