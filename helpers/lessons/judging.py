@@ -223,8 +223,8 @@ def _exchanged(attempt, expected, inputs, theirs):
             if any(map(_worst, given, right)) and not any(map(_worst, given, other)):
                 return (
                     f"`backward` is right if the gradients of output {i} and output {j} change "
-                    "places. They arrive in the order in which forward returns the outputs, and "
-                    "the slope of its own output belongs to each."
+                    "places. They arrive in the order in which forward returns the outputs; "
+                    "multiply each by the slope of its own output."
                 )
     return None
 

@@ -262,6 +262,12 @@ wrong(
     backward=lambda a, b, x: a * b * x.sinh() * x.cosh(),
 )  # fmt: skip
 
+wrong(
+    "other places through each output", "partly-right", "through `output[0]` is right in part",
+    inputs=draw((4, 5)), forward=lambda x: (x.sin(), x.cos()),
+    backward=lambda a, b, x: a * x.cos() * (x != x[1, 2]) - b * x.sin() * (x != x[2:, 3:].max()),
+)  # fmt: skip
+
 # --- where there is no Function, or another one is wrong ------------------------------------------
 
 

@@ -151,8 +151,8 @@ class Foresight:
         total = torch.zeros_like(self.target)
         self.evaluated += 1
         try:
-            new = edited(site.code, site.node, edit.puts)
-            made = compile(ast.Expression(new), "<edited>", "eval")
+            tree = ast.Expression(edited(site.code, site.node, edit.puts))
+            made = compile(tree, "<edited>", "eval")
             for value, slopes, scope in zip(site.values, site.slopes, site.scopes, strict=True):
                 new = eval(made, scope)
                 if not is_number(new):
