@@ -59,6 +59,27 @@ def test_a_link_carries_the_title_of_its_chapter():
     assert list(translate.mistitled(link.format(english), link.format("03 常数")))
 
 
+def test_only_the_files_behind_may_lag(tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "EDITION", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# Hello there\n", encoding="utf-8")
+    translate.update(page)
+    place, text = translate.built(page)
+    place.write_text(text, encoding="utf-8")
+    assert len(list(translate.check(page))) == 1
+    monkeypatch.setattr(translate, "BEHIND", {"page"})
+    assert list(translate.check(page)) == []
+    known = translate.read(page)
+    known.get("Hello there").string = "你好"
+    translate.write(page, known)
+    place.write_text(translate.built(page)[1], encoding="utf-8")
+    assert "off BEHIND" in " ".join(translate.check(page))
+
+
+def test_the_files_behind_exist():
+    assert translate.BEHIND <= {path.stem for path in SOURCES}
+
+
 def test_changed_english_is_outdated_until_somebody_looks(tmp_path, monkeypatch):
     monkeypatch.setattr(translate, "EDITION", tmp_path)
     page = tmp_path / "page.md"
