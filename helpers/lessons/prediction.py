@@ -1,0 +1,38 @@
+"""`predicted(prediction, outcome)`: a learner's prediction beside what came out."""
+
+import math
+
+
+def predicted(prediction, outcome, within=0.0):
+    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction yet.
+
+    prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower case, and
+                         spaces around a string, do not count.
+    within:          how far a number may be off and still count, as a share of the outcome
+    """
+    if prediction is ...:
+        print(f"○ It is {_shown(outcome)}. Predict before you run: put your answer in place of ...")
+    elif _is(prediction, outcome, within):
+        print(f"✓ It is {_shown(outcome)}, as you predicted.")
+    else:
+        print(f"✗ You predicted {_shown(prediction)}; it is {_shown(outcome)}.")
+
+
+def _is(prediction, outcome, within):
+    sequences = (tuple, list)
+    if isinstance(outcome, sequences) and isinstance(prediction, sequences):
+        pairs = zip(prediction, outcome, strict=False)
+        return len(prediction) == len(outcome) and all(_is(p, o, within) for p, o in pairs)
+    if isinstance(outcome, str) and isinstance(prediction, str):
+        return prediction.strip().casefold() == outcome.strip().casefold()
+    numbers = (int, float)
+    if isinstance(outcome, numbers) and isinstance(prediction, numbers):
+        return prediction == outcome or math.isclose(prediction, outcome, rel_tol=within)
+    return prediction == outcome
+
+
+def _shown(value):
+    """As one would say it: numbers to four digits, strings without quotes."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,36 @@
+"""A prediction is told what came out, and whether it was that."""
+
+import pytest
+
+from helpers.lessons import predicted
+
+
+@pytest.mark.parametrize(
+    ("prediction", "outcome", "mark"),
+    [
+        (..., 8, "○"),
+        (8, 8, "✓"),
+        (7, 8, "✗"),
+        (8.0, 8, "✓"),
+        (True, True, "✓"),
+        (True, False, "✗"),
+        (" Raises", "raises", "✓"),
+        ("right", "raises", "✗"),
+        ((True, 3), [True, 3], "✓"),
+        ((True, 4), (True, 3), "✗"),
+        ((True,), (True, 3), "✗"),
+        (float("nan"), 1.0, "✗"),
+        ("eight", 8, "✗"),
+    ],
+)
+def test_a_prediction_is_compared(prediction, outcome, mark, capsys):
+    predicted(prediction, outcome)
+    said = capsys.readouterr().out
+    assert said.startswith(mark)
+    assert str(outcome) in said or not isinstance(outcome, int)
+
+
+def test_a_number_may_be_off_by_what_is_said(capsys):
+    predicted(100, 104.0, within=0.05)
+    predicted(100, 106.0, within=0.05)
+    assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✗"]
