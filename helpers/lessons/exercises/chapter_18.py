@@ -1,0 +1,300 @@
+"""Exercises of chapter 18: a tensor of your own."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.requirements import random
+from helpers.lessons.torch_messages import raised
+
+aten = torch.ops.aten
+
+
+class Products(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (aten.mm, aten.addmm, aten.bmm):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _is_mode(attempt):
+    if not issubclass(attempt, TorchDispatchMode):
+        yield "it must derive from TorchDispatchMode, which stands below autograd."
+
+
+def _linear():
+    x, weight = random(4, 3), random(2, 3, seed=1).requires_grad_()
+    F.linear(x, weight).sum().backward()
+    return weight.grad
+
+
+def _with_bias():
+    x, weight, bias = random(4, 3).requires_grad_(), random(2, 3, seed=1), random(2, seed=2)
+    return torch.autograd.grad(F.linear(x, weight, bias).sum(), x)[0]
+
+
+def _batched():
+    return torch.bmm(random(2, 3, 4), random(2, 4, 5, seed=1))
+
+
+def _without():
+    return torch.full((3,), 2.0, dtype=torch.float64).square().sum()
+
+
+def _counts(attempt):
+    for where, program, right in (
+        ("for a linear layer, forward and backward", _linear, 2),
+        ("for a linear layer with a bias, forward and backward", _with_bias, 2),
+        ("for `torch.bmm`", _batched, 1),
+        ("for a program without a matrix product", _without, 0),
+    ):
+        expected = program()
+        try:
+            with attempt() as products:
+                given = program()
+        except Exception as error:
+            yield f"{where} it raises {raised(error)}"
+            return
+        if not isinstance(products, attempt):
+            yield "`with Products() as products` must give the mode itself."
+        if not isinstance(given, Tensor) or not torch.equal(given, expected):
+            yield f"{where} the program computes something else inside the mode."
+        if products.count != right:
+            yield f"{where} it counts {products.count}; {right} ran."
+    if attempt().count != 0:
+        yield "a second mode begins with the count of the first: count on self, not on the class."
+
+
+EXERCISE_1 = Exercise(
+    number="18.1",
+    name="Products",
+    reference=Products,
+    stub="class Products(TorchDispatchMode):\n    count = 0\n    ...  # yours",
+    wrong=[
+        ("(aten.mm, aten.addmm, aten.bmm)", "(aten.mm,)", "with a bias"),
+        ("(aten.mm, aten.addmm, aten.bmm)", "(aten.mm, aten.addmm)", "for `torch.bmm`"),
+        ("func.overloadpacket in", "func in", "it counts 0; 2 ran"),
+        ("        return func(*args, **(kwargs or {}))", "        func(*args, **(kwargs or {}))",
+         "for a linear layer, forward and backward it raises"),
+        (", **(kwargs or {})", "", "it raises"),
+        ("self.count", "type(self).count", "counts 4; 2 ran"),
+        ("TorchDispatchMode", "torch.overrides.TorchFunctionMode", "below autograd"),
+    ],
+    doctor=False,
+    kind=[_is_mode],
+    properties=[_counts],
+    success="it counts the products of both passes: one of a linear layer in forward, and one for "
+    "each gradient in backward.",
+    hints=(
+        "The mode's method is `__torch_dispatch__(self, func, types, args=(), kwargs=None)`.",
+        "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is `aten.mm`.",
+        "Count, run the operation with all its arguments, and return its result.",
+    ),
+    explanation="The mode stands below autograd, so one counter serves both passes. Here no input "
+    "required a gradient but one, so each backward pass has one product.",
+)  # fmt: skip
+
+
+class RankOne(Tensor):
+    @staticmethod
+    def __new__(cls, u, v):
+        return Tensor._make_wrapper_subclass(cls, (len(u), len(v)), dtype=u.dtype, device=u.device)
+
+    def __init__(self, u, v):
+        self.u, self.v = u, v
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is aten.mm.default:
+            a, b = args
+            if isinstance(a, cls) and not isinstance(b, cls):
+                return a.u[:, None] * (a.v @ b)
+            if isinstance(b, cls) and not isinstance(a, cls):
+                return (a @ b.u)[:, None] * b.v
+        if func is aten.t.default:
+            return cls(args[0].v, args[0].u)
+        if func is aten.detach.default:
+            return cls(args[0].u, args[0].v)
+        raise NotImplementedError(f"RankOne does not know {func}")
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest plain tensor that was made inside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if types:  # the attempt's turn, whose own operations then pass through here
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        if type(result) is Tensor:
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+def _multiplies(attempt):
+    u, v = random(50), random(40, seed=1)
+    dense = torch.outer(u, v)
+    left, right = random(3, 50, seed=2), random(40, 2, seed=3)
+    for name, function in (
+        ("R @ b", lambda r: r @ right),
+        ("a @ R", lambda r: left @ r),
+        ("R.t() @ b", lambda r: r.t() @ left.t()),
+        ("a @ R.t()", lambda r: right.t() @ r.t()),
+        ("R.detach() @ b", lambda r: r.detach() @ right),
+    ):
+        try:
+            with _Largest() as largest:
+                given = function(attempt(u, v))
+        except Exception as error:
+            yield f"`{name}` raises {raised(error)}"
+            return
+        expected = function(dense)
+        if type(given) is not Tensor:
+            yield f"`{name}` must be a plain tensor, got a value of type {type(given).__name__}."
+            return
+        if given.shape != expected.shape:
+            yield f"`{name}` has shape {tuple(given.shape)}; {tuple(expected.shape)} is right."
+        elif not torch.allclose(given, expected):
+            yield f"`{name}` has the right shape, but other numbers."
+        if largest.numbers >= dense.numel():
+            yield f"`{name}` is right, but it makes a tensor of {largest.numbers:,} numbers."
+
+
+def _keeps_its_kind(attempt):
+    r = attempt(random(3), random(2, seed=1))
+    for name, given in (("t", r.t()), ("detach", r.detach())):
+        if not isinstance(given, attempt):
+            yield f"`{name}` loses the type: it returns a {type(given).__name__}."
+
+
+def _refuses(attempt):
+    r = attempt(random(3), random(3, seed=1))
+    for name, function in (
+        ("R + 1", lambda: r + 1),
+        ("R.relu()", r.relu),
+        ("R.mul_(2)", lambda: r.mul_(2)),
+    ):
+        try:
+            function()
+        except NotImplementedError as error:
+            if "aten." not in str(error):
+                yield f"the error of `{name}` does not name the operation."
+        except Exception as error:
+            yield f"`{name}` raises {raised(error)} Raise a NotImplementedError that names func."
+        else:
+            yield f"`{name}` raises no error; for what it does not know, it must."
+
+
+def _passes_gradients(attempt):
+    u, v, x = random(3), random(2, seed=1), random(4, 3, seed=2).requires_grad_()
+    (given,) = torch.autograd.grad((x @ attempt(u, v)).square().sum(), x)
+    (right,) = torch.autograd.grad((x @ torch.outer(u, v)).square().sum(), x)
+    if not torch.allclose(given, right):
+        yield "the product is right, but the gradient of the plain matrix is not."
+
+
+EXERCISE_2 = Exercise(
+    number="18.2",
+    name="RankOne",
+    reference=RankOne,
+    stub="""class RankOne(Tensor):
+    @staticmethod
+    def __new__(cls, u, v):
+        return Tensor._make_wrapper_subclass(cls, (len(u), len(v)), dtype=u.dtype, device=u.device)
+
+    def __init__(self, u, v):
+        self.u, self.v = u, v
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...""",
+    wrong=[
+        ("return a.u[:, None] * (a.v @ b)", "return torch.outer(a.u, a.v) @ b", "2,000 numbers"),
+        ("cls(args[0].v, args[0].u)", "cls(args[0].u, args[0].v)", "`R.t() @ b` "),
+        ("cls(args[0].v, args[0].u)", "torch.outer(args[0].v, args[0].u)",
+         "makes a tensor of 2,000 numbers"),
+        ("(a @ b.u)[:, None] * b.v", "(a @ b.u)[:, None] * b.u", "`a @ R` has shape"),
+        ("            if isinstance(b, cls) and not isinstance(a, cls):\n"
+         "                return (a @ b.u)[:, None] * b.v\n", "", "`a @ R` raises"),
+        ("        raise NotImplementedError(f\"RankOne does not know {func}\")",
+         "        return func(*args, **(kwargs or {}))", "raises"),
+        (" {func}", "", "does not name the operation"),
+        ("        raise NotImplementedError(f\"RankOne does not know {func}\")",
+         "        a = torch.outer(args[0].u, args[0].v)\n"
+         "        return func(a, *args[1:], **(kwargs or {}))", "raises no error"),
+    ],
+    doctor=False,
+    properties=[_multiplies, _keeps_its_kind, _refuses, _passes_gradients],
+    success="right on both sides, and no tensor is larger than its operands and results.",
+    hints=(
+        "Which product comes first in u (vᵀ b), so that nothing of size m × n is made?",
+        "`t` exchanges u and v. `mm` has two cases: `isinstance(args[0], cls)`, and args[1].",
+        "End with `raise NotImplementedError`, with `func` in the sentence.",
+    ),
+    explanation="A product of three factors is computed from the side on which it stays small. The "
+    "gradient of a plain factor asks for t and mm, which the table knows.",
+)  # fmt: skip
+
+
+def lerp_(d, end, weight):
+    d.elements.lerp_(end.elements, weight)
+    return d
+
+
+class _Held:
+    def __init__(self, elements):
+        self.elements = elements
+
+
+def _moves(attempt):
+    for weight in (0.25, 0.0, 1.0):
+        start, end = random(4), random(4, seed=1)
+        d, e = _Held(start.clone()), _Held(end.clone())
+        shared = d.elements
+        given = attempt(d, e, weight)
+        where = f"with weight = {weight}"
+        if given is None:
+            yield "it returns nothing; an in-place operation returns the tensor that it changed."
+        elif given is not d:
+            yield "it must return `d` itself, not a new value."
+        if not torch.equal(e.elements, end):
+            yield f"{where} it changes `end`."
+        right = torch.lerp(start, end, weight)
+        if not torch.allclose(d.elements, right):
+            same = torch.equal(d.elements, start)
+            yield f"{where} " + ("nothing moves." if same else "it moves to other numbers.")
+        if not torch.allclose(shared, right):
+            yield "`d.elements` is replaced, not changed: who shares the old one sees no change."
+
+
+EXERCISE_3 = Exercise(
+    number="18.3",
+    name="lerp_",
+    reference=lerp_,
+    stub="def lerp_(d, end, weight): ...",
+    wrong=[
+        ("    return d", "", "it returns nothing"),
+        ("d.elements.lerp_(", "d.elements.lerp(", "nothing moves"),
+        ("d.elements.lerp_(end.elements, weight)",
+         "d.elements = d.elements.lerp(end.elements, weight)",
+         "`d.elements` is replaced"),
+        ("d.elements.lerp_(end.elements, weight)", "end.elements.lerp_(d.elements, weight)",
+         "it changes `end`"),
+        (", weight)\n    return d", ", 1 - weight)\n    return d", "it moves to other numbers"),
+        ("return d", "return d.elements", "it must return `d` itself"),
+    ],
+    doctor=False,
+    properties=[_moves],
+    success="the numbers moved in place, and `d` is what it returns.",
+    hints=(
+        "Which of the entries in this chapter writes, and what does that entry return?",
+        "`elements` is a plain tensor, which has a `lerp_` of its own.",
+        "`d.elements = ...` gives d another tensor; an operation that ends in `_` writes into it.",
+    ),
+    explanation="A view of d, such as that of detach, holds the same `elements`. Only a write into "
+    "them reaches it.",
+)  # fmt: skip
