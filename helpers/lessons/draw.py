@@ -1,4 +1,7 @@
-"""The drawing of autograd graphs. The look of all figures is in figures.mplstyle beside this."""
+"""The drawing of autograd graphs, and of the layers around autograd.
+
+The look of all figures is in figures.mplstyle beside this.
+"""
 
 import matplotlib.pyplot as plt
 import networkx as nx
@@ -114,3 +117,32 @@ def _paint(ax, nodes, places, chains):
                     zorder=4,  # after the boxes, whose sizes are known only once they are drawn
                 )
             )  # fmt: skip
+
+
+def layers(seen):
+    """Draw which operations ran inside which function, with autograd between, and print how many.
+
+    seen: pairs of a function's name and the list of the names of its operations, in order
+    """
+    _, ax = plt.subplots(figsize=(10, 3.2))
+    end = 0
+    for name, operations in seen:
+        start, end = end, end + len(operations)
+        does = "runs its nodes" if name == "backward" else "adds\nnodes"
+        for height, label, colour in [(3, name, OURS), (2, does, THEIRS)]:
+            _box(ax, start, height, end - start, 0.7, label, colour)
+        for place, operation in enumerate(operations, start):
+            _box(ax, place, 0.5, 1, 1.2, operation, LEAF, rotation=90)
+    names = ["__torch_function__", "autograd", "__torch_dispatch__"]
+    ax.set_yticks([3.35, 2.35, 1.1], names)
+    ax.set(xticks=[], xlim=(0, end), ylim=(0.4, 3.8), title="What each layer sees, in order")
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    print("functions:", len(seen), " operations:", end)
+
+
+def _box(ax, left, bottom, width, height, label, colour, rotation=0):
+    ax.add_patch(plt.Rectangle((left, bottom), width - 0.1, height, color=colour))
+    place = left + (width - 0.1) / 2, bottom + height / 2
+    ax.text(*place, label, ha="center", va="center", color="white", fontsize=8, rotation=rotation)
