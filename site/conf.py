@@ -20,15 +20,17 @@ from sphinx import locale
 from sphinx.util import logging
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = f"https://github.com/{os.environ.get('GITHUB_REPOSITORY', 'OWNER/REPOSITORY')}"
+ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
+REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
 LANGUAGE = {"notebooks": "en", "zh": "zh-CN"}
 SWITCH = {"notebooks": "中文", "zh": "English"}
+FOLD = {"notebooks": ("Show the output", "Hide the output"), "zh": ("显示输出", "收起输出")}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
-    "then: <code>jupyter lab {file}</code>",
+    "then: <code>jupyter lab --notebook-dir=. {file}</code>",
     "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
-    "<code>jupyter lab {file}</code>",
+    "<code>jupyter lab --notebook-dir=. {file}</code>",
 }
 
 CHINESE = {  # the words of Sphinx and the theme, which know one language for all pages
@@ -74,13 +76,17 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"
-html_theme_options = {"footer_content_items": ""}
+html_theme_options = {
+    "footer_content_items": "",
+    "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
+}
 html_title = project
+html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
 html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
 templates_path = ["templates"]
-html_sidebars = {"**": ["chapters.html"]}
+html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -98,10 +104,10 @@ def edition(document):
     return "zh" if document.startswith("zh/") or document == README["zh"] else "notebooks"
 
 
-def twin(chapter):
-    """The same chapter in the other edition."""
-    other = "notebooks" if edition(chapter) == "zh" else "zh"
-    return f"{other}/{chapter.split('/')[1]}"
+def twin(document):
+    """The same page in the other edition."""
+    other = "notebooks" if edition(document) == "zh" else "zh"
+    return f"{other}/{document.split('/')[1]}" if "/" in document else README[other]
 
 
 def lead_to_the_repository(document, markdown):
@@ -132,7 +138,11 @@ def on_source_read(app, document, content):
         content[0] = "\n".join([markdown, "```{toctree}", ":hidden:", "", *pages, "```", ""])
         return
     notebook = json.loads(content[0])
+    prompts = zip(("code_prompt_show", "code_prompt_hide"), FOLD[edition(document)], strict=True)
+    notebook["metadata"]["mystnb"] = dict(prompts)
     for cell in notebook["cells"]:
+        if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # folded in JupyterLab, too
+            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
         if cell["cell_type"] == "markdown":
             cell["source"] = lead_to_the_repository(document, "".join(cell["source"]))
     content[0] = json.dumps(notebook)
@@ -148,8 +158,14 @@ def speak(app, document):
 
 
 def on_doctree(app, doctree, document):
-    """Before a page is written: its language; no line break in a cell such as "25 + 20"."""
+    """Before a page is written: its language; no line break in a cell such as "25 + 20".
+
+    While the address of the repository is unknown, nothing links to it.
+    """
     speak(app, document)
+    for link in list(doctree.findall(nodes.reference)):
+        if not ADDRESS and link.get("refuri", "").startswith(REPOSITORY):
+            link.replace_self(link.children)
     for cell in doctree.findall(nodes.entry):
         if len(cell.astext()) < 8:
             cell["classes"].append("short")
@@ -160,8 +176,10 @@ def on_page(app, document, template, context, doctree):
     speak(app, document)
     folder = edition(document)
     context["language"] = LANGUAGE[folder]
-    context["docstitle"] = app.env.titles[README[folder]].astext()
-    context["chapters"] = [(README[folder], context["docstitle"]), *chapters(folder)]
+    course = app.env.titles[README[folder]].astext()
+    context["chapters"] = [(README[folder], course), *chapters(folder)]
+    context["course"] = course
+    context["docstitle"] = "" if document in README.values() else course
     if doctree is None:
         return
     for direction in ("prev", "next"):  # which end where the edition ends
@@ -170,13 +188,17 @@ def on_page(app, document, template, context, doctree):
             link = posixpath.normpath(posixpath.join(posixpath.dirname(document), place["link"]))
             if edition(link.removesuffix(".html")) != folder:
                 context[direction] = None
+    other = app.builder.get_relative_uri(document, twin(document))
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
-        other = app.builder.get_relative_uri(document, twin(document))
         line = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
         line = f'<a href="{other}">{SWITCH[folder]}</a> · {line}'
         context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
-    paragraphs = (text.astext() for text in doctree.findall(nodes.paragraph))
+    paragraphs = (  # of words; the first of a README is the link to the other edition
+        text.astext()
+        for text in doctree.findall(nodes.paragraph)
+        if not all(isinstance(part, nodes.reference | nodes.image) for part in text)
+    )
     description = escape(next(paragraphs)[:200].replace("\n", " "), quote=True)
     for name, value in {
         "og:title": escape(context["title"], quote=True),
@@ -185,6 +207,10 @@ def on_page(app, document, template, context, doctree):
     }.items():
         context["metatags"] += f'<meta property="{name}" content="{value}">\n'
     context["metatags"] += f'<meta name="description" content="{description}">\n'
+    if html_baseurl:
+        other = f"{html_baseurl}{twin(document)}.html"
+    language = LANGUAGE[edition(twin(document))]
+    context["metatags"] += f'<link rel="alternate" hreflang="{language}" href="{other}">\n'
 
 
 def on_finished(app, exception):

@@ -41,7 +41,7 @@ HEADER = {
 
 IN_README = {  # what leads to the edition
     "](notebooks/": "](zh/",
-    "jupyter lab notebooks/": "jupyter lab zh/",
+    "jupyter lab --notebook-dir=. notebooks/": "jupyter lab --notebook-dir=. zh/",
     "-m helpers.lessons.mine": "-m helpers.lessons.mine zh",
     "](README.zh.md)": "](README.md)",
 }

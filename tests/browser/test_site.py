@@ -1,7 +1,11 @@
 """The pages, as a reader's browser shows them."""
 
+import json
+import os
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from tests.browser.conftest import CHAPTERS, FOLDERS, ROOT, formulas, look
 
@@ -60,6 +64,61 @@ def test_a_page_is_accessible(page, site, name, theme, request):
     assert serious == []
 
 
+SHOWN = """selector => { const box = document.querySelector(selector)?.getBoundingClientRect();
+    return !!box && box.width > 0 && box.right > 0 && box.left < innerWidth }"""
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1300])
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_a_sidebar_opens_and_closes(page, site, width, side):
+    show(page, site, "notebooks/04_exp.html", width=width)
+    button = page.locator(f"button.{side}-toggle:visible")
+    if button.count() == 0:  # the outline of a wide page is there, and has no button
+        assert side == "secondary" and page.evaluate(SHOWN, "#pst-secondary-sidebar")
+        return
+    open_at_first = page.evaluate(SHOWN, f"#pst-{side}-sidebar")
+    button.click()
+    selector = f"#pst-{side}-sidebar, #pst-{side}-sidebar-modal[open]"
+    if open_at_first:
+        page.wait_for_function(f"!({SHOWN})('#pst-{side}-sidebar')", timeout=5_000)
+    else:
+        page.wait_for_selector(f"#pst-{side}-sidebar-modal[open]", timeout=5_000)
+        assert page.evaluate(SHOWN, selector)
+
+
+@pytest.mark.parametrize("name", ["notebooks/04_exp.html", "zh/04_exp.html"])
+def test_what_is_predicted_is_folded(page, site, name):
+    show(page, site, name)
+    cells = json.loads(PAGES[name].read_text(encoding="utf-8"))["cells"]
+    folded = [c for c in cells if c["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    folds = page.locator("details.hide")
+    assert folds.count() == len(folded) > 0
+    for fold in folds.all():
+        output = fold.locator(".cell_output")
+        expect(output).to_be_hidden()
+        fold.locator("summary").click()
+        expect(output).to_be_visible()
+
+
+def test_no_formula_is_cut_off(page, site):
+    show(page, site, "notebooks/02_static_functions.html", width=390)
+    cut = """formulas => formulas.filter(f => f.scrollHeight > f.clientHeight + 1).length"""
+    assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0
+
+
+@pytest.mark.parametrize("name", ["index.html", "README.zh.html", "notebooks/04_exp.html"])
+def test_a_page_says_what_it_is(page, site, name):
+    page.goto(site + name)
+    description = page.locator("meta[name=description]").get_attribute("content")
+    assert len(description) > 60
+    assert page.title().count("Extending PyTorch") + page.title().count("扩展 PyTorch") == 1
+    assert page.locator("link[rel=icon]").count() == 1
+    other = page.locator("link[rel=alternate][hreflang]").evaluate("link => link.href")
+    assert page.request.get(other).ok
+    if "GITHUB_REPOSITORY" not in os.environ:
+        assert page.locator("a[href*=OWNER]").count() == 0
+
+
 def test_the_search_finds_softplus(page, site):
     page.goto(f"{site}search.html?q=softplus")
     page.wait_for_selector("#search-results li a")
@@ -75,7 +134,10 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
     for path in [path for path in CHAPTERS if path.parent.name == folder]:
         page.get_by_title({"notebooks": "next page", "zh": "下一章"}[folder]).click()
         page.wait_for_url(f"**/{folder}/{path.stem}.html")
-        assert f"jupyter lab {folder}/{path.name}" in page.locator(".how-to-run").inner_text()
+        assert (
+            f"jupyter lab --notebook-dir=. {folder}/{path.name}"
+            in page.locator(".how-to-run").inner_text()
+        )
         notebook = page.locator(".btn-download-source-button").first.evaluate("link => link.href")
         assert page.request.get(notebook).body() == path.read_bytes()
     assert page.locator("a.right-next").count() == 0
