@@ -11,6 +11,7 @@ from tests.notebooks.worked_in import why_left_out
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_OUTPUTS_LIMIT = 4  # in the whole course
+DEEPER = re.compile(r"^## Deeper: ", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 each_notebook = pytest.mark.parametrize(
@@ -114,7 +115,11 @@ def omissions(path, paths, notebook, readme):
         yield f"make its row in README.md number {place + 1} of the chapters"
     elif len(questions[file].split()) < 3 or questions[file][-1] != "?":
         yield f"write a question in words into README.md, in place of `{questions[file]}`"
-    minutes = re.search(r"\*\*It takes\*\* about (\d+) minutes to read, and (\d+) for", texts[0])
+    minutes = re.search(
+        r"\*\*It takes\*\* about (\d+) minutes to read, and (\d+) for the exercises?"
+        r"[^.;]*(?:; the deeper sections, (\d+) more)?",
+        texts[0],
+    )
     needed = re.search(r"\*\*You need\*\*([^;\n]*)", texts[0])
     if not minutes or not needed:
         yield (
@@ -122,13 +127,18 @@ def omissions(path, paths, notebook, readme):
             "and 20 for the exercises`"
         )
     else:
-        row = " + ".join(minutes.groups()), ", ".join(re.findall(r"\]\((\d\d)_", needed[1])) or "–"
+        builds_on = ", ".join(re.findall(r"\]\((\d\d)_", needed[1])) or "–"
+        row = " + ".join(filter(None, minutes.groups())), builds_on
         if promises.get(file) != row:
             yield f"end its row in README.md with `| {row[0]} | {row[1]} |`, as its first cell says"
     if not any(f'\nexercise("{int(number)}.' in f"\n{cell.source}" for cell in notebook.cells):
         yield f'write an exercise: a cell that ends with `exercise("{int(number)}.1").check(...)`'
-    if not texts[-1].startswith("## What you learned\n"):
-        yield "write a last cell that begins with `## What you learned`"
+    *_, learned = [-1, *(n for n, t in enumerate(texts) if t.startswith("## What you learned\n"))]
+    if learned < 0 or not all(DEEPER.search(text) for text in texts[learned + 1 :][:1]):
+        yield "write a last cell that begins with `## What you learned`, or `## Deeper: …` after it"
+    deeper = any(map(DEEPER.search, texts))
+    if minutes and deeper != bool(minutes[3]):
+        yield "say `; the deeper sections, 5 more` in the first cell if there are some, or not"
     for neighbour in paths[max(place - 1, 0) : place] + paths[place + 1 :][:1]:
         if f"({neighbour.name})" not in texts[-1]:
             yield f"write a link to {neighbour.name} into the last cell"
@@ -157,6 +167,9 @@ def test_nothing_of_a_chapter_was_forgotten(path):
         ("20 + 10 | 01 |", "30 | 01 |", "with `| 20 + 10 | 01 |`"),
         ("20 + 10 | 01 |", "20 + 10 | – |", "with `| 20 + 10 | 01 |`"),
         ("It takes", "It is", "say in the first cell"),
+        ("exercises.", "exercises; the deeper sections, 5 more.", "with `| 20 + 10 + 5 | 01 |`"),
+        ("exercises.", "exercises; the deeper sections, 5 more.", "if there are some, or not"),
+        ("(03_three.ipynb)", "(03_three.ipynb)\n\n## Deeper: so", "if there are some, or not"),
         ('exercise("2.1")', 'exercise("1.1")', 'ends with `exercise("2.1").check(...)`'),
         ("## What you learned", "## The end", "begins with `## What you learned`"),
         ("(01_one.ipynb)", "", "a link to 01_one.ipynb"),
@@ -187,7 +200,7 @@ def test_what_was_forgotten_is_said(old, new, sentence):
 
 def test_the_ways_through_say_their_hours():
     """The hours of each way in the README are those of its chapters."""
-    rows = re.findall(r"^\| \[(\d\d) .* \| (\d+) \+ (\d+) \|", README, re.MULTILINE)
+    rows = re.findall(r"^\| \[(\d\d) .* \| (\d+) \+ (\d+)(?: \+ \d+)? \|", README, re.MULTILINE)
     minutes = {number: int(read) + int(do) for number, read, do in rows}
     ways = re.findall(r"^- \*\*.+\*\*, (\d+) hours: (.+)\.$", README, re.MULTILINE)
     assert len(ways) >= 3
