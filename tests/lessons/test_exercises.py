@@ -232,7 +232,7 @@ def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
     if child == 0:
         libc.__cxa_atexit(libc.pause, None, None)
         said = c_and_cpp.crash_of(lambda: libc.exit(0))
-        os._exit(said != "it ends the process that calls it (exit).")
+        os._exit(str(said) != "it ends the process that calls it (exit).")
     assert os.waitpid(child, 0)[1] == 0
 
 
