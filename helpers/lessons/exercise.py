@@ -19,7 +19,7 @@ from torch.autograd import Function
 
 from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
 from helpers.lessons.net import Feed, caught, disturbed
-from helpers.lessons.said import Said, Wrong, at, said
+from helpers.lessons.said import BEGINS, Said, Wrong, at, said
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # White on these is read on a light page and on a dark one; colour-blind people tell them apart.
@@ -126,11 +126,11 @@ class Exercise:
         title = f"{self.number} {self.name}"
         message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
         colour = COLOURS[verdict.mark]
+        mark = f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b>'
+        says = Said(BEGINS, where=f"{mark} <b>{html.escape(title)}</b>", words=message)
         _show(
-            _wrapped(f"{verdict.mark} {title}: {verdict.message}"),
-            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">'
-            f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b> '
-            f"<b>{html.escape(title)}</b>: {message}</div>",
+            _wrapped(str(at(Said(f"{verdict.mark} {title}"), verdict.said))),
+            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">{says}</div>',
         )
 
     def hint(self):

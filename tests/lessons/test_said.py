@@ -86,7 +86,8 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
             # Code and what PyTorch says stay English.
             # So do the doctor's clauses with gaps of their own, which it hands over filled.
             prose = re.sub(
-                r"`[^`]*`|[\w.]*Error.*|what calls leave elsewhere than on ctx|there it should be zero",
+                r"`[^`]*`|[\w.]*Error.*|what calls leave elsewhere than on ctx"
+                "|there it should be zero",
                 "",
                 verdict.message,
             )
