@@ -214,9 +214,9 @@ def _unlike(explained, feed):
     return wrong if everywhere else at(where, wrong)
 
 
-def exercises():
-    """The exercises of the course, in its order."""
-    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
+def exercises(chapter="*"):
+    """The exercises of the course, or of one chapter, such as "02", in order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
         yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
 
@@ -228,10 +228,13 @@ def exercise(number):
     """
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
-    course = {known.number: known for known in exercises()}
-    known = course | KNOWN | course  # in the course's order, and nothing takes a number of its own
     wanted = number.strip().replace(",", ".")
+    chapter = wanted.partition(".")[0].zfill(2)
+    course = {known.number: known for known in exercises(chapter if chapter.isdigit() else "*")}
+    known = KNOWN | course  # nothing takes a number of the course's
     if wanted not in known:
+        course = {known.number: known for known in exercises()}
+        known = course | KNOWN  # in the course's order
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
     return known[wanted]
 
