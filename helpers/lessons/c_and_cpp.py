@@ -12,6 +12,7 @@ from math import isnan, nan
 
 import torch
 
+from helpers.lessons.said import Said, Wrong
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to
@@ -21,7 +22,11 @@ TRIED = mmap.mmap(-1, 256)  # the last call, which a copy of this process and it
 
 
 class NativeError(Exception):
-    """What is wrong with a source or a call, as a sentence for a learner."""
+    """What is wrong with a source or a call, for a learner: `.wrong`."""
+
+    @property
+    def wrong(self):
+        return self.args[0]
 
 
 def compile_library(source, language, doors="", calls=""):
@@ -56,7 +61,9 @@ def compile_library(source, language, doors="", calls=""):
         missing = re.search(r"undefined symbol: (\w+)", str(error))
         if not missing:
             raise
-        raise NativeError(f"it calls `{missing[1]}`, which is defined nowhere.") from None
+        raise NativeError(
+            Wrong("it calls `{name}`, which is defined nowhere.", name=missing[1])
+        ) from None
 
 
 @cache
@@ -70,12 +77,19 @@ def _first_error(text, calls):
         r"(\w+)" + error, text
     )
     if not found:
-        return f"it does not compile: {text[:200]}"
+        return Wrong("it does not compile: {error}", error=text[:200])
     file, line, message = found.groups()
     if file == "doors":
-        return f"the check calls {calls}, and that does not fit. Look at name and parameters."
-    where = f" in line {line} of the cell" if file == "cell" else ""
-    return f"it does not compile{where}: {message.partition(' [-W')[0]}"
+        return Wrong(
+            "the check calls {calls}, and that does not fit. Look at name and parameters.",
+            calls=calls,
+        )
+    error = message.partition(" [-W")[0]
+    if file == "cell":
+        return Wrong(
+            "it does not compile in line {line} of the cell: {error}", line=line, error=error
+        )
+    return Wrong("it does not compile: {error}", error=error)
 
 
 def call(library, name, arguments, result, says=""):
@@ -90,10 +104,14 @@ def call(library, name, arguments, result, says=""):
     says = says or name
     if not hasattr(library, name):
         raise NativeError(
-            f"there is no function `{says}` in it. Look at the spelling; static and inline hide it."
+            Wrong(
+                "there is no function `{says}` in it. Look at the spelling; static and inline "
+                "hide it.",
+                says=says,
+            )
         )
     ints = [f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)]
-    _note(f"`{says}`{' with ' * bool(ints)}{', '.join(ints)}")
+    _note(says, ", ".join(ints))
     function = getattr(library, name)
     function.restype = None
     places = _run(function, arguments, result, says)
@@ -109,16 +127,35 @@ def call(library, name, arguments, result, says=""):
         element = f"{result}{list(where)}"
         other = again(**{result: 77})
         if other == 77:
-            raise NativeError(f"`{says}` leaves {element} without a value.")
+            raise NativeError(
+                Wrong("`{says}` leaves {element} without a value.", says=says, element=element)
+            )
         if not isnan(other):
-            raise NativeError(f"`{says}` reads {element} before it has a value, as += does.")
+            raise NativeError(
+                Wrong(
+                    "`{says}` reads {element} before it has a value, as += does.",
+                    says=says,
+                    element=element,
+                )
+            )
         for key in inputs:
             if not isnan(again(**{key: 77})):
                 raise NativeError(
-                    f"for {element}, `{says}` reads `{key}` at an index past the end, or before "
-                    "the start."
+                    Wrong(
+                        "for {element}, `{says}` reads `{key}` at an index past the end, or "
+                        "before the start.",
+                        element=element,
+                        says=says,
+                        key=key,
+                    )
                 )
-        raise NativeError(f"`{says}` makes {element} nan.")
+        raise NativeError(Wrong("`{says}` makes {element} nan.", says=says, element=element))
+
+
+BEYOND = (
+    "`{says}` writes before the start of `{argument}`.",
+    "`{says}` writes past the end of `{argument}`.",
+)
 
 
 def _run(function, arguments, result, says, fills=None):
@@ -148,25 +185,41 @@ def _run(function, arguments, result, says, fills=None):
     function(*values)
     for argument, place in places.items():
         fill, *sides = margins[argument]
-        for where, margin in zip(("before the start", "past the end"), sides, strict=True):
+        for beyond, margin in zip(BEYOND, sides, strict=True):
             if not (margin.isnan() if isnan(fill) else margin == fill).all():
-                raise NativeError(f"`{says}` writes {where} of `{argument}`.")
+                raise NativeError(Wrong(beyond, says=says, argument=argument))
         if argument != result and not torch.equal(place, arguments[argument]):
-            raise NativeError(f"`{says}` changes `{argument}`, which is an input.")
+            raise NativeError(
+                Wrong(
+                    "`{says}` changes `{argument}`, which is an input.",
+                    says=says,
+                    argument=argument,
+                )
+            )
     return places
 
 
-def _note(text):
+def _note(function="", ints=""):
     """What is tried now, for the parent of a copy of this process."""
     TRIED.seek(0)
-    TRIED.write(text.encode().ljust(len(TRIED), b"\0"))
+    TRIED.write(f"{function}\n{ints}".encode().ljust(len(TRIED), b"\0"))
+
+
+def _tried():
+    """What was noted last."""
+    function, ints = TRIED[:].rstrip(b"\0").decode().split("\n")
+    if not function:
+        return Said("it")
+    return Said(
+        "`{function}` with {ints}" if ints else "`{function}`", function=function, ints=ints
+    )
 
 
 def crash_of(function):
     """None if `function()` leaves a copy of this process alive, otherwise a sentence."""
     if not hasattr(os, "fork"):  # Windows
         return None
-    _note("it")
+    _note()
     child = os.fork()
     if child == 0:
         faulthandler.disable()
@@ -187,19 +240,24 @@ def crash_of(function):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
-    what = TRIED[:].rstrip(b"\0").decode()
+    what = _tried()
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == SURVIVED:
             return None
-        return f"{what} ends the process that calls it (exit)."
+        return Wrong("{what} ends the process that calls it (exit).", what=what)
     number = os.WTERMSIG(status)
     if number in (signal.SIGVTALRM, signal.SIGALRM):
-        return f"{what} does not end: the copy of this process that tried it was stopped."
+        return Wrong(
+            "{what} does not end: the copy of this process that tried it was stopped.", what=what
+        )
     why = {
-        signal.SIGSEGV: " Which index leaves its array?",
-        signal.SIGBUS: " Which index leaves its array?",
-        signal.SIGABRT: " Does an exception leave it, or does it call abort?",
-        signal.SIGFPE: " Does it divide by zero?",
+        signal.SIGSEGV: "Which index leaves its array?",
+        signal.SIGBUS: "Which index leaves its array?",
+        signal.SIGABRT: "Does an exception leave it, or does it call abort?",
+        signal.SIGFPE: "Does it divide by zero?",
     }
     name = signal.Signals(number).name
-    return f"{what} crashed the copy of this process that tried it ({name}).{why.get(number, '')}"
+    crashed = Wrong(
+        "{what} crashed the copy of this process that tried it ({name}).", what=what, name=name
+    )
+    return crashed.and_then(why.get(number))

@@ -6,12 +6,14 @@ answer.
 
 import contextlib
 import itertools
+import math
 import warnings
 
 import torch
 
 from helpers.doctor import examine
-from helpers.lessons.verdicts import as_tuple, copies, differ, in_words
+from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.verdicts import Worst, as_tuple, copies, differ, in_words
 
 # rtol and atol, this for the largest number: in float64 what float32 touched is not right
 TOLERANCE, SINGLE = (1e-10, 1e-11), (1e-5, 1e-6)
@@ -37,7 +39,8 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     raised = outputs if isinstance(outputs, Exception) else None
     wrong = None if raised else _unfilled(attempt, inputs) or wrong_outputs(outputs, expected)
     if wrong:
-        return wrong + " It changes an input in place, too." * _changed(mine, inputs)
+        too = Said("It changes an input in place, too.") if _changed(mine, inputs) else None
+        return wrong.and_then(too)
     # Which line to change is the exercise.
     findings = examine(attempt, *copies(inputs), faithful=faithful, lines=False).findings
     counting = next((found for found in findings if _counts(found, order)), None)
@@ -45,13 +48,17 @@ def difference(attempt, like, inputs, order=1, faithful=True):
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
         return exchanged or in_words(counting, attempt, inputs)
     if raised:
-        return f"calling it raises {type(raised).__name__}: {first_line(raised)}"
+        return Wrong(
+            "calling it raises {kind}: {message}",
+            kind=type(raised).__name__,
+            message=first_line(raised),
+        )
     wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     if wrong or not counting:
         return wrong
     second = _wrong_further_derivative(attempt, like, inputs)
-    if second and "nan" in second:
-        return f"the gradient is right; {second}"
+    if second and "given" in second.gaps and math.isnan(second.gaps["given"]):
+        return Wrong("the gradient is right; {second}", second=second)
     return in_words(counting, attempt, inputs)
 
 
@@ -65,14 +72,16 @@ def unlike(attempt, like, inputs, faithful=True):
         if wrong:
             return wrong
         if _changed(mine, inputs):
-            return "it changes an input in place."
+            return Wrong("it changes an input in place.")
         with torch.no_grad():
             wrong = wrong_outputs(attempt(*copies(inputs)), expected, differentiable=False)
         if wrong:
-            return f"under torch.no_grad(), {wrong}"
+            return Wrong("under torch.no_grad(), {wrong}", wrong=wrong)
         return _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     except Exception as error:
-        return f"it raises {type(error).__name__}: {first_line(error)}"
+        return Wrong(
+            "it raises {kind}: {message}", kind=type(error).__name__, message=first_line(error)
+        )
 
 
 def calls_apart(attempt, like, inputs, others):
@@ -90,10 +99,17 @@ def calls_apart(attempt, like, inputs, others):
     try:
         worst = next(filter(None, map(_worst, gradients(attempt), gradients(like))), None)
     except Exception as error:
-        worst = f"raises {type(error).__name__}: {first_line(error)}"
-    return worst and (
+        return Wrong(
+            "two calls disturb each other: with another call before its backward pass, and another "
+            "backward pass after it, the gradient of the first raises {kind}: {message}",
+            kind=type(error).__name__,
+            message=first_line(error),
+        )
+    return worst and differ(
+        worst,
         "two calls disturb each other: with another call before its backward pass, and another "
-        f"backward pass after it, the gradient of the first {worst}"
+        "backward pass after it, the gradient of the first is {given}{place}, but {right} is "
+        "right.",
     )
 
 
@@ -113,10 +129,11 @@ def overlooks_changes(attempt, like, inputs):
     except Exception:  # noticed
         return None
     worst = next(filter(None, map(_worst, mine, gradients(like, changes=False))), None)
-    return worst and (
-        "where an input changes in place before backward, the gradient is silently wrong: it "
-        f"{worst} What save_for_backward holds is watched."
-    )
+    return worst and differ(
+        worst,
+        "where an input changes in place before backward, the gradient is silently wrong: it is "
+        "{given}{place}, but {right} is right.",
+    ).and_then(Said("What save_for_backward holds is watched."))
 
 
 def silently_wrong(attempt, like, inputs, order=1):
@@ -125,18 +142,20 @@ def silently_wrong(attempt, like, inputs, order=1):
     For an attempt without a `difference` at first order.
     """
     if _hides_its_steps(attempt, like, inputs):
-        return (
+        return Wrong(
             "the gradient is right, but autograd does not see how backward computes it (under "
-            "torch.no_grad, or by .detach(), .data, .item() or NumPy), so that a second derivative "
-            "silently counts it as a constant. once_differentiable would say so."
+            "torch.no_grad, or by .detach(), .data, .item() or NumPy), so that a second "
+            "derivative silently counts it as a constant. once_differentiable would say so."
         )
     wrong = _wrong_further_derivative(attempt, like, inputs)
-    return wrong and f"the gradient is right; {wrong}" + (order == 1) * (
-        " This exercise asks for no second derivative, so one may be refused (as by "
+    refuse = Said(
+        "This exercise asks for no second derivative, so one may be refused (as by "
         "once_differentiable), but not be wrong. Look at: what is saved (an input or an "
         "output of forward itself, no copy, nothing computed from it), and .detach(), .data or "
         "torch.no_grad in backward."
     )
+    wrong = wrong and Wrong("the gradient is right; {second}", second=wrong)
+    return wrong and wrong.and_then(refuse if order == 1 else None)
 
 
 def _changed(mine, inputs):
@@ -144,33 +163,75 @@ def _changed(mine, inputs):
     return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
-def wrong_outputs(outputs, expected, differentiable=True):
+def wrong_outputs(outputs, expected, differentiable=True, what=None):
+    """How outputs differ from those that are expected, or None.
+
+    outputs, expected: tensors, or tuples of them
+    differentiable:    False if it does not matter whether they require a gradient
+    what:              what a single one is called, such as Said("the gradient"); "the output" of
+                       `forward`, if it is not said
+    """
     if outputs is None:
-        return "it returns None. Is a `return` missing in `forward`?"
+        return Wrong("it returns None. Is a `return` missing in `forward`?")
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
-        asked = f"a tuple of {len(expected)} tensors" if isinstance(expected, tuple) else "a tensor"
-        return f"it returns a {type(outputs).__name__}, but {asked} is asked for."
+        asked = (
+            Said("a tuple of {count} tensors", count=len(expected))
+            if isinstance(expected, tuple)
+            else Said("a tensor")
+        )
+        return Wrong(
+            "it returns a {kind}, but {asked} is asked for.",
+            kind=type(outputs).__name__,
+            asked=asked,
+        )
     outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
-        plural = "" if len(outputs) == 1 else "s"
-        return f"it returns {len(outputs)} output{plural}; {len(expected)} expected."
+        return Wrong(
+            "it returns 1 output; {expected} expected."
+            if len(outputs) == 1
+            else "it returns {given} outputs; {expected} expected.",
+            given=len(outputs),
+            expected=len(expected),
+        )
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
-        which = "the output" if len(expected) == 1 else f"output {index}"
+        which = what or _which(expected, index)
         if isinstance(value, tuple) and hasattr(value, "indices"):
             name = type(value).__name__
-            return f"{which} is the pair (values, indices) that {name} returns; take its .values."
+            return Wrong(
+                "{which} is the pair (values, indices) that {name} returns; take its .values.",
+                which=which,
+                name=name,
+            )
         if not isinstance(value, torch.Tensor):
-            return f"{which} is a {type(value).__name__}, not a tensor."
+            return Wrong(
+                "{which} is a {kind}, not a tensor.", which=which, kind=type(value).__name__
+            )
         if value.shape != right.shape:
-            return f"{which} has shape {tuple(value.shape)}, but {tuple(right.shape)} is right."
+            return Wrong(
+                "{which} has shape {given}, but {right} is right.",
+                which=which,
+                given=tuple(value.shape),
+                right=tuple(right.shape),
+            )
         if value.dtype != right.dtype:
-            return f"{which} is {value.dtype}, but {right.dtype} is right."
+            return Wrong(
+                "{which} is {given}, but {right} is right.",
+                which=which,
+                given=value.dtype,
+                right=right.dtype,
+            )
         worst = _worst(value, right)
         if worst:
-            return f"`forward`: {which} {worst}"
+            return at("" if what else Said("`forward`"), differ(worst, what=which))
         if differentiable and value.requires_grad and not right.requires_grad:
-            return f"{which} has no derivative, yet autograd thinks that it has one."
+            return Wrong(
+                "{which} has no derivative, yet autograd thinks that it has one.", which=which
+            )
     return None
+
+
+def _which(outputs, index):
+    return Said("the output") if len(outputs) == 1 else Said("output {index}", index=index)
 
 
 def _unfilled(attempt, inputs):
@@ -181,9 +242,9 @@ def _unfilled(attempt, inputs):
         outputs = as_tuple(attempt(*leaves))
         differentiable = [output for output in outputs if output.requires_grad]
         ones = [torch.ones_like(output) for output in differentiable]
-        yield from (("`forward`: the output", output) for output in outputs)
+        yield from ((Said("`forward`: the output"), output) for output in outputs)
         for gradient in _gradients(differentiable, _leaves(leaves), ones):
-            yield "the gradient", torch.tensor(0.0) if gradient is None else gradient
+            yield Said("the gradient"), torch.tensor(0.0) if gradient is None else gradient
 
     mode = torch.get_deterministic_debug_mode()
     with warnings.catch_warnings(), contextlib.suppress(Exception):  # which others name
@@ -198,7 +259,11 @@ def _unfilled(attempt, inputs):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
-                return f"{what} has no value at {where}: nothing fills what torch.empty made there."
+                return Wrong(
+                    "{what} has no value at {place}: nothing fills what torch.empty made there.",
+                    what=what,
+                    place=where,
+                )
     return None
 
 
@@ -221,12 +286,21 @@ def _exchanged(attempt, expected, inputs, theirs):
             given = _gradients(outputs, _leaves(mine), weights)
             right, other = (_gradients(expected, _leaves(theirs), w) for w in (weights, swapped))
             if any(map(_worst, given, right)) and not any(map(_worst, given, other)):
-                return (
-                    f"`backward` is right if the gradients of output {i} and output {j} change "
+                return Wrong(
+                    "`backward` is right if the gradients of output {i} and output {j} change "
                     "places. They arrive in the order in which forward returns the outputs; "
-                    "multiply each by the slope of its own output."
+                    "multiply each by the slope of its own output.",
+                    i=i,
+                    j=j,
                 )
     return None
+
+
+SLOPES = {  # by how large grad_output is; 0 stands for ones
+    0: "{what} is {given}{place}, but {right} is right.",
+    1: "with a grad_output that is not all ones, {what} is {given}{place}, but {right} is right.",
+    1_000_000: "with a large grad_output, {what} is {given}{place}, but {right} is right.",
+}
 
 
 def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
@@ -239,14 +313,15 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
     pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
     for index, (output, right) in enumerate(pairs):
         if right.requires_grad and not output.requires_grad:
-            which = "the output" if len(pairs) == 1 else f"output {index}"
-            return (
-                f"{which} requires no gradient, as if it were marked as non-differentiable, or "
-                "detached."
+            which = _which(pairs, index)
+            return Wrong(
+                "{which} requires no gradient, as if it were marked as non-differentiable, or "
+                "detached.",
+                which=which,
             )
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)
-    for size in (0, 1, 1_000_000):
+    for size in SLOPES:
         weights = _weights([right for _, right in pairs], generator, size)
         weights = weights if size else [torch.ones_like(weight) for weight in weights]
         given = _gradients([o for o, _ in pairs], _leaves(mine), weights)
@@ -257,18 +332,18 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
         ]
         for index, (one, other, *terms) in enumerate(zip(given, right, *apart, strict=True)):
             leaf = _leaves(theirs)[index] if say_input and len(given) == 1 else None
-            which = "the gradient" if len(given) == 1 else f"gradient {index}"
+            which = (
+                Said("the gradient") if len(given) == 1 else Said("gradient {index}", index=index)
+            )
             if one is None and other is not None and other.any():
-                return f"{which} is None, but the output depends on that input."
+                return Wrong("{which} is None, but the output depends on that input.", which=which)
             if one is None or other is None:
                 continue
             # Divided, since PyTorch's own rounding grows with grad_output.
             scaled = [t / max(size, 1) for t in (other, *terms) if t is not None]
             if _worst(one / max(size, 1), *scaled):
                 worst = _worst(one, other, of=leaf)
-                others = "with a large grad_output, " if size > 1 else ""
-                others = "with a grad_output that is not all ones, " if size == 1 else others
-                return f"{others}{which} {worst}"
+                return differ(worst, SLOPES[size], what=which)
     return None
 
 
@@ -334,14 +409,19 @@ def _wrong_further_derivative(attempt, like, inputs):
         except Exception:
             return None
         if worst := next(filter(None, (_worst(a, b, loose=True) for a, b in pairs)), None):
-            return f"{of} is silently wrong: with a random grad_output, it {worst}"
+            return differ(
+                worst,
+                "{what} is silently wrong: with a random grad_output, it is {given}{place}, but "
+                "{right} is right.",
+                what=of,
+            )
     return None
 
 
 DERIVATIVES = (
-    "its own derivative",
-    "its own derivative with respect to grad_output",
-    "the third derivative",
+    Said("its own derivative"),
+    Said("its own derivative with respect to grad_output"),
+    Said("the third derivative"),
 )
 
 
@@ -361,7 +441,7 @@ def _gradients(outputs, leaves, weights):
 
 
 def _worst(value, right, *terms, of=None, loose=False):
-    """Where two tensors differ most, and both numbers, in words; None if they agree.
+    """Where two tensors differ most, as `Worst`; None if they agree.
 
     terms: what `right` is the sum of; where they cancel, their rounding is left.
     of: the input that they are gradients of, if its number there is to be said, too.
@@ -378,10 +458,11 @@ def _worst(value, right, *terms, of=None, loose=False):
     distance = (value - right).abs().nan_to_num(nan=torch.inf)
     index = distance.flatten().argmax()
     where = [int(i) for i in torch.unravel_index(index, right.shape)]
-    place = f" at {where}" if where else ""
+    place = Said(" at {index}", index=where) if where else ""
     if of is not None:
-        place += f", where the input is {of.flatten()[index].item():.4g}"
-    return differ(value.flatten()[index].item(), right.flatten()[index].item(), place)
+        x = f"{of.flatten()[index].item():.4g}"
+        place = Said("{place}, where the input is {x}", place=place, x=x)
+    return Worst(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
 def _leaves(values):

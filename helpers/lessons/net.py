@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers.lessons.judging import calls_apart, overlooks_changes, unlike
-from helpers.lessons.requirements import at, random
+from helpers.lessons.requirements import random
+from helpers.lessons.said import Said, at, said
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
 ANY = (4, 5), (7,), (), (1,), (1, 1), (2, 3, 4), (2, 1, 3, 2), (6, 11)  # what "..." stands for
@@ -74,16 +75,16 @@ class Feed:
         for constants in self.constants[:2]:
             also = self._with(constants)
             for kind, shapes in others:
-                yield kind, _said(_of(shapes), also), self._inputs(shapes, constants)
+                yield kind, _place(_of(shapes), also), self._inputs(shapes, constants)
             for kind, where, change in self._numbers():
-                yield kind, _said(where, also), self._inputs(usual, constants, before=change)
+                yield kind, _place(where, also), self._inputs(usual, constants, before=change)
             for kind, (where, change) in LAYOUTS.items():
                 if min(map(len, usual)) > 1 or kind == "float32":
-                    yield kind, _said(where, also), self._inputs(usual, constants, after=change)
+                    yield kind, _place(where, also), self._inputs(usual, constants, after=change)
             for where, given in self.numbers.items():
                 if not isinstance(given, tuple):
                     given = given, *map(self.of, self._tensors(usual)[1:])
-                yield "", _said(where, also), self._completed(given, constants)
+                yield "", _place(where, also), self._completed(given, constants)
 
     def _shapes(self):
         """(kind, shape of each tensor), the usual shapes first."""
@@ -108,14 +109,18 @@ class Feed:
         yield "empty", _sized(axes, usual | empty, (0,))
 
     def _numbers(self):
-        yield "zero", "at 0", torch.zeros_like
-        yield "equal", "where all numbers are equal", lambda x: torch.full_like(x, 0.7)
-        yield "tiny", "at numbers near 0", lambda x: 1e-12 * x
+        yield "zero", Said("at 0"), torch.zeros_like
+        yield "equal", Said("where all numbers are equal"), lambda x: torch.full_like(x, 0.7)
+        yield "tiny", Said("at numbers near 0"), lambda x: 1e-12 * x
         spread = lambda x: x.sign() * self.far ** x.frac().abs()  # noqa: E731
-        yield "far", f"at numbers up to {self.far:g}", spread
-        yield "far", f"at numbers near {self.far:g}", lambda x: self.far + x
-        yield "far", f"at numbers near {-self.far:g}", lambda x: x - self.far
-        yield "far", f"at numbers near ±{self.far:g}", lambda x: x + self.far * x.sign()
+        yield "far", Said("at numbers up to {far:g}", far=self.far), spread
+        yield "far", Said("at numbers near {far:g}", far=self.far), lambda x: self.far + x
+        yield "far", Said("at numbers near {far:g}", far=-self.far), lambda x: x - self.far
+        yield (
+            "far",
+            Said("at numbers near ±{far:g}", far=self.far),
+            lambda x: x + self.far * x.sign(),
+        )
 
     def _tensors(self, shapes):
         return [random(*shape, seed=seed) for seed, shape in enumerate(shapes, start=1)]
@@ -130,8 +135,8 @@ class Feed:
 
     def _with(self, constants):
         pairs = zip(self.names.split(), constants, strict=False)
-        said = " and ".join(f"{name} = {value}" for name, value in pairs)
-        return said and f"with {said}"
+        constants = " and ".join(f"{name} = {value}" for name, value in pairs)
+        return constants and Said("with {constants}", constants=constants)
 
 
 def _sized(axes, sizes, leading):
@@ -142,12 +147,14 @@ def _sized(axes, sizes, leading):
 
 def _of(shapes):
     if len(shapes) == 1:
-        return f"with an input of shape {shapes[0]}"
-    return f"with inputs of shapes {' and '.join(map(str, shapes))}"
+        return Said("with an input of shape {shape}", shape=shapes[0])
+    return Said("with inputs of shapes {shapes}", shapes=" and ".join(map(str, shapes)))
 
 
-def _said(*words):
-    return ", ".join(filter(None, words))
+def _place(place, constants):
+    if not constants:
+        return place
+    return Said("{place}, {constants}", place=said(place), constants=constants)
 
 
 def caught(compared, function, like, feed, explained=None):
@@ -175,4 +182,4 @@ def disturbed(function, like, feed):
     yield overlooks_changes(function, like, first)
     if [torch.is_tensor(value) and value.shape for value in first] == 2 * [first[0].shape]:
         twice = [lambda x, f=f: f(x, x) for f in (function, like)]
-        yield at("for the same tensor twice", unlike(*twice, first[:1]))
+        yield at(Said("for the same tensor twice"), unlike(*twice, first[:1]))

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from helpers.lessons.judging import first_line, wrong_outputs
-from helpers.lessons.requirements import at, random
+from helpers.lessons.requirements import random
+from helpers.lessons.said import Said, Wrong, at
 
 
 def in_step_with(reference, calls, shapes):
@@ -26,9 +27,17 @@ def in_step_with(reference, calls, shapes):
             try:
                 mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
                 for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
-                    yield at(f"{call}, {where}" if where else call, wrong)
+                    place = Said("{call}, {place}", call=call, place=where) if where else call
+                    yield at(place, wrong)
             except Exception as error:
-                yield f"{call}: it raises {type(error).__name__}: {first_line(error).rstrip('.')}."
+                yield at(
+                    call,
+                    Wrong(
+                        "it raises {kind}: {message}.",
+                        kind=type(error).__name__,
+                        message=first_line(error).rstrip("."),
+                    ),
+                )
 
     return sentences
 
@@ -39,38 +48,41 @@ def _in_step(mine, theirs, features, shapes):
     new = copy.deepcopy((mine, theirs))
     _fill(mine, theirs, seed=1)
     first = (*shapes[0], features)
-    yield "in float32, after load_state_dict", _differs(mine, theirs, random(*first).float() / 3)
+    yield (
+        Said("in float32, after load_state_dict"),
+        _differs(mine, theirs, random(*first).float() / 3),
+    )
     for layer in (mine, theirs):
         layer.double()
     _fill(mine, theirs, seed=2)  # what float32 rounded differently is no fault
     for seed, leading in enumerate(shapes):
         x = random(*leading, features, seed=seed) / 3
-        yield f"for an input of shape {tuple(x.shape)}", _differs(mine, theirs, x)
+        yield Said("for an input of shape {shape}", shape=tuple(x.shape)), _differs(mine, theirs, x)
     x = random(features, *first[:-1], seed=7).movedim(0, -1)
-    yield "for an input that is transposed in memory", _differs(mine, theirs, x)
-    yield "for data that require no gradient", _differs(mine, theirs, x - 1, data=True)
-    yield "under torch.no_grad()", _differs_as_data(mine, theirs, x + 1)
-    for where, training in (("in evaluation", False), ("in training again", True)):
+    yield Said("for an input that is transposed in memory"), _differs(mine, theirs, x)
+    yield Said("for data that require no gradient"), _differs(mine, theirs, x - 1, data=True)
+    yield Said("under torch.no_grad()"), _differs_as_data(mine, theirs, x + 1)
+    for where, training in ((Said("in evaluation"), False), (Said("in training again"), True)):
         for layer in (mine, theirs):
             nn.Sequential(layer).train(training)  # it is its parent that is told
         yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
         x = random(*first, seed=9)
-        yield f"{where}, under torch.no_grad()", _differs_as_data(mine, theirs, x)
+        yield Said("{place}, under torch.no_grad()", place=where), _differs_as_data(mine, theirs, x)
     pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
     if any(not torch.is_tensor(p.grad) for p, _ in pairs if p.requires_grad):
-        yield "", "after backward, a parameter has no .grad."
+        yield "", Wrong("after backward, a parameter has no .grad.")
     for layer in (mine, theirs):
         if [*layer.parameters()]:
             torch.optim.SGD(layer.parameters(), lr=0.1).step()
-    yield "after a step of SGD", _differs(mine, theirs, x)
+    yield Said("after a step of SGD"), _differs(mine, theirs, x)
     apart = copy.deepcopy(mine)
-    yield "in a deep copy", _differs(apart, copy.deepcopy(theirs), x - 3)
-    yield "after a deep copy was called", _differs(mine, theirs, x)
+    yield Said("in a deep copy"), _differs(apart, copy.deepcopy(theirs), x - 3)
+    yield Said("after a deep copy was called"), _differs(mine, theirs, x)
     _fill(mine, theirs, seed=3, assign=True)
     mine.eval(), theirs.eval()
-    yield "in evaluation, after load_state_dict(..., assign=True)", _differs(mine, theirs, x)
-    yield "in evaluation, for nothing", _differs(mine, theirs, x[:0])
-    yield "at the very first call", _differs(*new, x.float())
+    yield Said("in evaluation, after load_state_dict(..., assign=True)"), _differs(mine, theirs, x)
+    yield Said("in evaluation, for nothing"), _differs(mine, theirs, x[:0])
+    yield Said("at the very first call"), _differs(*new, x.float())
     yield "", _takes_what_lacks_a_key(mine)
 
 
@@ -80,18 +92,35 @@ def _starts_otherwise(mine, theirs):
         for layer in (mine, theirs)
     )
     if given.keys() != right.keys():
-        return f"it trains the parameters {[*given]}, but {[*right]} are asked for."
+        return Wrong(
+            "it trains the parameters {given}, but {right} are asked for.",
+            given=[*given],
+            right=[*right],
+        )
     given, right = mine.state_dict(), theirs.state_dict()
     if given.keys() != right.keys():
-        return f"its state_dict has {[*given]}, but {[*right]} are to be saved."
+        return Wrong(
+            "its state_dict has {given}, but {right} are to be saved.",
+            given=[*given],
+            right=[*right],
+        )
     for name, value in right.items():
         if given[name].shape != value.shape or not torch.equal(given[name], value):
-            return f"`{name}` should be {value.tolist()} at first, got {given[name].tolist()}."
+            return Wrong(
+                "`{name}` should be {right} at first, got {given}.",
+                name=name,
+                right=value.tolist(),
+                given=given[name].tolist(),
+            )
     for name in vars(theirs)["_parameters"]:
         if not hasattr(mine, name):
-            return f"it has no attribute `{name}`; None is asked for."
+            return Wrong("it has no attribute `{name}`; None is asked for.", name=name)
         if getattr(theirs, name) is None is not getattr(mine, name):
-            return f"`{name}` is {getattr(mine, name)!r}; None is asked for."
+            return Wrong(
+                "`{name}` is {given!r}; None is asked for.",
+                name=name,
+                given=getattr(mine, name),
+            )
     return None
 
 
@@ -113,24 +142,38 @@ def _differs(mine, theirs, x, data=False):
     for name, other in theirs.named_buffers():
         kept = of_mine[name]
         if kept.dtype != other.dtype or kept.shape != other.shape:
-            what = f"{kept.dtype} of shape {tuple(kept.shape)}"
-            return f"`{name}` becomes {what}, but it was {other.dtype} of {tuple(other.shape)}."
+            what = Said("{dtype} of shape {shape}", dtype=kept.dtype, shape=tuple(kept.shape))
+            return Wrong(
+                "`{name}` becomes {what}, but it was {dtype} of {shape}.",
+                name=name,
+                what=what,
+                dtype=other.dtype,
+                shape=tuple(other.shape),
+            )
         if not torch.allclose(kept, other, rtol=1e-5, atol=1e-6):
-            numbers = " but ".join(str([round(n, 4) for n in t.tolist()]) for t in (kept, other))
-            return f"afterwards, `{name}` is {numbers} is right."
+            given, right = ([round(n, 4) for n in t.tolist()] for t in (kept, other))
+            return Wrong(
+                "afterwards, `{name}` is {given} but {right} is right.",
+                name=name,
+                given=given,
+                right=right,
+            )
         if kept.requires_grad:
-            return f"`{name}` has a history, which grows with every call."
+            return Wrong("`{name}` has a history, which grows with every call.", name=name)
         if kept.is_inference():
-            return f"`{name}` has become an inference tensor, so no checkpoint can be loaded."
+            return Wrong(
+                "`{name}` has become an inference tensor, so no checkpoint can be loaded.",
+                name=name,
+            )
     wrong = wrong_outputs(output, expected)
     if wrong:
         return wrong
     if not torch.equal(given, x):
-        return "it changes its input in place."
+        return Wrong("it changes its input in place.")
     if not expected.requires_grad:
         return None
     if not output.requires_grad:
-        return "the output is cut off: no gradient passes through it."
+        return Wrong("the output is cut off: no gradient passes through it.")
     weights = random(*expected.shape, seed=11).to(expected.dtype)
     for layer, y in ((mine, output), (theirs, expected)):
         layer.zero_grad()
@@ -139,10 +182,13 @@ def _differs(mine, theirs, x, data=False):
     pairs = {"x": (given, right)} | {n: (p, others[n]) for n, p in mine.named_parameters()}
     for name, (one, other) in pairs.items():
         if one.grad is None and other.grad is not None:
-            return f"no gradient reaches `{name}`: it is cut off, as by .data or detach."
-        wrong = other.grad is not None and wrong_outputs(one.grad, other.grad)
+            return Wrong(
+                "no gradient reaches `{name}`: it is cut off, as by .data or detach.", name=name
+            )
+        what = Said("the gradient of `{name}`", name=name)
+        wrong = other.grad is not None and wrong_outputs(one.grad, other.grad, what=what)
         if wrong:
-            return wrong.replace("`forward`: the output", f"the gradient of `{name}`")
+            return wrong
     return None
 
 
@@ -158,5 +204,7 @@ def _takes_what_lacks_a_key(layer):
             copy.deepcopy(layer).load_state_dict(state)
         except RuntimeError:
             continue
-        return f"its own checkpoint loads even if it lacks `{name}`; that should be refused."
+        return Wrong(
+            "its own checkpoint loads even if it lacks `{name}`; that should be refused.", name=name
+        )
     return None

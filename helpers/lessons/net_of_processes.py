@@ -6,6 +6,7 @@ import signal
 from functools import cache
 
 from helpers.lessons.processes import Team, TeamError
+from helpers.lessons.said import Wrong
 
 SIZES = 3, 5  # of teams
 PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; where the machine is busy, it takes longer
@@ -46,12 +47,17 @@ def in_each(size, function, *arguments, first=True):
     except TeamError as error:
         own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
         if not own:
-            return None, (
+            return None, Wrong(
                 "the processes wait for each other. Does each of them call the same collectives, "
                 "in the same order?"
             )
         rank = min(own)
         said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
-        said = said.removeprefix("TimeoutError: ") if "no answer after" in said else said
-        what = "gives" if said.startswith("no answer") else "raises"
-        return None, f"on rank {rank} your code {what} {said}"
+        if "no answer after" in own[rank]:
+            seconds = PROCESSOR_SECONDS
+            return None, Wrong(
+                "on rank {rank} your code gives no answer after computing for {seconds} s",
+                rank=rank,
+                seconds=seconds,
+            )
+        return None, Wrong("on rank {rank} your code raises {error}", rank=rank, error=said)

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.memory import Alive
+from helpers.lessons.said import Wrong, at
 from helpers.lessons.verdicts import as_tuple, copies
 
 
@@ -26,11 +27,6 @@ def with_zeros(*shape, **options):
     return numbers
 
 
-def at(where, sentence):
-    """The sentence, and where it is true; None if there is nothing to say."""
-    return f"{where}: {sentence}" if where and sentence else sentence
-
-
 def instances_apart(first, second, x, says):
     """An instance made of `first` must not change when one is made of `second` and called."""
 
@@ -44,7 +40,7 @@ def instances_apart(first, second, x, says):
     def sentences(attempt):
         alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
         if not all(a.shape == b.shape and a.allclose(b) for a, b in zip(alone, apart, strict=True)):
-            yield says
+            yield Wrong(says)
 
     return sentences
 
@@ -94,13 +90,32 @@ def no_tensor_on_ctx(*inputs):
         (output, *_) = as_tuple(attempt.apply(*copies(inputs)))
         for name, value in vars(output.grad_fn).items():
             if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
-                yield (
-                    f"the gradient is right. But `ctx.{name}` holds a tensor outside "
+                yield Wrong(
+                    "the gradient is right. But `ctx.{name}` holds a tensor outside "
                     "`save_for_backward`, so autograd neither notices when it changes in place, "
-                    "nor frees it after backward."
+                    "nor frees it after backward.",
+                    name=name,
                 )
 
     return sentences
+
+
+GOT = {  # by what is saved that should not be, and whether it is alone
+    ("input", True): Wrong("`save_for_backward` got the input, not the output."),
+    ("input", False): Wrong("`save_for_backward` got the input as well."),
+    ("output", True): Wrong("`save_for_backward` got the output, not the output."),
+    ("output", False): Wrong("`save_for_backward` got the output as well."),
+}
+COPIED = {
+    "input": Wrong(
+        "`save_for_backward` got the numbers of the input, but not the input itself: one is a "
+        "copy, which takes more memory."
+    ),
+    "output": Wrong(
+        "`save_for_backward` got the numbers of the output, but not the output itself: one is a "
+        "copy, which takes more memory."
+    ),
+}
 
 
 def keeps_only(what, *inputs):
@@ -118,8 +133,7 @@ def keeps_only(what, *inputs):
             of = next((name for name, others in (("input", tensors), ("output", outputs))
                        if any(_shares(tensor, other) for other in others)), None)  # fmt: skip
             if of and of not in what:
-                alone = len(kept) == 1 and ", not the output" or " as well"
-                yield f"`save_for_backward` got the {of}{alone}."
+                yield GOT[of, len(kept) == 1]
             if of:
                 continue
             if "positions" in what and not tensor.is_floating_point():
@@ -127,18 +141,17 @@ def keeps_only(what, *inputs):
                 continue
             for name, others in (("input", tensors), ("output", outputs)):
                 if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
-                    yield (
-                        f"`save_for_backward` got the numbers of the {name}, but not the {name} "
-                        "itself: one is a copy, which takes more memory."
-                    )
-            yield "`save_for_backward` got a tensor that is neither an input nor an output."
+                    yield COPIED[name]
+            yield Wrong("`save_for_backward` got a tensor that is neither an input nor an output.")
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)
         hidden = bytes_hidden(attempt.apply, *inputs) - positions
         if hidden > elements / 2:
-            yield (
-                f"besides inputs and outputs, {hidden:,} bytes stay alive for "
-                f"backward, where there are {elements:,} elements."
+            yield Wrong(
+                "besides inputs and outputs, {hidden:,} bytes stay alive for backward, where "
+                "there are {elements:,} elements.",
+                hidden=hidden,
+                elements=elements,
             )
 
     return sentences
@@ -162,10 +175,15 @@ def gradients_fit(names, feed):
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
                 if given is not None and given.shape != leaf.shape:
-                    yield (
-                        f"{where}: `backward` returns a gradient of shape {tuple(given.shape)} "
-                        f"for `{name}`, whose shape is {tuple(leaf.shape)}; only the engine made "
-                        "it fit."
+                    yield at(
+                        where,
+                        Wrong(
+                            "`backward` returns a gradient of shape {given} for `{name}`, whose "
+                            "shape is {right}; only the engine made it fit.",
+                            given=tuple(given.shape),
+                            name=name,
+                            right=tuple(leaf.shape),
+                        ),
                     )
 
     return sentences

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,8 @@ from unittest import mock
 
 import numpy as np
 import torch
+
+from helpers.lessons.said import Said, Wrong
 
 
 def import_triton():
@@ -44,7 +47,16 @@ def watched_loads(arrays):
             )
             if not 0 <= element < size:
                 program = builder.grid_idx[0]
-                beside.append(f"program {program} loads {name}[{element}], but {name} has {size}")
+                beside.append(
+                    Said(
+                        "program {program} loads {name}[{element}], but {name} has {size} "
+                        "elements.",
+                        program=program,
+                        name=name,
+                        element=element,
+                        size=size,
+                    )
+                )
         # (For a single element Triton's interpreter loses an `other` of 0.)
         if other is None and places.data.size > 1 and places.get_element_ty().is_floating():
             nans = np.full(places.data.shape, np.nan, np.float32)
@@ -57,6 +69,7 @@ def watched_loads(arrays):
 
 FOR_A_GPU = """
 import inspect
+import json
 import re
 import sys
 import triton
@@ -76,10 +89,10 @@ try:
 except Exception as error:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     arrow = lines.index("^") if "^" in lines else 0
-    place = f" `{{lines[arrow - 1]}}`" if arrow else ""
+    place = lines[arrow - 1] if arrow else ""
     said = " ".join(lines[arrow + 1 :] if arrow else lines[-1:]) or type(error).__name__
     said = re.sub(r"<function (\\w+) at .*>", r"\\1, which has no @triton.jit", said)
-    sys.exit(f"Triton's compiler refuses{{place or ' it'}}: {{said}}")
+    sys.exit(json.dumps([place, said]))
 """
 
 
@@ -111,4 +124,7 @@ def compiles_for_a_gpu(attempt):
         here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=here)
     if run.returncode:
-        yield run.stderr.strip().splitlines()[-1]
+        place, said = json.loads(run.stderr.strip().splitlines()[-1])
+        if place:
+            yield Wrong("Triton's compiler refuses `{place}`: {said}", place=place, said=said)
+        yield Wrong("Triton's compiler refuses it: {said}", said=said)

@@ -10,12 +10,14 @@ import dis
 import inspect
 import re
 import traceback
+from dataclasses import dataclass
 
 import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from helpers.doctor.report import MEANT
+from helpers.doctor.report import MEANT, NAMELESS, TEXTS
+from helpers.lessons.said import Said, Wrong, said
 
 SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
     "none-not-handled": "Backward {fails} None, which arrives for an output that is not used, or "
@@ -30,6 +32,17 @@ WORDS = {  # a gap: what fills it in these sentences, by what would fill it
         "backward uses it, a second derivative, if there is one, takes it for a constant",
     },
 }
+CLAUSES = (  # with which the doctor fills its gaps, as far as they are translated
+    ", so it is right only for ones",
+    "lacks a factor of",
+    " without telling autograd",
+    "an input",
+    "an output",
+    "everywhere",
+    "if forward runs once more, with other inputs, before backward",
+    "gives no gradient for",
+    "masks, branches and bounds, and the formula there",
+)
 REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
     "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
@@ -62,52 +75,60 @@ def in_words(found, attempt, inputs):
     cause = _cause(found, message, attempt, inputs)
     if cause:
         return cause
-    said = [_sentence(found), *_further(found, message, attempt, inputs)]
-    if message:
-        said.append(f"The error: {message.rstrip('.')}.")
+    error = message and Said("The error: {error}.", error=message.rstrip("."))
     remedy = _remedy(found, message, attempt, inputs)
-    return " ".join([*said, f"Look at: {remedy}."] if remedy else said)
+    look = remedy and Said("Look at: {remedy}.", remedy=remedy)
+    further = _further(found, message, attempt, inputs)
+    return _sentence(found).and_then(*further, error or None, look or None)
 
 
 def _cause(found, message, attempt, inputs):
     """What an exception or a global name means, which the doctor does not know; or None."""
     name = _read_from_the_notebook(attempt)
     if name:
-        return (
-            f"`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
-            "What backward needs of forward comes through ctx."
+        return Wrong(
+            "`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
+            "What backward needs of forward comes through ctx.",
+            name=name,
         )
     if found.code == "none-not-handled" and "number of gradients" in message:
-        return (
+        return Wrong(
             "where grad_output is None, too, `backward` must return one value for each argument "
             "of `forward`."
         )
     if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
-        return (
+        return Wrong(
             "`backward` works only while something else holds the output; ctx does not keep it. "
-            f"The error: {message.rstrip('.')}."
+            "The error: {error}.",
+            error=message.rstrip("."),
         )
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
-        return "backward reads ctx.saved_tensors, but forward saved none."
+        return Wrong("backward reads ctx.saved_tensors, but forward saved none.")
     unpacked = re.search(r"expected (\d+), got 0\)", message)
     if unpacked and _saves_nothing(attempt, inputs):
-        return f"backward unpacks {unpacked[1]} saved tensor(s), but forward saved none."
+        return Wrong(
+            "backward unpacks {count} saved tensor(s), but forward saved none.",
+            count=unpacked[1],
+        )
     unknown = re.search(r"Backward' object has no attribute '(\w+)'", message)
     meant = unknown and difflib.get_close_matches(unknown[1], dir(BackwardCFunction), 1)
     if meant:
-        return f"ctx has no `{unknown[1]}`. Did you mean `{meant[0]}`?"
+        return Wrong(
+            "ctx has no `{name}`. Did you mean `{meant}`?", name=unknown[1], meant=meant[0]
+        )
     name = re.search("tuple|sequence|converted to an index", message) and _not_unpacked(
         attempt, inputs
     )
     if name:
-        return (
-            f"ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is that "
-            f"tuple. Unpack it: `({name},) = ctx.saved_tensors`."
+        return Wrong(
+            "ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is that "
+            "tuple. Unpack it: `({name},) = ctx.saved_tensors`.",
+            name=name,
         )
     if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
-        return "`jvp` must return a tensor. Is a `return` missing?"
+        return Wrong("`jvp` must return a tensor. Is a `return` missing?")
     if "returned as-is as output" in message:
-        return (
+        return Wrong(
             "`forward` returns its input itself, perhaps changed in place. Look at: methods that "
             "end in an underscore."
         )
@@ -115,13 +136,20 @@ def _cause(found, message, attempt, inputs):
 
 
 def _sentence(found):
-    """The finding's sentence, without the question whether it is meant."""
+    """The finding's sentence, without the question whether it is meant: the exercise says that."""
     code = "mostly wrong" if _is_mostly_wrong(found) else found.code
-    if code not in SENTENCES:
-        return found.message.replace(MEANT, "")
+    template = SENTENCES.get(code) or TEXTS[code].message.replace(MEANT, "")
+    if found.through:  # as the doctor does, who says it once
+        template = template.replace("gradient of {x}", "gradient of {x} through {through}", 1)
+    return Wrong(template, **_gaps(found))
+
+
+def _gaps(found):
+    """What fills the doctor's gaps, with clauses as `Said`."""
     words = {gap: WORDS.get(gap, {}).get(word, word) for gap, word in found.words.items()}
-    through = f" through {found.through}" if found.through else ""
-    return SENTENCES[code].format(x=f"`{found.input}`{through}", y=found.output, **words)
+    words = {gap: said(str(word).replace(MEANT, "")) for gap, word in words.items()}
+    own = {"x": f"`{found.input}`", "y": found.output, "through": found.through, "meant": ""}
+    return {"nameless": Said(NAMELESS), **words, **own}
 
 
 def _is_mostly_wrong(found):
@@ -142,34 +170,43 @@ def _further(found, message, attempt, inputs):
     given, expected = (found.evidence.get(name) for name in ("given", "expected"))
     if found.code == "gradient-none":
         yield (
-            "Is a `return` missing in `backward`?"
+            Wrong("Is a `return` missing in `backward`?")
             if len(inputs) == 1
-            else "None stands in its place. Is the order of what backward returns right?"
+            else Wrong("None stands in its place. Is the order of what backward returns right?")
         )
     elif given is not None and expected is not None:
         where = found.evidence.get("at")
-        yield f"{f'At {where} it' if where else 'It'} {differ(given, expected)}"
+        template = "It is {given}, but {right} is right."
+        if where:
+            template = "At {at} it is {given}, but {right} is right."
+        yield differ(Worst(given, expected), template, at=where)
     if found.code == "double-backward-refused":
-        yield "But a second derivative is asked for."
+        yield Wrong("But a second derivative is asked for.")
     of_forward, of_backward = _names(attempt)
     taken = [name for name in of_backward if name in of_forward]
     if taken and not message:
-        yield f"The argument `{taken[0]}` of backward is the gradient that arrives."
+        yield Wrong(
+            "The argument `{taken}` of backward is the gradient that arrives.", taken=taken[0]
+        )
 
 
 def _remedy(found, message, attempt, inputs):
     for (code, pattern), remedy in BY_MESSAGE.items():
         if found.code == code and re.search(pattern, message):
-            return remedy
+            return remedy and Said(remedy)
     if found.code == "none-not-handled" and len(as_tuple(attempt(*copies(inputs)))) == 1:
-        return "what backward returns then: None for each argument of forward"
+        return Said("what backward returns then: None for each argument of forward")
     code = "mostly wrong" if _is_mostly_wrong(found) else found.code
     remedy = REMEDIES.get(code, found.remedy)
     if found.code == "tensor-on-ctx":
         remedy = REMEDIES["intermediate on ctx"] if found.words["also"] else remedy
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
-        remedy += "; for jvp, save_for_forward" if own_jvp is not Function.jvp else ""
-    return remedy
+        if own_jvp is not Function.jvp:
+            return Said("{remedy}; for jvp, save_for_forward", remedy=Said(remedy))
+    look = TEXTS[found.code].look
+    if remedy and remedy == look.format(**found.words, x=f"`{found.input}`", y=found.output):
+        return Said(look, **_gaps(found))
+    return remedy and Said(remedy)
 
 
 def _names(attempt):
@@ -220,16 +257,43 @@ def _needs_its_output(attempt, inputs):
     return False
 
 
-def differ(given, right, place=""):
-    """ "is 2 at [0], but 3 is right.", with as many digits as it takes to see the difference."""
+@dataclass(frozen=True)
+class Worst:
+    """Where two tensors differ most: the number `given` there, the one that is right, the place."""
+
+    given: object
+    right: object
+    place: object = ""
+
+
+class Rounded(float):
+    """A number that is shown with so many digits."""
+
+    def __new__(cls, value, digits):
+        self = super().__new__(cls, value + 0.0)  # no -0
+        self.digits = digits
+        return self
+
+    def __format__(self, spec):
+        return format(float(self), f".{self.digits}g")
+
+
+NEARLY = "Nearly: is something rounded to float32, clamped, added, or stopped early?"
+
+
+def differ(worst, template="{what} is {given}{place}, but {right} is right.", near=NEARLY, **gaps):
+    """A sentence on two numbers, with as many digits as it takes to see the difference.
+
+    template: its gaps are {given}, {right}, {place}, and those of `gaps`
+    near:     what follows if the two are nearly the same
+    """
+    given, right = worst.given, worst.right
     if not (isinstance(given, float) and isinstance(right, float)):
-        return f"is {given}{place}, but {right} is right."
+        return Wrong(template, given=given, right=right, place=worst.place, **gaps)
     digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
-    rounded = 0 < abs(given - right) < 1e-5 * abs(right)
-    hint = " Nearly: is something rounded to float32, clamped, added, or stopped early?" * rounded
-    return (
-        f"is {given + 0.0:.{digits}g}{place}, but {right + 0.0:.{digits}g} is right.{hint}"  # no -0
-    )
+    given, right = Rounded(given, digits), Rounded(right, digits)
+    wrong = Wrong(template, given=given, right=right, place=worst.place, **gaps)
+    return wrong.and_then(Said(near) if 0 < abs(given - right) < 1e-5 * abs(right) else None)
 
 
 def copies(inputs):

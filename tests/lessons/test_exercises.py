@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -232,7 +233,7 @@ def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
     if child == 0:
         libc.__cxa_atexit(libc.pause, None, None)
         said = c_and_cpp.crash_of(lambda: libc.exit(0))
-        os._exit(said != "it ends the process that calls it (exit).")
+        os._exit(str(said) != "it ends the process that calls it (exit).")
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -246,6 +247,15 @@ def test_of_c_the_source_is_asked_for():
 def test_an_unknown_number_gets_a_sentence(number):
     with pytest.raises(ValueError, match="number must be .*2.1"):
         exercise(number)
+
+
+def test_asking_for_one_exercise_imports_its_chapter_alone():
+    program = (
+        "import sys; from helpers.lessons import exercise; exercise('2.1'); "
+        "print(*(n for n in sys.modules if n.startswith('helpers.lessons.exercises.')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.split() == ["helpers.lessons.exercises.chapter_02"], ran.stderr
 
 
 def test_numbers_are_read_kindly():
