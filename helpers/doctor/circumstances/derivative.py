@@ -19,7 +19,7 @@ from ..function.surroundings import (
 )
 from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.measurement import Measurement, Measurements, Point, in_a_corner
-from ..measure.slopes import KINK, agrees, is_large, kink, screen
+from ..measure.slopes import KINK, agrees, edges, is_large, kink, screen
 from ..name.cause import named
 from ..name.exceptions import SAVED_MODIFIED
 from ..name.whole import grad_output_ignored
@@ -43,6 +43,7 @@ SYMMETRIC_ONLY = note(
 )
 RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
+TOO_MANY = "another of many inputs is wrong, and was judged first"
 IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 SHARP = (  # which say what to write
@@ -109,6 +110,8 @@ def screened(exam, points, other=None):
                 point.y0, 2 if here else 1,
             )  # fmt: skip
             verdicts, doubts, factors = judged(judge)
+            if doubts and here:
+                verdicts, doubts = judged_but_for_edges(judge, point, verdicts, doubts)
         except CallError:
             if here:
                 raise
@@ -120,12 +123,41 @@ def screened(exam, points, other=None):
         suspected += [Suspected(point, louder, *io, verdict, here)
                       for io, verdict in verdicts.items()
                       if run.outputs[io[1]].requires_grad]  # fmt: skip
+        if not other:
+            count_judged(exam, verdicts)
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
             doubted += [(point, i) for i in doubts]
         if "unknown" in verdicts.values():
             break
     return suspected, doubted
+
+
+def count_judged(exam, verdicts):
+    """One point more for each input that was judged there through all outputs."""
+    for i, x in enumerate(exam.subject.inputs):
+        of_this = {v for (j, o), v in verdicts.items()
+                   if j == i and exam.run.outputs[o].requires_grad}  # fmt: skip
+        if of_this and of_this <= {"right", "wrong"}:
+            exam.judged[x].points += 1
+            exam.judged[x].order = 1
+        elif "unknown" in of_this:
+            exam.judged[x].why = TOO_MANY
+
+
+def judged_but_for_edges(judge, point, verdicts, doubts):
+    """The same while the elements at a kink or a jump, by which all may be moved, hold still.
+
+    Returns the verdicts, which these elements can no longer hide, and the inputs that have some.
+    """
+    still = {i: edges(point, i) for i in doubts}
+    if not any(mask.any() for mask in still.values()):
+        return verdicts, doubts
+    again, *_ = judged(functools.partial(judge, still=still))
+    for pair, verdict in again.items():
+        if verdict == "wrong" or verdicts[pair] == "unsure":
+            verdicts[pair] = verdict
+    return verdicts, doubts
 
 
 def judged(judge, symmetric=False):
@@ -238,7 +270,7 @@ def right_on_average(m, seeds=100):
 def diagnosis(exam, ms):
     """(text, input, evidence, words) for a wrong gradient."""
     m = ms[0]
-    if not exam.faithful:
+    if not exam.is_faithful(m.input):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
@@ -334,7 +366,7 @@ WRONG_ELSEWHERE = error(
 def with_other_numbers(exam):
     """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    skipped = exam.of_a_program or exam.faithful is not True or subject.is_slow
     if skipped or is_large(subject.values):
         return
     for other in itertools.islice(with_other_arguments(subject), OTHERS):

@@ -99,7 +99,7 @@ def autocasts():
 def heard_by(hear):
     """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
 
-    What it returns, if anything, is called when forward has returned.
+    What it returns, if anything, is called with what forward has returned.
     """
 
     def way(method, cls, *given):
@@ -108,7 +108,7 @@ def heard_by(hear):
         count = hear(cls, given[takes_ctx(cls) :])
         result = method(*given)
         if count:
-            count()
+            count(result)
         return result
 
     return methods("forward", way, everywhere=True)
