@@ -71,7 +71,12 @@ def derivative_of_forward(exam):
             yield kink(point, i)
     wrong = yield from measured(exam, suspected)
     # What explains a gradient that is not zero may explain that another one is.
-    in_order = sorted(wrong.items(), key=lambda item: not item[1][0].given.any())
+    # What somebody trains comes before what was given as a constant.
+    frozen = {i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen}
+    wrong = dict(sorted(wrong.items(), key=lambda item: item[0][0] in frozen))
+    in_order = sorted(
+        wrong.items(), key=lambda item: (item[0][0] in frozen, not item[1][0].given.any())
+    )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if exam.lines and exam.lines.mends_all:
         for *_, words in found.values():

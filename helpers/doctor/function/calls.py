@@ -196,6 +196,7 @@ def fresh(value):
 # --- where ----------------------------------------------------------------------------------------
 
 LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be of another environment
 LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
 
 
