@@ -41,11 +41,12 @@ SPDX-License-Identifier: BSD-3-Clause
 Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
-from .circumstances import TRIALS
-from .circumstances.examination import Examination
-from .function.surroundings import Budget, undisturbed
+from .function.budget import Budget
+from .function.undisturbed import undisturbed
 from .program.rounds import Found, rounds
 from .report import Finding, Report, WrongGradientError
+from .trials import TRIALS
+from .trials.examination import Examination
 
 __all__ = ["Budget", "Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
 __version__ = "2.0"

@@ -16,9 +16,9 @@ from inspect import Parameter
 
 import torch
 
+from .frames import HERE, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
-from .surroundings import HERE, LIBRARY
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------

@@ -9,9 +9,11 @@ import inspect
 import torch
 from torch.autograd import Function
 
+from .budget import calls_a_second
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
+from .raised import CallError, forgiving, phase
+from .random_state import reseed
 from .source import only_compute
-from .surroundings import CallError, calls_a_second, forgiving, phase, reseed
 from .tensors import (
     as_vector,
     differentiable,

@@ -9,7 +9,7 @@ goals.py      what is looked for: a backward that is right, a forward of which t
 
 import functools
 
-from ..function.surroundings import forgiving
+from ..function.raised import forgiving
 from . import goals
 from .goals import after_which, exits
 

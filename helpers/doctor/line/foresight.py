@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from ..function.private import methods
-from ..function.surroundings import forgiving
+from ..function.raised import forgiving
 from ..function.tensors import is_number
 from .edits import Edit, edited, parsed, rebuilt, running
 from .grammar import AROUND, operands

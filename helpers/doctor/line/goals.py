@@ -9,8 +9,8 @@ import torch
 from torch.autograd import Function
 
 from ..function.private import is_a_users, methods, takes_ctx
+from ..function.raised import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
-from ..function.surroundings import forgiving
 from ..function.tensors import tensors
 from .edits import Code, edited, running
 from .foresight import HOPELESS, Foresight

@@ -20,11 +20,12 @@ import warnings
 
 import torch
 
-from ..circumstances import TRIALS
-from ..circumstances.examination import Examination
 from ..function.private import BOUND, LOCK, BlindError, methods
-from ..function.surroundings import of_a_signal, undisturbed
+from ..function.raised import of_a_signal
+from ..function.undisturbed import undisturbed
 from ..report import Report, error
+from ..trials import TRIALS
+from ..trials.examination import Examination
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last

@@ -71,7 +71,7 @@ right(
 
 
 SPARSE = torch.eye(3, dtype=torch.float64).to_sparse()
-NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 # --- special points -------------------------------------------------------------------------------
 

@@ -5,11 +5,12 @@ import re
 
 import torch
 
+from ..causes.exceptions import IN_PLACE, told
+from ..function.grain import Grain, dtype_of
 from ..function.private import BackwardCFunction
+from ..function.raised import CallError
 from ..function.subject import name_of, nodes_in_python
-from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
-from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
 
 NOTHING_TO_EXAMINE = error(

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
+from ..causes.exceptions import told
+from ..function.budget import Budget
 from ..function.private import methods, transforming
+from ..function.raised import CallError
+from ..function.random_state import draws
 from ..function.subject import Subject
-from ..function.surroundings import Budget, CallError, draws
 from ..function.tensors import Dice, as_vector, is_number, largest, tensors
-from ..name.exceptions import told
 from ..report import CUT_OFF, SEVERITIES, Judged, Report
-from .kept import Outside
+from .left_behind import Outside
 
 try:
     from .. import line

@@ -4,10 +4,12 @@ import contextlib
 
 import torch
 
-from ..function.surroundings import CallError, Grain, OwnGenerators, draws, dtype_of
+from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from ..function.grain import Grain, dtype_of
+from ..function.raised import CallError
+from ..function.random_state import OwnGenerators, draws
 from ..function.tensors import differentiable, is_number, largest, position, values_of, worst
 from ..measure.measurement import Point
-from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
 
 OUTPUT_DETACHED = error(

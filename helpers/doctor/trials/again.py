@@ -10,9 +10,10 @@ import re
 
 import torch
 
+from ..causes.exceptions import told
+from ..function.budget import Work
+from ..function.raised import CallError
 from ..function.subject import graph, name_of, smaller, with_other_arguments
-from ..function.surroundings import CallError, Work
-from ..name.exceptions import told
 from ..report import error, warning
 
 NOT_DETERMINISTIC = error(
