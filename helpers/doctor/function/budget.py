@@ -14,6 +14,7 @@ from .private import Mode
 
 PER_ELEMENT = 7  # calls of forward, at least
 AN_OPERATION = 2000  # takes as long as this many elements of its output
+AT_EASE, CALLS_A_RUN, LEAST = 10, 8, 40  # seconds, estimated; calls of forward; runs
 STOPPED_LOOKING = note(
     "stopped-looking",
     "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
@@ -25,14 +26,21 @@ STOPPED_LOOKING = note(
 class Budget:
     """What the search for lines may cost in one examination.
 
-    runs: of the function; seconds: since the examination began
+    runs: of backward, with an edit; of a slow function, so many fewer that they take some ten
+          seconds on an idle machine, by what is counted of its work
+    seconds: since the examination began; the last bound, so that the words do not depend on how
+          busy a machine is
     """
 
-    def __init__(self, runs=2000, seconds=10.0):
+    def __init__(self, runs=2000, seconds=60.0):
         self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
         self.spent, self.stopped = 0, False
         self.known = []  # what was found for one gradient, to be tried first for the next
         self.mends_all = None  # what was found for all of them
+
+    def fit(self, subject):
+        """No more runs than this function may take."""
+        self.runs = min(self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN))
 
     def spend(self):
         self.spent += 1

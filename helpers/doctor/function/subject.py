@@ -371,12 +371,17 @@ def of_sizes(subject, few):
 
 
 def smaller(subject):
-    """Yields the subject for inputs of one row, or one column, less; of a few sizes."""
+    """Yields the subject for inputs of about half as many rows, or columns; of a few sizes.
+
+    An even size stays even, as forward may need pairs.
+    """
     # What is pointed at stays, for of a permutation the rest would be none.
     least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
     sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > max(2, least))
     for n in [*sizes][: 1 if subject.is_slow else SIZES]:
-        yield from filter(None, [of_sizes(subject, {n: n - 1})])
+        half = max(least, n // 2)
+        half += half % 2 if n % 2 == 0 else 0
+        yield from filter(None, [of_sizes(subject, {n: half})] if half < n else [])
 
 
 def is_index(t):

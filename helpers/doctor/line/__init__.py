@@ -24,6 +24,7 @@ def find(measurements, budget, few=False):
     """
     subject, words = measurements[0].subject, {}
     with forgiving():
+        budget.fit(subject)
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
             words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))

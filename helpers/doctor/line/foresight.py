@@ -21,6 +21,7 @@ from .grammar import AROUND, operands
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
+ENOUGH = 1e-4  # so little is no more than rounding
 
 
 class Watched:
@@ -189,7 +190,13 @@ class Foresight:
                     if left < HOPELESS:
                         put = {site.node: template.format(f"({ast.unparse(site.node)})", text)}
                         found.append((template[3] in "+-", left, Edit(code, site.node, put)))
-        return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
+
+        def order(triple):
+            is_term, left, edit = triple
+            (text,) = edit.puts.values()
+            return is_term, left >= ENOUGH, len(text)  # `x / s` before `x * (1 / s)`
+
+        return [pair for _, *pair in sorted(found, key=order)]
 
     def at_hand(self, site):
         """{text: its value each time, of the shape of the site's} of what may stand around it."""

@@ -177,6 +177,12 @@ class Measurement:
         some, ones = self.expected[2].abs() > self.limit[2], self.vs[2] == 1
         return bool(self.near[2][self.trusted].all() and some.any() and ones.all())
 
+    @property
+    def is_zero_for_ones_only(self):
+        """Is the gradient zero where grad_output is one everywhere, as before a mean?"""
+        there = self.expected.abs() > self.limit
+        return not there[2].any() and bool(there[:2].any())
+
     def wide(self, name):
         """One of the tensors at hand, expanded to the shape of the input, as a row."""
         return self.row(self.tensors[name].expand(self.shape))
@@ -252,6 +258,8 @@ class Measurement:
         seen = {"at": position(self.elements[s], self.shape), "given": given, "expected": expected}
         if expected:
             seen["ratio"] = given / expected
+        elif k == 2 and self.is_zero_for_ones_only:
+            seen["grad_output"] = "ones"
         a, b = self.sampled[:, self.trusted].reshape(-1), self.expected[:, self.trusted].reshape(-1)
         if a.any() and b.norm() > self.limit.max():
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
