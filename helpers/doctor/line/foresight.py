@@ -21,7 +21,7 @@ from .grammar import AROUND, operands
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
-ENOUGH = 1e-4  # so little is no more than rounding
+LIKELY = 1e-4  # of what is to mend may be left
 
 
 class Watched:
@@ -194,7 +194,7 @@ class Foresight:
         def order(triple):
             is_term, left, edit = triple
             (text,) = edit.puts.values()
-            return is_term, left >= ENOUGH, len(text)  # `x / s` before `x * (1 / s)`
+            return is_term, "(1 / " in text, left  # `x / s` before `x * (1 / s)`
 
         return [pair for _, *pair in sorted(found, key=order)]
 

@@ -13,7 +13,7 @@ from ..function.raised import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
 from ..function.tensors import tensors
 from .edits import Code, edited, running
-from .foresight import ENOUGH, HOPELESS, Foresight
+from .foresight import HOPELESS, LIKELY, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
@@ -108,7 +108,7 @@ def candidates(codes, measurements, budget, few):
         for left, edit in pairs:
             if left is None:
                 odd.append(edit)
-            elif left < ENOUGH:
+            elif left < LIKELY:
                 yield edit
             elif left < HOPELESS:
                 unsure.append((left, len(unsure), edit))
