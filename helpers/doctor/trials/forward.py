@@ -5,29 +5,31 @@ import re
 
 import torch
 
+from ..causes.exceptions import IN_PLACE, told
+from ..function.grain import Grain, dtype_of
 from ..function.private import BackwardCFunction
+from ..function.raised import CallError
 from ..function.subject import name_of, nodes_in_python
-from ..function.surroundings import CallError, Grain, dtype_of
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
-from ..name.exceptions import IN_PLACE, told
 from ..report import TEXTS, brief, error, note, warning
 
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
 )
 NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
+NESTED = "it is nested, not a dense tensor"
 
 
 def there_are_inputs(exam):
-    """Is there anything to be differentiated? Notes what is left out because of its layout."""
+    """Is there anything to be differentiated? Notes what is nested, and so left out."""
     if not exam.subject.values:
         exam.examined = False
         yield NOTHING_TO_EXAMINE()
         return True
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
-            why = f"it is {'nested' if t.is_nested else 'sparse'}, not a dense tensor"
-            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=why)
+            exam.not_judged(name, NESTED)
+            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=NESTED)
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not in {dtype}.")
@@ -38,7 +40,8 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 
 def numbers_that_are_given(exam):
-    """Notes the dtype of the examination, and inputs that are not finite."""
+    """Chooses the dtype of the examination and its inputs; notes those that are not finite."""
+    exam.settle()
     dtype = brief(exam.subject.lower)
     if exam.refusal:
         where = "" if exam.subject.eps > 1e-3 else ", where only errors of some percent show"
@@ -94,6 +97,7 @@ def forward_twice(exam):
 COARSE_INSIDE = note(
     "coarse-inside", "Forward computes in {dtype} inside, so that only errors of some percent show."
 )
+COARSE = "numbers are too coarse for differences"
 TOO_COARSE = note(
     "too-coarse",
     "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
@@ -110,9 +114,15 @@ def precision_inside(exam):
         subject.eps = coarse
         yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
     if subject.eps > 1e-3:
+        for x in subject.inputs:
+            exam.not_judged(x, COARSE)
         yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
 
 
+READ_ONLY_VIEW = note(
+    "view-returned",
+    "{y} is a view that forward made: autograd refuses to change it, or its base, in place.",
+)
 OUTPUT_DTYPE = warning(
     "output-dtype",
     "Forward returns {dtype} for inputs of higher precision.",
@@ -126,7 +136,10 @@ FORWARD_NOT_FINITE = warning(
 
 
 def numbers_that_are_returned(exam):
-    """Is an output of lower precision than the inputs, or not finite where they are?"""
+    """Is an output a view, of lower precision than the inputs, or not finite where they are?"""
+    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
+        if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
+            yield READ_ONLY_VIEW(y=name)
     for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
         if torch.finfo(output.dtype).eps > exam.precision:
             yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))

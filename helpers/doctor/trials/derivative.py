@@ -7,25 +7,21 @@ from collections import namedtuple
 
 import torch
 
+from ..causes.cause import named
+from ..causes.exceptions import SAVED_MODIFIED
+from ..causes.whole import grad_output_ignored
+from ..function.budget import calls_allowed, shared
+from ..function.frames import place_of, saving
+from ..function.raised import CallError, forgiving
+from ..function.random_state import draws
 from ..function.subject import with_other_arguments
-from ..function.surroundings import (
-    CallError,
-    calls_allowed,
-    draws,
-    forgiving,
-    place_of,
-    saving,
-    shared,
-)
-from ..function.tensors import Dice, as_vector, is_symmetric
-from ..measure.measurement import Measurement, Measurements, Point, in_a_corner
-from ..measure.slopes import KINK, agrees, is_large, kink, screen
-from ..name.cause import named
-from ..name.exceptions import SAVED_MODIFIED
-from ..name.whole import grad_output_ignored
+from ..function.tensors import as_vector
+from ..measure.measurement import Measurement, Point, in_a_corner
+from ..measure.slopes import edges, is_large, kink, screen
 from ..report import CUT_OFF, MEANT, TEXTS, error, note
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
+from .measured import Measured
 
 UNFAITHFUL = note(
     "unfaithful",
@@ -36,13 +32,10 @@ ESTIMATOR = note(
     "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
     "draws. An estimator is right on average only, which is not examined.",
 )
-SYMMETRIC_ONLY = note(
-    "symmetric-only",
-    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
-    "where forward reads one triangle.",
-)
 RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
+SEEDS = 100  # over which an estimator is averaged
+TOO_MANY = "another of many inputs is wrong, and was judged first"
 IN_A_CORNER = "in a corner of shape"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 SHARP = (  # which say what to write
@@ -68,9 +61,16 @@ def derivative_of_forward(exam):
     for point, i in doubted:
         with contextlib.suppress(CallError):
             yield kink(point, i)
-    wrong = yield from measured(exam, suspected)
+    measured = Measured(exam, suspected)
+    yield from measured.notes
+    wrong = measured.measurements()
     # What explains a gradient that is not zero may explain that another one is.
-    in_order = sorted(wrong.items(), key=lambda item: not item[1][0].given.any())
+    # What somebody trains comes before what was given as a constant.
+    frozen = {i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen}
+    wrong = dict(sorted(wrong.items(), key=lambda item: item[0][0] in frozen))
+    in_order = sorted(
+        wrong.items(), key=lambda item: (item[0][0] in frozen, not item[1][0].given.any())
+    )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if exam.lines and exam.lines.mends_all:
         for *_, words in found.values():
@@ -109,6 +109,8 @@ def screened(exam, points, other=None):
                 point.y0, 2 if here else 1,
             )  # fmt: skip
             verdicts, doubts, factors = judged(judge)
+            if doubts and here:
+                verdicts, doubts = judged_but_for_edges(judge, point, verdicts, doubts)
         except CallError:
             if here:
                 raise
@@ -120,6 +122,8 @@ def screened(exam, points, other=None):
         suspected += [Suspected(point, louder, *io, verdict, here)
                       for io, verdict in verdicts.items()
                       if run.outputs[io[1]].requires_grad]  # fmt: skip
+        if not other:
+            count_judged(exam, verdicts)
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
             doubted += [(point, i) for i in doubts]
@@ -128,84 +132,39 @@ def screened(exam, points, other=None):
     return suspected, doubted
 
 
+def count_judged(exam, verdicts):
+    """One point more for each input that was judged there through all outputs."""
+    for i, x in enumerate(exam.subject.inputs):
+        of_this = {v for (j, o), v in verdicts.items()
+                   if j == i and exam.run.outputs[o].requires_grad}  # fmt: skip
+        if of_this and of_this <= {"right", "wrong"}:
+            exam.judged[x].points += 1
+            exam.judged[x].order = 1
+        elif "unknown" in of_this:
+            exam.judged[x].why = TOO_MANY
+
+
+def judged_but_for_edges(judge, point, verdicts, doubts):
+    """The same while the elements at a kink or a jump, by which all may be moved, hold still.
+
+    Returns the verdicts, which these elements can no longer hide, and the inputs that have some.
+    """
+    still = {i: edges(point, i) for i in doubts}
+    if not any(mask.any() for mask in still.values()):
+        return verdicts, doubts
+    again, *_ = judged(functools.partial(judge, still=still))
+    for pair, verdict in again.items():
+        if verdict == "wrong" or verdicts[pair] == "unsure":
+            verdicts[pair] = verdict
+    return verdicts, doubts
+
+
 def judged(judge, symmetric=False):
     """What `screen` returns; along symmetric changes, if forward takes nothing else."""
     try:
         return judge(symmetric=symmetric)
     except CallError:
         return judge(symmetric=True)
-
-
-def measured(exam, suspected):
-    """Yields notes about what is right after all; returns {(i, o): Measurements}."""
-    subject, values = exam.subject, exam.subject.values
-    right_here = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
-    judged = [s for s in suspected if s.verdict in ("wrong", "unsure")]
-    others, inputs = {s.i for s in suspected if s.verdict == "unknown"}, {s.i for s in judged}
-    at_once = 1 if is_large(values) or subject.is_slow else 2
-    number, limit = shared(calls_allowed(subject) // at_once, len(inputs) or 1)
-    others |= set(sorted(inputs)[number:])
-    wrong, symmetric = {}, {}
-    for s in judged:
-        if s.i in others or len(wrong.get((s.i, s.o), ())) == at_once:
-            continue
-        s.point.limit = min(s.point.limit, limit)
-        try:
-            m = Measurement(s.point, s.i, s.o, exam.tolerance)
-        except CallError as raised:
-            if raised.phase != "forward":
-                raise
-            if s.verdict == "wrong":  # along what is symmetric, and it takes nothing else
-                yield TEXTS["gradient-wrong"](subject.inputs[s.i], exam.run.names[s.o])
-            elif is_symmetric(values[s.i]):
-                yield SYMMETRIC_ONLY(subject.inputs[s.i])
-            return {}
-        if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
-            m = Measurement(s.louder(), s.i, s.o, exam.tolerance)
-        if is_symmetric(m.x) and right_if_symmetric(s.point, m):
-            symmetric[subject.inputs[s.i]] = None
-        elif m.wrong.any() and not adds_up(s.point, m):
-            yield KINK(m.input)
-        # If not all elements are examined, the wrong one may not be among them.
-        elif m.wrong.any() or s.verdict == "wrong" and m.sparse:
-            wrong.setdefault((s.i, s.o), []).append(m)
-        elif s.here and m.whole:
-            right_here.add((s.i, s.o))
-    yield from map(SYMMETRIC_ONLY, symmetric)
-    if others and wrong:
-        what = f"{len(others)} more gradient{'s are' if len(others) > 1 else ' is'}"
-        advice = "; mend this one" if exam.faithful else ""
-        yield NOT_EXAMINED(what=what, why=f"element by element, that would take long{advice}")
-    wrong = {io: Measurements(found) for io, found in wrong.items()}
-    several = any(not s.here for s in suspected)
-    through = {(s.i, s.o) for s in suspected if s.verdict in ("wrong", "unknown")} | set(wrong)
-    for io, ms in wrong.items():
-        ms.elsewhere, ms.wrong_through = io in right_here and several, through
-        ms.together = [some[0] for some in wrong.values()]
-    return wrong
-
-
-def adds_up(point, m):
-    """Is the slope along all elements at once the sum of theirs, as of what is differentiable?"""
-    if not m.whole or m.x.is_complex():
-        return True
-    u = Dice().direction(m.x).reshape(-1)
-    slope, products = point.slopes(m.i, u)[m.o], m.expected * as_vector(u)
-    pairs = zip(map(as_vector, m.vs), products, strict=True)
-    near = [agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs]
-    return all(near) or not slope.trusted.all()
-
-
-def right_if_symmetric(point, m):
-    """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
-    turned = m.given.reshape(-1, *m.shape).mT.reshape(m.given.shape)
-    if m.wrong.any() and m.fits(turned):
-        return False
-    u = point.dice.direction(m.x, symmetric=True)
-    slope, v = point.slopes(m.i, u)[m.o], as_vector(m.vs[0])
-    products = as_vector(point.given(m.o)[0][m.i]) * as_vector(u)
-    floor = max(1e-11, point.subject.eps) * (v * point.y0[m.o]).norm()
-    return agrees(v, slope, products, m.tolerance, floor)
 
 
 def is_estimator(exam, wrong, found):
@@ -221,24 +180,24 @@ def is_estimator(exam, wrong, found):
                for io, code in codes.items())  # fmt: skip
 
 
-def right_on_average(m, seeds=100):
+def right_on_average(m):
     """Over many seeds, is the gradient along one direction that of forward, but for its noise?"""
     u, v, off = m.point.dice.direction(m.x), as_vector(m.vs[0]), []
     near = [[value + t * u if i == m.i else value for i, value in enumerate(m.point.values)]
             for t in (0, 1e-5, -1e-5)]  # fmt: skip
-    for seed in range(seeds):
+    for seed in range(SEEDS):
         here, *sides = (m.subject.run(values, seed=seed) for values in near)
         high, low = (v @ as_vector(run.outputs[m.o]) for run in sides)
         given = (next(m.rows_of(here)).conj() @ m.row(u)).real
         off.append(given - (high - low) / 2e-5)
     off = torch.stack(off)
-    return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / seeds**0.5)
+    return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / SEEDS**0.5)
 
 
 def diagnosis(exam, ms):
     """(text, input, evidence, words) for a wrong gradient."""
     m = ms[0]
-    if not exam.faithful:
+    if not exam.is_faithful(m.input):
         return accepted(exam, ms)
     if not m.wrong.any():
         return TEXTS["gradient-wrong"], m.input, {}, {}
@@ -334,7 +293,7 @@ WRONG_ELSEWHERE = error(
 def with_other_numbers(exam):
     """Is the gradient right for another value of a number, too? Until one is found."""
     subject = exam.subject
-    skipped = exam.of_a_program or not exam.faithful or subject.is_slow
+    skipped = exam.of_a_program or exam.faithful is not True or subject.is_slow
     if skipped or is_large(subject.values):
         return
     for other in itertools.islice(with_other_arguments(subject), OTHERS):

@@ -7,18 +7,24 @@ from dataclasses import dataclass
 
 import torch
 
+from ..causes.exceptions import told
+from ..function.budget import Budget
 from ..function.private import methods, transforming
+from ..function.raised import CallError
+from ..function.random_state import draws
 from ..function.subject import Subject
-from ..function.surroundings import Budget, CallError, draws
 from ..function.tensors import Dice, as_vector, is_number, largest, tensors
-from ..name.exceptions import told
-from ..report import CUT_OFF, SEVERITIES, Report
-from .kept import Outside
+from ..report import CUT_OFF, SEVERITIES, Judged, Report
+from .left_behind import Outside
 
 try:
     from .. import line
 except ImportError:  # it may be left out
     line = None
+
+
+CONSTANT = "it requires no gradient, and backward returns None for it"
+FAILS = "it requires no gradient, and the function fails once it does"
 
 
 @dataclass
@@ -69,6 +75,8 @@ class Examination:
         self.lines = Budget() if lines is True else lines
         self.given_up = False  # has a trial ended with an exception that is no finding?
         self.subject.lower = None if as_given else self.subject.lower
+        self.settled, self.refusal, self.first = False, None, None
+        self.judged = {x: Judged(x) for x in self.subject.inputs}
 
     def report(self, trials):
         """The report of these trials; as given, where in float64 something else is computed."""
@@ -80,14 +88,14 @@ class Examination:
                          if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
                 if not known or finding.through and finding.message not in known:
                     self.findings.append(finding)
-            tried = "refusal" in vars(self)
-            if tried and self.has("error") and self.low and self.copies_differ():
+            if self.settled and self.has("error") and self.low and self.copies_differ():
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
         finally:
             self.outside.restore()
         self.findings += self.lines.findings() if self.lines else ()
         self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
-        return Report(self.subject.label, self.findings, self.examined)
+        judged = [self.judged[x] for x in self.subject.names if x in self.judged]
+        return Report(self.subject.label, self.findings, self.examined, judged)
 
     @property
     def line(self):
@@ -127,19 +135,34 @@ class Examination:
                 elif (yield from trial.run(self)):
                     return
         except CallError as raised:
-            self.examined = raised.phase != "forward" or "first" in vars(self)
+            self.examined = raised.phase != "forward" or self.first is not None
             yield told(self.subject, raised)
 
     def has(self, *codes):
         """Is there a finding with one of these codes, or of one of these severities?"""
         return any(f.code in codes or f.severity in codes for f in self.findings)
 
-    @functools.cached_property
-    def refusal(self):
-        """What the function raised in float64, so that it is examined as given; or None.
+    def is_faithful(self, x):
+        """Is the gradient of this input meant to be the derivative of forward?"""
+        given = self.faithful
+        return given.get(x, True) if isinstance(given, dict) else given
 
-        From then on, the subject works in the precision in which it is examined.
-        """
+    def not_judged(self, x, why, meant=False):
+        """Say in the report that the gradient of this input was not judged, and why."""
+        judged = self.judged.setdefault(x, Judged(x))
+        judged.why, judged.meant = why, meant
+
+    # --- in which precision, and of which inputs --------------------------------------------------
+
+    def settle(self):
+        """Choose the precision and the inputs, before what is compared is computed."""
+        self.refusal = self.refused()
+        self.settled = True
+        if self.subject.frozen:
+            self.choose_among_the_frozen()
+
+    def refused(self):
+        """What the function raises in float64, so that it is examined as given; or None."""
         if self.subject.lower is None:
             return None
         self.subject.use(torch.float64)
@@ -150,11 +173,40 @@ class Examination:
             self.outside.restore()
             self.try_out()
             return raised
+        return None
+
+    def choose_among_the_frozen(self):
+        """Judge what was given as a constant, too, where backward has a gradient for it."""
+        subject, chosen = self.subject, self.subject.examined
+        try:
+            self.choose(chosen, subject.frozen)
+        except CallError:
+            for k in subject.frozen:
+                try:
+                    self.choose(subject.examined, [k])
+                except CallError:
+                    self.not_judged(subject.names[k], FAILS)
+        self.outside.restore()
+
+    def choose(self, chosen, frozen):
+        """Examine these of the frozen inputs, too; those that get None are constants."""
+        subject = self.subject
+        subject.choose(sorted([*chosen, *frozen]))
+        try:
+            grads = dict(zip(subject.examined, self.try_out(), strict=True))
+        except CallError:
+            subject.choose(chosen)
+            raise
+        constant = [k for k in frozen if grads[k] is None]
+        subject.choose([k for k in subject.examined if k not in constant])
+        self.judged |= {x: Judged(x) for x in subject.inputs if x not in self.judged}
+        for k in constant:
+            self.not_judged(subject.names[k], CONSTANT, meant=True)
 
     def try_out(self):
-        """One forward and one backward pass, of which only exceptions matter."""
+        """The gradients of one forward and one backward pass, or what they raise."""
         run = self.subject.run(self.subject.values)
-        self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+        return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
 
     def copies_differ(self):
         """Does forward compute something else in float64 than in the dtype that was given?"""
@@ -212,9 +264,8 @@ class Examination:
         """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
         return self.subject.gradients(self.subject.values, self.vs if vs is None else vs)
 
-    @functools.cached_property
-    def first(self):
-        """The first backward pass."""
+    def go_back(self):
+        """The first backward pass; what it changes is protected from then on."""
         versions = [t._version for t in self.run.saved]
         with self.watched() as (handed, returned):
             grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
@@ -224,7 +275,9 @@ class Examination:
         if changed:  # what follows from that is no finding of its own
             self.subject.protects = True
             grads = self.gradients()
-        return FirstBackward(grads, returned, changed, [t for t, v in pairs if t._version != v])
+        self.first = FirstBackward(
+            grads, returned, changed, [t for t, v in pairs if t._version != v]
+        )
 
     @contextlib.contextmanager
     def watched(self):

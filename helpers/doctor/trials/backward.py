@@ -4,10 +4,12 @@ import contextlib
 
 import torch
 
-from ..function.surroundings import CallError, Grain, OwnGenerators, draws, dtype_of
-from ..function.tensors import differentiable, is_number, largest, position, worst
+from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from ..function.grain import Grain, dtype_of
+from ..function.raised import CallError
+from ..function.random_state import OwnGenerators, draws
+from ..function.tensors import differentiable, is_number, largest, position, values_of, worst
 from ..measure.measurement import Point
-from ..name.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..report import CUT_OFF, brief, error, note, warning
 
 OUTPUT_DETACHED = error(
@@ -59,6 +61,7 @@ ENGINE_SUMS = note(
 
 def what_backward_does(exam):
     """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
+    exam.go_back()
     if exam.first.grad_output_changed:
         yield GRAD_OUTPUT_MODIFIED()
     if changed := exam.first.saved_changed:
@@ -67,17 +70,17 @@ def what_backward_does(exam):
         yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
     for x, grad in exam.first.returned.items():
         t = exam.subject.arguments[x]
-        if not differentiable(t):
+        if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif not differentiable(grad) or torch.finfo(grad.dtype).eps > exam.precision:
+        elif not differentiable(values_of(grad)) or torch.finfo(grad.dtype).eps > exam.precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
 
 
 def memory(tensor):
-    """Where its memory begins."""
-    return tensor.untyped_storage().data_ptr()
+    """Where the memory of its values begins."""
+    return values_of(tensor).untyped_storage().data_ptr()
 
 
 # --- nan and inf ----------------------------------------------------------------------------------

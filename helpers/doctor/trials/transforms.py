@@ -1,127 +1,22 @@
-"""Trials of what else is asked of a Function: a second derivative, a tangent (jvp), a batch (vmap).
+"""Trials of what else is asked of a Function: a tangent (jvp), a batch (vmap).
 
 A Function that declares neither jvp nor a rule for vmap costs nothing here: each raises by itself
 when it is asked for.
 """
 
-import functools
-import re
 import traceback
 
 import torch
 from torch.autograd import Function, forward_ad
 
+from ..causes.exceptions import told
+from ..causes.where import relation
 from ..function.private import FUNCTORCH, is_a_users
-from ..function.subject import graph, name_of
-from ..function.surroundings import CallError, Grain, draws, phase, reseed
+from ..function.raised import CallError, phase
+from ..function.random_state import draws, reseed
 from ..function.tensors import as_vector, differentiable, largest, shaped, tensors, worst
-from ..measure.slopes import screen, slopes_along
-from ..name.exceptions import told
-from ..name.where import relation
-from ..report import CUT_OFF, error, note, warning
-from .derivative import judged
-from .examination import tolerance
-
-# --- the second derivative ------------------------------------------------------------------------
-
-REFUSED = (
-    r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
-    r"|derivative for \S+ is not implemented"
-)
-WRONG = error(
-    "double-backward-wrong",
-    "The gradient of {x} is right here, but its own derivative with respect to {by} is silently "
-    "wrong.",
-    look="{look}",
-)
-IN_BACKWARD = (
-    "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
-    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
-    "backward is wrong"
-)
-MISSING = warning(
-    "double-backward-missing",
-    "There is no second derivative: {how}.",
-    look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
-)
-RAISES = "backward raises when it is differentiated"
-LEAVES = (
-    "backward leaves autograd, so that what is differentiated through the gradient silently "
-    "loses it"
-)
-OPENLY_REFUSED = note(
-    "double-backward-refused", "Backward refuses to be differentiated, and says so."
-)
-
-
-def second_derivative(exam):
-    """Is the derivative of the gradient right, or refused openly?"""
-    subject, n = exam.subject, len(exam.subject.values)
-    graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
-
-    def gradients(values, create=False):
-        """The gradients at values[:n] for grad_outputs values[n:], and what they depend on."""
-        run, vs = subject.run(values[:n]), [None] * len(exam.vs)
-        leaves = [v.detach().clone().requires_grad_(create) for v in values[n:]]
-        for k, leaf in zip(graded, leaves, strict=True):
-            vs[k] = leaf
-        return subject.backward(run, vs, create=create), run.leaves + leaves, run
-
-    def forward(values):
-        grads, *_ = gradients(values)
-        return [as_vector(grads[i]) for i in which]
-
-    def vjp(ws):
-        grads, leaves, run = gradients(values, create=True)
-        pairs = [(grads[which[o]], w) for o, w in ws.items() if grads[which[o]].requires_grad]
-        if not pairs:
-            return [None] * len(leaves)
-        outputs, ws = zip(*[(grad, shaped(w, grad)) for grad, w in pairs], strict=True)
-        with phase("double backward"):
-            return subject.within(
-                run.state, lambda: torch.autograd.grad(outputs, leaves, ws, allow_unused=True)
-            )
-
-    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
-        return  # in coarser numbers than those of the differences
-    values = [*subject.values, *(exam.vs[k] for k in graded)]
-    try:
-        with Grain(values) as watch:
-            grads, *_ = gradients(values, create=True)
-        which = [i for i, grad in enumerate(grads) if grad is not None]
-        some = [grads[i] for i in which]
-        if not any(grad.requires_grad for grad in some):
-            if any(grad.any() for grad in some):
-                yield MISSING(how=LEAVES)
-            return
-        # once_differentiable leaves a node that raises, but to which no input is connected.
-        if any(name_of(node).endswith("::Error") for node in graph(some)):
-            yield OPENLY_REFUSED()
-            return
-        eps = max([subject.eps, *filter(None, watch.of(some))])
-        judge = functools.partial(
-            screen, forward, vjp, values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
-        )
-        symmetric = exam.has("one-triangle", "symmetric-only")
-        verdicts, *_ = judged(judge, symmetric)
-    except CallError as raised:
-        by_will = isinstance(raised.error, NotImplementedError)
-        refused = by_will or re.search(REFUSED, str(raised.error))
-        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
-        return
-    names = [f"`{name}`" for name in subject.inputs] + ["grad_output"] * len(graded)
-    pairs = [(which[o], names[j]) for (j, o), verdict in verdicts.items() if verdict == "wrong"]
-    own = exam.subject.functions
-    # It is an error only where a user has written the backward.
-    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
-    words["look"] = IN_BACKWARD if own else CUT_OFF
-    if pairs and exam.line:
-        words |= exam.line.uncut_if(
-            subject, lambda: "wrong" not in judged(judge, symmetric)[0].values()
-        )
-    for i, by in pairs:
-        yield WRONG(subject.inputs[i], by=by, **words)
-
+from ..measure.slopes import slopes_along
+from ..report import error
 
 # --- what a Function declares ---------------------------------------------------------------------
 
@@ -160,6 +55,7 @@ JVP_FAILS = error(
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
     subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
+    name = "" if subject.sparse else name
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
@@ -244,7 +140,7 @@ def over_batches(exam):
     Each tensor has a batch, alone, then all of them; first as dimension 0, then as the last.
     """
     subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
-    if not rules or subject.run(subject.values) and draws():
+    if not rules or subject.sparse or subject.run(subject.values) and draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
     words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..function.surroundings import CallError
+from ..function.raised import CallError
 from ..report import TEXTS, Text, error
 
 CAUSES = []  # in the order in which they are tried

@@ -5,7 +5,7 @@ found makes all later trials pointless. To add one, write its row here, where it
 patient. A trial that asks for the same gradient with one thing changed belongs in `again.py`.
 """
 
-from . import again, backward, derivative, forward, transforms
+from . import again, backward, derivative, forward, second_derivative, transforms
 from .examination import Trial
 
 ANOTHER = "backward-not-deterministic", "state-between-calls"
@@ -33,7 +33,7 @@ TRIALS = [  # in the order in which they are made
     Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular"), edits="backward"),
     Trial(again.one_input, unless=(*ANOTHER, "swapped"), edits="backward"),
     Trial(derivative.with_other_numbers, unless=("error", "too-coarse", "input-not-finite")),
-    Trial(transforms.second_derivative, unless=NO_SECOND),
+    Trial(second_derivative.second_derivative, unless=NO_SECOND),
     Trial(transforms.forward_mode, unless=UNJUDGED, edits="jvp"),
     Trial(transforms.over_batches, unless=UNJUDGED, edits="vmap"),
     Trial(backward.precision_of_backward, unless=["error"]),

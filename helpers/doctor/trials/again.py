@@ -10,9 +10,10 @@ import re
 
 import torch
 
+from ..causes.exceptions import told
+from ..function.budget import Work
+from ..function.raised import CallError
 from ..function.subject import graph, name_of, smaller, with_other_arguments
-from ..function.surroundings import CallError, Work
-from ..name.exceptions import told
 from ..report import error, warning
 
 NOT_DETERMINISTIC = error(
@@ -156,6 +157,17 @@ def has_own_nodes(exam):
     return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
 
 
+def in_vain(exam, i, returned):
+    """Of the gradients that backward returned, those that are no step on the way to that of i."""
+    subject, x = exam.subject, exam.subject.inputs[i]
+    run = subject.run(subject.values)
+    with contextlib.suppress(CallError), exam.watched() as (_, recorded):
+        subject.backward(run, exam.vs, create=True)
+        steps = set(graph([recorded[x]])) if x in recorded else set()
+        returned = [name for name in returned if recorded[name].grad_fn not in steps]
+    return [name for name in returned if name != x]
+
+
 def one_input(exam):
     """Each as the only one that requires a gradient: the same gradient, with less work."""
     if len(exam.subject.values) == 1 or not has_own_nodes(exam):
@@ -183,10 +195,10 @@ def one_input(exam):
         words = {"x": x, "severity": None if graded else "warning"}
         if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **words)):
             return
-        vain = [f"`{name}`" for name in returned if name != x]
+        vain = [f"`{name}`" for name in in_vain(exam, i, returned)]
         if vain and spent == total > 0:
             ignored.append((x, vain))
-    if len(ignored) == len(subject.inputs):  # else one gradient may be a step on the way to another
+    if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
         seen = {f"operations for `{x}` alone": total, "for all inputs": total}
         yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
