@@ -36,7 +36,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.lessons.c_and_cpp import compiler_version
+from helpers.lessons.native.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent

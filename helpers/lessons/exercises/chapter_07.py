@@ -7,11 +7,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import wrong_outputs
-from helpers.lessons.requirements import with_zeros
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler

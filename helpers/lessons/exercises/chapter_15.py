@@ -9,12 +9,12 @@ from unittest import mock
 
 import torch
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import with_zeros
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
+from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.ops.involution.compiler import find_compiler
 
 

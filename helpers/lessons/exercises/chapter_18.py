@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.properties import random
 from helpers.lessons.torch_messages import raised
 
 aten = torch.ops.aten
