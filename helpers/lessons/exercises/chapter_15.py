@@ -161,8 +161,8 @@ def _loads_once(source):
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
-            said = re.search(r"error: (.*)", str(error))
-            once = Said(ONCE) if "which was written before" in str(error) else None
+            said = re.search(r"error: (.*)", error.compiler)
+            once = Said(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield (
                 Wrong("it does not compile: {said}.", said=said[1])
                 if said
