@@ -129,8 +129,8 @@ def messages(path):
 SAYS = {"Said", "Wrong", "at", "said", "differ"}  # functions that are called with templates
 TABLES = {  # what else holds templates
     "template", "SENTENCES", "WORDS", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND", "NEARLY",
-    "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED",
-    "CLAUSES",
+    "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
+    "SITUATIONS", "HISTORIES", "CLAUSES",
 }  # fmt: skip
 
 

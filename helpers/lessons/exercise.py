@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
-from helpers.lessons.net import Feed, caught, disturbed
+from helpers.lessons.judge.compare import difference, first_line, silently_wrong, unlike
+from helpers.lessons.judge.variations import Feed, caught, disturbed
 from helpers.lessons.said import BEGINS, Said, Wrong, at, said
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
@@ -57,13 +57,13 @@ class Exercise:
     wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    feeds:       what an answer may be fed, each a `Feed` from which the net makes inputs
+    feeds:       what an answer may be fed, each a `Feed` from which inputs are made
     called:      attempt -> the function that is like `like`, if not the attempt or its apply
     order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
-    properties:  what else must hold, in this order (see requirements.py)
+    properties:  what else must hold, in this order (see judge/properties.py)
     needs:       a function that raises, and says what is missing, where attempts cannot be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there

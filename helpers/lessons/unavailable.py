@@ -6,7 +6,7 @@ import re
 import cffi
 import matplotlib.pyplot as plt
 
-from helpers.lessons.c_and_cpp import NativeError
+from helpers.lessons.native.c_and_cpp import NativeError
 from helpers.lessons.said import Said, Wrong
 from helpers.ops.involution.compiler import CompilerNotFoundError
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from helpers.lessons import c_and_cpp
+from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.needs import needs_compiler
 

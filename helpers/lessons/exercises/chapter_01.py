@@ -7,9 +7,9 @@ import re
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import difference, first_line, unlike
-from helpers.lessons.net import Feed, caught
-from helpers.lessons.requirements import instances_apart, keeps_only, random
+from helpers.lessons.judge.compare import difference, first_line, unlike
+from helpers.lessons.judge.properties import instances_apart, keeps_only, random
+from helpers.lessons.judge.variations import Feed, caught
 from helpers.lessons.said import Wrong, at
 from helpers.ops.legacy import Function
 

@@ -4,8 +4,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import gradients_fit, keeps_only, random
+from helpers.lessons.judge.properties import gradients_fit, keeps_only, random
+from helpers.lessons.judge.variations import Feed
 
 
 class Square(Function):

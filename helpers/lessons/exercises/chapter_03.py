@@ -8,8 +8,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import keeps_only, random, saved_by
+from helpers.lessons.judge.properties import keeps_only, random, saved_by
+from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)

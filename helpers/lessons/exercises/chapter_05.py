@@ -10,8 +10,8 @@ import torch
 from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import keeps_only, random
+from helpers.lessons.judge.properties import keeps_only, random
+from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net_of_layers import in_step_with
+from helpers.lessons.judge.variations_of_layers import in_step_with
 from helpers.lessons.said import Said, Wrong, at
 
 

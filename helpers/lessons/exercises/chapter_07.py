@@ -7,11 +7,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import wrong_outputs
-from helpers.lessons.requirements import with_zeros
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
@@ -199,7 +199,7 @@ def _runs(source):
     try:
         emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
     except emulator.KernelError as error:
-        yield _compiler_says(str(error), cell)
+        yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32), (1, 4, 5, 3, 32), (3, 5, 4, 5, 32), (2, 3, 4, 2, 32), (2, 6, 7, 9, 5),
         (3, 20, 23, 3, 64), (1, 260, 257, 1, 256), (0, 2, 3, 3, 32), (5, 1, 1, 4, 1),
@@ -217,7 +217,7 @@ def _runs(source):
             yield at(where, c_and_cpp.crash_of(launch))
             actions = launch(watch=((0, 0, 0), (min(1, threads - 1), 0, 0)))
         except emulator.KernelError as error:
-            yield at(where, _explained(str(error), cell, x.numel(), threads, run))
+            yield at(where, _explained(error, cell, x.numel(), threads, run))
         if not x.numel():
             continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
@@ -239,12 +239,12 @@ def _runs(source):
             yield at(where, Wrong("the numbers are right, but thread 1 writes nothing."))
 
 
-def _compiler_says(text, cell):
+def _compiler_says(error, cell):
     """A compiler's first error, without the lines that lead to it."""
-    error = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", text)
-    if not error:
-        return Wrong("{error}", error=text)
-    number, said = error.groups()
+    first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
+    if not first:
+        return Wrong("{error}", error=str(error))
+    number, said = first.groups()
     place = Said(" in line {line} of the cell", line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
@@ -265,34 +265,38 @@ def _compiler_says(text, cell):
     return Wrong(template, place=place, error=said).and_then(hint)
 
 
-def _explained(text, cell, count, threads, run):
+def _explained(error, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
-    if "nothing was written to" in text:
+    text = str(error)
+    if error.fault == emulator.Fault.READ_UNWRITTEN:
         return Wrong(
-            "{error}, which has no value yet. Add up in a variable", error=text.split(", which")[0]
+            "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
+            "Add up in a variable",
+            thread=error.thread,
+            block=error.block,
+            array=error.array,
+            element=error.element,
         )
-    if "written before" in text:
-        return Wrong("{error}.", error=text).and_then(_of_whom(text, threads, run))
-    far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)
+    if error.fault == emulator.Fault.WRITTEN_TWICE:
+        return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
+    far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
     if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
         return Wrong(
             "{error}. Here on the CPU there are no arrays outside the function", error=text
         )
-    text = re.sub(r"\b1 elements", "1 element", text)
-    who = re.match(r"thread \((\d+), 0, 0\) of block \((\d+)", text)
-    if who and (number := int(who[1]) + threads * int(who[2])) >= count:
+    if error.thread and (number := error.thread[0] + threads * error.block[0]) >= count:
         owns = Said("y has {count} elements: thread {number} owns none", count=count, number=number)
         return Wrong("{error}.", error=text).and_then(owns)
     return Wrong("{error}", error=text)
 
 
-def _of_whom(text, threads, run):
+def _of_whom(error, threads, run):
     """Whether it was another thread that wrote an element before, or the same."""
-    thread, block, element = map(int, re.findall(r"(?:\(|y\[)(\d+)", text)[:3])
+    number, element = error.thread[0] + threads * error.block[0], error.element
     try:
         run(1, 1)
     except emulator.KernelError as alone:
-        another = "written before" not in str(alone) and threads * block + thread != element
+        another = alone.fault != emulator.Fault.WRITTEN_TWICE and number != element
     return (
         Said("Two threads own y[{element}]: how does a thread know its block?", element=element)
         if another

@@ -5,12 +5,12 @@ import itertools
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import difference
-from helpers.lessons.requirements import random, with_zeros
+from helpers.lessons.judge.compare import difference
+from helpers.lessons.judge.properties import random, with_zeros
+from helpers.lessons.judge.verdicts import Worst, differ
+from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.verdicts import Worst, differ
 from helpers.ops.involution.compiler import find_compiler
 
 

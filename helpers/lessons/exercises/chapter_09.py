@@ -12,7 +12,7 @@ from torch.autograd import grad
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
+from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
 

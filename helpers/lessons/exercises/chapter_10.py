@@ -6,9 +6,9 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
-from helpers.lessons.judging import wrong_outputs
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
 

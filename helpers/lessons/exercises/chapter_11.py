@@ -6,8 +6,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Wrong
 
 

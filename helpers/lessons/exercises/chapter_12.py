@@ -5,11 +5,11 @@ from torch.autograd import Function, grad
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.properties import bytes_hidden, no_tensor_on_ctx, random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.verdicts import copies
 from helpers.lessons.memory import Alive, Kept
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import bytes_hidden, no_tensor_on_ctx, random
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.verdicts import copies
 
 
 class Dropout(Function):

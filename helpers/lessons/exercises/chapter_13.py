@@ -7,11 +7,11 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import first_line
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import saved_by
+from helpers.lessons.judge.compare import first_line
+from helpers.lessons.judge.properties import saved_by
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.verdicts import copies
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.verdicts import copies
 
 NUMBERS = torch.tensor(
     [[-3.7, -2.0, -1.5, -0.5000000001], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64

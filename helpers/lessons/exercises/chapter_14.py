@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net_of_processes import SIZES, aloud, in_each
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops import collectives
 

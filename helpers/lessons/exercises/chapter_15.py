@@ -9,12 +9,12 @@ from unittest import mock
 
 import torch
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import with_zeros
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
+from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -161,8 +161,8 @@ def _loads_once(source):
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
-            said = re.search(r"error: (.*)", str(error))
-            once = Said(ONCE) if "which was written before" in str(error) else None
+            said = re.search(r"error: (.*)", error.compiler)
+            once = Said(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield (
                 Wrong("it does not compile: {said}.", said=said[1])
                 if said

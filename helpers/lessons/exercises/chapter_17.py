@@ -4,7 +4,8 @@ import torch
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import at, random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.said import Wrong, at
 
 
 class Product(Function):
@@ -53,20 +54,26 @@ def _casts_where(attempt, dtype, enabled):
             y, right = attempt(x, weight), torch.mm(x, weight)
         if not torch.is_tensor(y) or y.dtype != right.dtype:
             given = y.dtype if torch.is_tensor(y) else type(y).__name__
-            yield f"the result is {given}; {right.dtype}, as of `torch.mm`, is right."
+            yield Wrong(
+                "the result is {given}; {right}, as of `torch.mm`, is right.",
+                given=given,
+                right=right.dtype,
+            )
         if y.grad_fn is None:
-            yield "the result has no history: something cut it off."
+            yield Wrong("the result has no history: something cut it off.")
         if not torch.allclose(y, right):
-            yield "the result is not the product of x and weight in that dtype, to the last digits."
+            yield Wrong(
+                "the result is not the product of x and weight in that dtype, to the last digits."
+            )
         expected = grad((right * weighting).sum(), (x, weight))
         given = grad((y * weighting).sum(), (x, weight), allow_unused=True)
         for name, leaf, got, wanted in zip(
             ("x", "weight"), (x, weight), given, expected, strict=True
         ):
             if got is None:
-                yield f"no gradient reaches `{name}`: the cast must be recorded."
+                yield Wrong("no gradient reaches `{name}`: the cast must be recorded.", name=name)
             if not torch.allclose(got, wanted.to(leaf.dtype), rtol=0.02, atol=0.02):
-                yield f"the gradient of `{name}` is wrong."
+                yield Wrong("the gradient of `{name}` is wrong.", name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -132,6 +139,14 @@ HISTORIES = {
 }
 
 
+STEPS = {  # by whether the gradient is finite
+    True: "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
+    "{scale:g}; GradScaler's is {right:g}.",
+    False: "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
+    "{scale:g}; GradScaler's is {right:g}.",
+}
+
+
 def _follows(attempt):
     for where, (history, interval) in HISTORIES.items():
         scale, streak = 2.0**10, 0
@@ -140,15 +155,14 @@ def _follows(attempt):
         ):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
-                yield f"it must return the pair (scale, streak), got a {type(given).__name__}."
+                yield Wrong(
+                    "it must return the pair (scale, streak), got a {kind}.",
+                    kind=type(given).__name__,
+                )
             before, (scale, streak) = scale, given
             if scale != right:
-                what = "finite" if finite else "not finite"
-                yield at(
-                    where,
-                    f"after step {n}, whose gradient is {what}, your scale goes from {before:g} to "
-                    f"{scale:g}; GradScaler's is {right:g}.",
-                )
+                wrong = Wrong(STEPS[finite], n=n, before=before, scale=scale, right=right)
+                yield at(where, wrong)
 
 
 EXERCISE_2 = Exercise(
@@ -186,21 +200,41 @@ def _rounds(attempt):
         x = torch.full((draws,), value)
         given = attempt(x, step)
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (x.shape, x.dtype):
-            yield "it must return a tensor of the shape and dtype of x."
+            yield Wrong("it must return a tensor of the shape and dtype of x.")
         if not torch.equal(x, torch.full_like(x, value)):
-            yield "it changes x in place."
+            yield Wrong("it changes x in place.")
         below = torch.tensor(value / step).floor().item() * step
-        seen = f"of {value} with step = {step} it makes"
+        fed = {"value": value, "step": step}
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
         if strange:
-            yield f"{seen} {strange[0]:g}, which is not a multiple of the step next to it."
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g}, which is not a multiple of the "
+                "step next to it.",
+                given=strange[0],
+                **fed,
+            )
         if value == below and not torch.equal(given, x):
-            yield f"{seen} {given[given != x][0].item():g}: a multiple of the step must stay."
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g}: a multiple of the step must "
+                "stay.",
+                given=given[given != x][0].item(),
+                **fed,
+            )
         if value != below and len(given.unique()) == 1:
-            yield f"{seen} {given[0].item():g} each time."
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g} each time.",
+                given=given[0].item(),
+                **fed,
+            )
         mean = given.mean().item()
         if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
-            yield f"{seen} {mean:.3f} on average over {draws:,} draws; {value} is right."
+            yield Wrong(
+                "of {value} with step = {step} it makes {mean:.3f} on average over {draws:,} "
+                "draws; {value} is right.",
+                mean=mean,
+                draws=draws,
+                **fed,
+            )
 
 
 EXERCISE_3 = Exercise(

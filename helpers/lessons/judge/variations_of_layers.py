@@ -10,8 +10,8 @@ import re
 import torch
 from torch import nn
 
-from helpers.lessons.judging import first_line, wrong_outputs
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.compare import first_line, wrong_outputs
+from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, Wrong, at
 
 

@@ -10,9 +10,9 @@ import tracemalloc
 import torch
 from torch.utils._pytree import tree_leaves
 
+from helpers.lessons.judge.verdicts import as_tuple, copies
 from helpers.lessons.memory import Alive
 from helpers.lessons.said import Wrong, at
-from helpers.lessons.verdicts import as_tuple, copies
 
 
 def random(*shape, dtype=torch.float64, seed=0):

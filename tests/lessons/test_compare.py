@@ -3,7 +3,7 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.judging import difference, unlike
+from helpers.lessons.judge.compare import difference, unlike
 
 X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
 

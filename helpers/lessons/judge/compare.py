@@ -12,8 +12,8 @@ import warnings
 import torch
 
 from helpers.doctor import examine
+from helpers.lessons.judge.verdicts import Worst, as_tuple, copies, differ, in_words
 from helpers.lessons.said import Said, Wrong, at
-from helpers.lessons.verdicts import Worst, as_tuple, copies, differ, in_words
 
 # rtol and atol, this for the largest number: in float64 what float32 touched is not right
 TOLERANCE, SINGLE = (1e-10, 1e-11), (1e-5, 1e-6)

@@ -1,6 +1,6 @@
-"""One net under every exercise: an attempt is tried on inputs that were not written for it.
+"""The variations of every exercise: an attempt is tried on inputs that were not written for it.
 
-An exercise declares what its answer may be fed, as a `Feed`; the net makes variations of it. What
+An exercise declares what its answer may be fed, as a `Feed`, from which variations are made. What
 does not apply to an exercise is left out by name, with the reason.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.lessons.judging import calls_apart, overlooks_changes, unlike
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.compare import calls_apart, overlooks_changes, unlike
+from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, at, said
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
@@ -56,7 +56,7 @@ class Feed:
     def __post_init__(self):
         unknown = {*self.without} - {*SHAPES, *NUMBERS, *LAYOUTS}
         if unknown:
-            raise ValueError(f"without must name variations of the net, got {unknown}")
+            raise ValueError(f"without must name variations, got {unknown}")
 
     def plain(self):
         """(where, inputs) for each tuple of constants, in the usual shape."""
