@@ -20,6 +20,7 @@ from torch.autograd import Function
 from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
 from helpers.lessons.net import Feed, caught, disturbed
 from helpers.lessons.requirements import at
+from helpers.lessons.world import is_full, usual_world
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # White on these is read on a light page and on a dark one; colour-blind people tell them apart.
@@ -89,6 +90,7 @@ class Exercise:
     def __post_init__(self):
         KNOWN[self.number] = self
 
+    @usual_world()
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
@@ -103,6 +105,8 @@ class Exercise:
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
+            if is_full(error):
+                return Verdict(NOT_ATTEMPTED, f"it cannot be checked here: {first_line(error)}")
             wrong = f"your code raises {type(error).__name__}: {first_line(error)}"
         return Verdict(WRONG, wrong) if wrong else Verdict(RIGHT, self.success)
 
@@ -204,6 +208,7 @@ def exercises():
         yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
 
 
+@usual_world()  # the first call imports the exercises, which hold tensors
 def exercise(number):
     """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
 
