@@ -17,8 +17,10 @@ from pathlib import Path
 import torch
 from torch.autograd import Function
 
+from helpers.lessons.declared import check_declaration
 from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
 from helpers.lessons.net import Feed, caught, disturbed
+from helpers.lessons.record import record
 from helpers.lessons.requirements import at
 from helpers.lessons.world import is_full, usual_world
 
@@ -88,6 +90,7 @@ class Exercise:
     hints_given: int = 0
 
     def __post_init__(self):
+        check_declaration(self)
         KNOWN[self.number] = self
 
     @usual_world()
@@ -113,6 +116,7 @@ class Exercise:
     def check(self, *attempts):
         """Show the verdict on `attempts`."""
         verdict = self.judge(*attempts)
+        record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
         message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
         colour = COLOURS[verdict.mark]
@@ -221,6 +225,7 @@ def exercise(number):
     wanted = number.strip().replace(",", ".")
     if wanted not in known:
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
+    record(wanted)
     return known[wanted]
 
 
