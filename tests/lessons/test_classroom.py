@@ -70,10 +70,10 @@ HANDED_IN = {  # the cells after the imports, the marks, and words of the reason
 }  # fmt: skip
 
 
-def write(path, cells, **metadata):
+def write(path, cells, encoding="utf-8", **metadata):
     code = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, *cells)]
     text = nbformat.writes(nbformat.v4.new_notebook(cells=code, metadata=metadata))
-    path.write_text(text, encoding="utf-8-sig")  # an editor of Windows left a mark
+    path.write_text(text, encoding=encoding)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def handed_in(tmp_path, monkeypatch):
     """The folder, in which the table is made."""
     (tmp_path / "anna").mkdir()
     for name, (cells, _, _) in HANDED_IN.items():
-        write(tmp_path / f"{name}.ipynb", cells)
+        write(tmp_path / f"{name}.ipynb", cells, "utf-8-sig")  # with the mark of some editors
     (tmp_path / "anna" / "assignment.py").write_text(ASSIGNMENT)
     (tmp_path / "anna" / "data.txt").write_text("theirs")
     write(tmp_path / "in R.ipynb", [], language_info={"name": "R"})
@@ -168,7 +168,7 @@ def test_an_exercise_of_your_own(tmp_path):
     wrong = answer.replace("grad_output / 2", "grad_output")
     path = tmp_path / "mine.ipynb"
     write(path, [ASSIGNMENT, answer + check, 'exercise("A.1").solution()', wrong + check])
-    notebook = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     folder = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, kernel_name="python3", resources=folder).execute()
     outputs = [output for cell in notebook.cells for output in cell.outputs]
@@ -180,15 +180,34 @@ def test_an_exercise_of_your_own(tmp_path):
 
 
 def test_a_folder_to_work_in_is_never_overwritten(tmp_path):
-    (tmp_path / "notebooks").mkdir()
-    for name in ("00_a.ipynb", "01_b.ipynb"):
-        (tmp_path / "notebooks" / name).write_text("new")
-    target = tmp_path / "mine"
+    source, target = tmp_path / "notebooks", tmp_path / "mine"
+    source.mkdir()
     target.mkdir()
+    for name in ("00_a", "01_b", "02_c"):
+        write(source / f"{name}.ipynb", [name])
     (target / "00_a.ipynb").write_text("my answers")
-    assert mine.copy(tmp_path / "notebooks", target) == ["01_b.ipynb"]
+    assert mine.copy(source, target) == (["01_b.ipynb", "02_c.ipynb"], [])
+    assert mine.copy(source, target) == ([], [])
+    write(source / "01_b.ipynb", ["another text"])
+    (target / "02_c.ipynb").write_text("my answers")
+    assert mine.copy(source, target) == ([], ["01_b.ipynb"])
     assert (target / "00_a.ipynb").read_text() == "my answers"
+    assert "another text" not in (target / "01_b.ipynb").read_text(encoding="utf-8")
     assert "mine/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_another_output_or_edition_is_no_change(tmp_path):
+    source, target = tmp_path / "notebooks", tmp_path / "mine"
+    source.mkdir()
+    write(source / "00_a.ipynb", ["1 + 1"])
+    mine.copy(source, target)
+    notebook = json.loads((source / "00_a.ipynb").read_text(encoding="utf-8"))
+    notebook["cells"][1]["execution_count"] = 7
+    (source / "00_a.ipynb").write_text(json.dumps(notebook))
+    assert mine.copy(source, target) == ([], [])
+    (tmp_path / "zh").mkdir()
+    write(tmp_path / "zh" / "00_a.ipynb", ["1 + 2"])
+    assert mine.copy(tmp_path / "zh", target) == ([], [])
 
 
 @pytest.mark.parametrize(
