@@ -1,14 +1,18 @@
 """Checks do not depend on what a notebook has set, nor change it."""
 
+import asyncio
 import errno
 from functools import partial
 
+import nbformat
 import pytest
 import torch
 
 from helpers.lessons import exercise
-from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, Verdict
+from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, Verdict, exercises
+from helpers.lessons.handed_in import verdicts
 from helpers.lessons.world import is_full, usual_world
+from tests.needs import why_not
 
 SETTINGS = {
     "anomaly mode": (partial(torch.autograd.set_detect_anomaly, True), "anomaly"),
@@ -51,6 +55,40 @@ def test_a_check_sets_its_world_and_puts_back_what_it_found(name, put_back):
         verdict = exercise(number).judge(answer)
         assert verdict == Verdict(RIGHT, exercise(number).success), number
     assert settings() == changed
+
+
+def test_a_check_under_inference_mode():
+    with torch.inference_mode():
+        verdict = exercise("2.1").judge(exercise("2.1").reference)
+        assert torch.is_inference_mode_enabled()
+        with usual_world():
+            assert not torch.is_inference_mode_enabled()
+    assert verdict.mark == RIGHT, verdict.message
+
+
+SET = """import os
+import torch
+os.environ["TRITON_INTERPRET"] = str(int(not torch.cuda.is_available()))  # as chapter 15 does
+torch.set_default_device("meta")
+torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False)
+torch.autograd.set_detect_anomaly(True)
+inference_mode = torch.inference_mode()
+inference_mode.__enter__()"""
+CHECK = """from helpers.lessons.exercise import exercise
+given = exercise("{}")
+given.check(given.reference)"""
+
+
+def test_each_solution_in_a_kernel_whose_settings_are_all_changed(tmp_path):
+    numbers = [given.number for given in exercises() if why_not(given.needs) is None]
+    cells = [nbformat.v4.new_code_cell(text) for text in (SET, *map(CHECK.format, numbers))]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "all.ipynb")
+    marks, sentences = asyncio.run(verdicts(tmp_path / "all.ipynb", seconds=300, total=600))
+    assert [*marks] == numbers and not sentences
+    for number, mark in marks.items():
+        given = exercise(number)
+        assert mark == RIGHT or mark == given.judge(given.reference).mark, number
 
 
 def test_a_full_disk_is_not_the_learners_fault():
