@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 from torch.autograd import Function
 
+from helpers.lessons.declared import check_declaration
 from helpers.lessons.judge.compare import difference, first_line, silently_wrong, unlike
 from helpers.lessons.judge.variations import Feed, caught, disturbed
+from helpers.lessons.record import record
 from helpers.lessons.said import BEGINS, Said, Wrong, at, said
+from helpers.lessons.world import is_full, usual_world
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # White on these is read on a light page and on a dark one; colour-blind people tell them apart.
@@ -92,8 +95,10 @@ class Exercise:
     hints_given: int = 0
 
     def __post_init__(self):
+        check_declaration(self)
         KNOWN[self.number] = self
 
+    @usual_world()
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
@@ -105,12 +110,12 @@ class Exercise:
         try:
             self.needs()
         except Exception as error:
-            return Verdict(
-                NOT_ATTEMPTED, Said("it cannot be checked here: {error}", error=str(error))
-            )
+            return _not_checked(str(error))
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
+            if is_full(error):
+                return _not_checked(first_line(error))
             wrong = Wrong(
                 "your code raises {kind}: {message}",
                 kind=type(error).__name__,
@@ -123,6 +128,7 @@ class Exercise:
     def check(self, *attempts):
         """Show the verdict on `attempts`."""
         verdict = self.judge(*attempts)
+        record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
         message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
         colour = COLOURS[verdict.mark]
@@ -206,6 +212,10 @@ class Exercise:
             yield from caught(compared, function, self.like, feed)
 
 
+def _not_checked(error):
+    return Verdict(NOT_ATTEMPTED, Said("it cannot be checked here: {error}", error=error))
+
+
 def _unlike(explained, feed):
     """What is wrong in the plain case, and where if it is not the same everywhere."""
     (where, inputs), *others = feed.plain()
@@ -221,6 +231,7 @@ def exercises(chapter="*"):
         yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
 
 
+@usual_world()  # the first call imports the exercises, which hold tensors
 def exercise(number):
     """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
 
@@ -236,6 +247,7 @@ def exercise(number):
         course = {known.number: known for known in exercises()}
         known = course | KNOWN  # in the course's order
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
+    record(wanted)
     return known[wanted]
 
 
