@@ -247,8 +247,9 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
     take saved-tensor hooks.
 
     Raises TypeError if `fn` cannot be called. In backward, RuntimeError if an input, a parameter of
-    the module `fn` or a tensor that `fn` saved was changed in place, or if the second run saves
-    more, fewer or other tensors; that the numbers in them are the same is not checked.
+    the module `fn` was changed in place, or `fn` changed what it had saved, or the second run saves
+    fewer tensors or others. Not seen: what it would save after the last of the first, and a change
+    of what else `fn` reads; make that an input. Another thread's random draws change a mask.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
