@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.autograd import grad
+from torch.autograd import forward_ad, grad
 
 from helpers.lessons.memory import Alive
 from helpers.ops.recompute import ReversibleSequential, recompute
@@ -192,6 +192,8 @@ def test_a_parameter_that_changes_between_forward_and_backward_is_named(again):
 
 @each_way
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, torch.func.jacfwd])
-def test_torch_func_raises(again, transform):
-    with pytest.raises(RuntimeError, match="setup_context"):
+def test_torch_func_and_forward_mode_raise(again, transform):
+    with pytest.raises(RuntimeError, match="do not work under torch.func"):
         transform(lambda x: again(nn.Tanh(), x).sum())(random(3))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="have no forward mode"):
+        again(nn.Tanh(), forward_ad.make_dual(random(3), random(3)))

@@ -144,6 +144,8 @@ def test_one_tensor_is_split(dim):
     torch.testing.assert_close(ours, right)
     torch.testing.assert_close(model.inverse(y), x)
     assert_raises(TypeError, "x must be a torch.Tensor, got float", model, 1.0)
+    bad = ReversibleSequential(list(pair.blocks), dim=5)
+    assert_raises(ValueError, "x must have the dimension dim=5, got shape (8, 8)", bad, x)
     assert_raises(TypeError, "two tensors are needed, or one and dim=..., got 1", pair, x)
 
 
