@@ -99,6 +99,14 @@ def test_saved_tensors_read_twice_cost_another_run():
     assert len(runs) == 1 + 3
 
 
+def test_what_an_operation_fills_after_it_saved_it():
+    x, results = random(50), []
+    for how in (recompute, plain):
+        torch.manual_seed(0)
+        results.append(grad(how(nn.RReLU(), x).sum(), x)[0])
+    assert results[0].equal(results[1])
+
+
 def test_hooks_that_fn_sets_on_its_inputs_act_once():
     def halved(x):
         x.register_hook(lambda gradient: gradient / 2)

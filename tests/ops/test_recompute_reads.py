@@ -114,6 +114,16 @@ def test_what_is_no_change_is_not_taken_for_one():
     assert ours[0].equal(grad(first[0].sum() + second[0].sin().sum(), x)[0])
 
 
+def test_calls_within_calls_draw_and_count():
+    layers = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).double())
+    x, results = random(4, 3), []
+    for how in (recompute, lambda fn, x: fn(x)):
+        torch.manual_seed(0)
+        y = how(lambda x: how(layers, x).sin(), x)  # noqa: B023
+        results.append(grad(y.sum(), x)[0])
+    assert results[0].equal(results[1])
+
+
 def test_a_shape_may_be_read_of_what_changes():
     other, x = torch.ones(3).double(), random(3)
     y = recompute(lambda x: x.sin() * other.shape[0], x)

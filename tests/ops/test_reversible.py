@@ -158,6 +158,12 @@ def test_halves_of_different_shapes_and_a_loss_of_one_of_them():
         assert_same_gradients(model, x, loss, *model.parameters())
 
 
+def test_a_part_that_differentiates_is_named():
+    part = Does(lambda x: grad(x.sin().sum(), x, create_graph=True)[0])
+    with pytest.raises(RuntimeError, match="f and g must not differentiate"):
+        ReversibleSequential([(part, nn.Tanh())])(*inputs())
+
+
 def test_memory_does_not_grow_with_depth():
     figures = {ours: [], plain: []}
     for depth in (2, 12):

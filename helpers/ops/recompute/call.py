@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .reads import Reads, kind_of
@@ -49,20 +50,24 @@ class Call:
         leaves, self.structure = tree_flatten((args, kwargs))
         check_mode(filter(torch.is_tensor, leaves))
         self.leaves = [A_TENSOR if torch.is_tensor(leaf) else leaf for leaf in leaves]
-        # By backward a module may have other parameters, and has other statistics.
-        own = dict(fn.named_parameters() if _has_its_own_parameters(fn) else ())
-        self.names = list(own)
-        self.tensors = kept(*filter(torch.is_tensor, leaves), *own.values())
-        self.random = [(read, write, read()) for read, write in _random_sources(leaves)]
+        with torch._C.DisableTorchFunction():  # an outer call watches what fn does, not this
+            self._keep(leaves)
         self.autocast = _autocast_now()
-        self.buffers = self.named_buffers()
-        self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        self.before = self.versions()
         self.tickets, self.kinds = [], []
         self.found, self.lock = weakref.WeakKeyDictionary(), threading.RLock()
 
+    def _keep(self, leaves):
+        # By backward a module may have other parameters, and has other statistics.
+        own = _each_place("parameters", self.fn) if _has_its_own_parameters(self.fn) else {}
+        self.names = list(own)
+        self.tensors = kept(*filter(torch.is_tensor, leaves), *own.values())
+        self.random = [(read, write, read()) for read, write in _random_sources(leaves)]
+        self.buffers = self.named_buffers()
+        self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        self.before = self.versions()
+
     def named_buffers(self):
-        return dict(self.fn.named_buffers() if isinstance(self.fn, torch.nn.Module) else ())
+        return _each_place("buffers", self.fn) if isinstance(self.fn, torch.nn.Module) else {}
 
     def versions(self):
         return [(id(buffer), buffer._version) for buffer in self.named_buffers().values()]
@@ -75,12 +80,16 @@ class Call:
         with self.contexts[0], hooks, self.reads:
             result = self.fn(*args, **kwargs)
         self.reads.end()
-        # Forget what this run neither drew from nor changed.
+        with torch._C.DisableTorchFunction():
+            self._forget()
+        return result
+
+    def _forget(self):
+        """What the first run neither drew from nor changed."""
         self.random = [s for s in self.random if not _same(s[2], s[0]())]
         # Of all or of none: a batch norm changes its statistics without a trace, but it counts.
         if self.before == self.versions():
             self.copies = {}
-        return result
 
     def pack(self, tensor):
         ticket = Ticket()
@@ -118,7 +127,8 @@ class Call:
             if ticket is not None:
                 self.found[ticket] = saved, saved._version
             place += 1
-            if place == len(self.tickets) and not to_the_end:
+            # RReLU fills what it has saved: it must run, too.
+            if place == len(self.tickets) and not to_the_end and "rrelu" not in kind:
                 raise EverythingIsThere
             return saved
 
@@ -150,8 +160,20 @@ class Call:
             for context in (*self.autocast(), reads):
                 stack.enter_context(context)
             if state:
-                return torch.func.functional_call(self.fn, state, (*before, *args), kwargs)
+                args = *before, *args
+                return functional_call(self.fn, state, args, kwargs, tie_weights=False)
             return self.fn(*before, *args, **kwargs)
+
+
+def _each_place(kind, module):
+    """The parameters or buffers under one name for each place where one lies.
+
+    `functional_call` does not put back what it swaps under two names of a module used twice.
+    """
+    found = {}
+    for prefix, part in module.named_modules():
+        found.update(getattr(part, f"named_{kind}")(prefix, recurse=False, remove_duplicate=False))
+    return found
 
 
 def check_mode(tensors):

@@ -5,6 +5,9 @@ import weakref
 import torch
 from torch.overrides import TorchFunctionMode
 
+# What reads a shape, a dtype and the like. "__get__" is that of all properties.
+OF_NO_NUMBERS = set("__get__ __len__ dim is_floating_point is_inference numel size stride".split())
+
 
 def kind_of(tensor):
     return f"a tensor {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
@@ -73,9 +76,9 @@ class Reads(TorchFunctionMode):
         if torch.compiler.is_compiling():  # what it compiles is not to contain this
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
-        if name == "__get__":  # a property
-            result = function(*args)
-            if not isinstance(result, torch.Tensor):  # a shape, a dtype: no number is read
+        if name in OF_NO_NUMBERS:
+            result = function(*args, **kwargs)
+            if not isinstance(result, torch.Tensor):  # a shape, not `x.T`
                 return result
         taken = [(t, version_of(t)) for t in _tensors_in((args, kwargs)) if self._is_outside(t)]
         for tensor, version in taken:

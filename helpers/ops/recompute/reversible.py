@@ -17,6 +17,7 @@ class WayBack:
 
     def __init__(self):
         self.calls, self.place, self.lock = [], 0, threading.RLock()
+        self.kept = None
 
     def call(self, module, x, args, kwargs):
         check_mode([x])  # which is no input of the call: it will be computed
@@ -32,6 +33,11 @@ class WayBack:
             self._back_to(number)
 
     def _back_to(self, number):
+        if self.kept is None:
+            raise RuntimeError(
+                "f and g must not differentiate what they compute: until the last of them has run, "
+                "there is no output to compute their inputs from"
+            )
         if self.place <= number:  # backward has begun, or begins again
             self.place, self.pair = len(self.calls), self.kept()
         while self.place > number:
