@@ -61,7 +61,7 @@ class Op(NamedTuple):
 # The oldest torch on which the tests of each file pass: `python -m tools.other_torch` tells.
 TORCH = dict.fromkeys(
     """collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
-    linear_cross_entropy.py mul_constant.py recompute.py sinh.py softplus.py
+    linear_cross_entropy.py mul_constant.py recompute sinh.py softplus.py
     straight_through.py""".split(),
     "2.10",
 )
@@ -69,7 +69,7 @@ NOT_IN_THE_TABLE = {
     "collectives": "run in several processes, against one: tests/processes",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: tests/legacy",
-    "recompute.py": "takes a function: test_recompute.py, test_reversible.py",
+    "recompute": "takes a function: test_recompute*.py, test_reversible.py",
 }
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
