@@ -88,7 +88,7 @@ def _sweep(
         z = z.to(_wide(z))
         if softcap:
             z = z.div_(softcap).tanh_()
-            slope = 1 - z.square()
+            slope = z.square().neg_().add_(1)
             z *= softcap
         top = z.amax(1, keepdim=True)
         z -= top
@@ -102,8 +102,8 @@ def _sweep(
             if smoothing:
                 expected += (z @ rest)[:, None]
         else:
-            q = target[rows].to(z.dtype) * (1 - smoothing) * weight + rest
-            of_all, expected = q.sum(1, keepdim=True), (q * z).sum(1, keepdim=True)
+            q = (target[rows].to(z.dtype) * (1 - smoothing)).mul_(weight).add_(rest)
+            of_all, expected = q.sum(1, keepdim=True), (q[:, None] @ z[:, :, None])[:, 0]
         total = z.exp_().sum(1, keepdim=True)
         loss = of_all * total.log() - expected
         if z_loss:
@@ -114,11 +114,11 @@ def _sweep(
             continue
         dz = z.mul_(of_row * of_all / total)
         if not indices:
-            dz -= of_row * q
+            dz.addcmul_(of_row, q, value=-1)
         else:
             dz.scatter_add_(1, at, -of_row * at_target)
             if smoothing:
-                dz -= of_row * rest
+                dz.addr_(of_row[:, 0], rest, alpha=-1)  # no tensor of their product
         if softcap:
             dz *= slope
         if grad_x is not None:
@@ -205,7 +205,8 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_loss, *along):
-        layer, grad, *made = ctx.saved_tensors[:5], *ctx.saved_tensors[5:]
+        # Read once, as `checkpoint` wants it.
+        layer, grad, *made = (saved := ctx.saved_tensors)[:5], *saved[5:]
         grads, needed, slopes = [None] * 3, ctx.needs_input_grad[:3], None
         if grad_loss is not None:
             if not ctx.reduce or any(n and g is None for n, g in zip(needed, made, strict=True)):
@@ -286,21 +287,20 @@ def linear_cross_entropy(
     softcap: if not 0, the logits are softcap · tanh(z / softcap) (of Gemma 2).
     chunk_size: how many rows have logits at a time; by default 512, or D / 4 if that is more.
         Fewer take less memory; with very few, adding to the gradient of the weight takes the time.
-    Returns the loss, in the dtype of `input`. Under autocast the tensors are cast to its dtype,
-        and the loss is in float32, as PyTorch's own.
+    Returns the loss, in the dtype of `input`; under autocast in float32, as PyTorch's own.
 
     Softmax, losses, and sums over chunks are in float32 at least. Memory beyond the arguments: the
-    logits of a chunk, some 14 times those for a second derivative, and twice the gradients that are
-    required, as backward returns multiples of what forward made; for "none", it computes the logits
-    again.
+    logits of a chunk, as much again for each of `softcap` and probabilities, some 14 times those
+    for a second derivative, and twice the gradients that are required, as backward returns
+    multiples of what forward made; for "none", it computes the logits again.
 
     Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
     takes one sample after the other. Under `torch.compile`, static and dynamic shapes, and
     `torch.export` it is one operator, with one derivative, in backward mode; a transform of
     `torch.func` that is compiled gets all logits at once.
 
-    Raises TypeError or ValueError for arguments that do not fit. Whether a target is out of range
-    is looked up on the CPU only; on a CUDA device an assertion in the kernel of `gather` fails.
+    Raises TypeError or ValueError for arguments that do not fit. Targets are looked up on the CPU
+    only; one out of range on a CUDA device fails an assertion in the kernel of `gather`.
     """
     _check_tensors(input, linear_weight, target, linear_bias=linear_bias, weight=weight)
     _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap)
@@ -343,6 +343,8 @@ def _check_tensors(input, linear_weight, target, **others):
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
         if tensor.device != input.device:
             raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
         if not tensor.is_floating_point() and (name != "target" or tensor.dtype != torch.int64):
@@ -376,6 +378,8 @@ def _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss,
         if isinstance(value, bool) or not isinstance(value, kinds):
             kind = "an int" if kinds is INTS else "a number"
             raise TypeError(f"{name} must be {kind}, got {type(value).__name__}")
+        if value == math.inf:
+            raise ValueError(f"{name} must be finite, got {value}")
         if not least <= value <= most:
             bounds = f"{least} or more" if most == math.inf else f"from {least} to {most}"
             raise ValueError(f"{name} must be {bounds}, got {value}")

@@ -93,6 +93,8 @@ def softplus(input, beta=1.0):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
+    if input.layout is not torch.strided:
+        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if isinstance(beta, bool) or not isinstance(beta, (int, float)):
         raise TypeError(f"beta must be a Python number, got {type(beta).__name__}")
     if not 0 < beta < math.inf:

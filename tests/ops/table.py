@@ -75,11 +75,17 @@ ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
 
 
+SPARSE = (
+    {"input": torch.eye(2).to_sparse()},
+    TypeError,
+    "input must be dense (torch.strided), got",
+)
 NOT_A_TENSOR = ({"input": 1.0}, TypeError, "input must be a torch.Tensor, got float")
 NOT_REAL = [
     NOT_A_TENSOR,
     ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
     ({"input": INTEGERS.cfloat()}, TypeError, "got torch.complex64"),
+    SPARSE,
 ]
 NOT_A_NUMBER = [
     NOT_A_TENSOR,
@@ -100,7 +106,7 @@ def linear_weight(*sizes, dtype=torch.float64):
 
 
 OPS = {
-    "exp": Op(exp, torch.exp, of_one_tensor, NOT_A_NUMBER, dtypes=ALL),
+    "exp": Op(exp, torch.exp, of_one_tensor, [*NOT_A_NUMBER, SPARSE], dtypes=ALL),
     "gradient_reversal": Op(
         gradient_reversal,
         reversed_slope,
@@ -157,6 +163,7 @@ OPS = {
         small=("three dimensions", "without bias"),
         bad=[
             NOT_A_TENSOR,
+            SPARSE,
             ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
             ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
             ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
@@ -179,6 +186,7 @@ OPS = {
         small=("smoothed", "everything"),
         bad=[
             NOT_A_TENSOR,
+            SPARSE,
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
             ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
@@ -192,6 +200,8 @@ OPS = {
             (options(weight=torch.ones(3)), ValueError, "weight must have shape (4,), got (3,)"),
             (options(weight=torch.ones(4).long()), TypeError, "weight must be floating-point, got"),
             (options(z_loss=-1), ValueError, "z_loss must be 0 or more, got -1"),
+            (options(softcap=float("inf")), ValueError, "softcap must be finite, got inf"),
+            (options(z_loss=float("inf")), ValueError, "z_loss must be finite, got inf"),
             (options(softcap=None), TypeError, "softcap must be a number, got NoneType"),
             ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
             ({"input": random(5, 3).to("meta")}, ValueError, "is on cpu, but input is on meta"),

@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from helpers.ops import linear_cross_entropy as module
 from helpers.ops.involution.benchmark import peak_bytes
@@ -64,6 +65,10 @@ def vmap_grad(f, x, weight, target):
     return per_sample(x.detach()[:, None], weight.detach(), target[:, None])
 
 
+def with_options(f, x, weight, target, **options):
+    return backward(f(x, weight, target, **options), x, weight)
+
+
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, and how many tensors of a chunk's logits)
 RUNS = {
@@ -80,6 +85,8 @@ RUNS = {
     "create_graph": (twice, 3 * GRADIENTS, 14),
     "jvp": (func_jvp, 3 * GRADIENTS, 10),
     "vmap(func.grad)": (vmap_grad, INPUT, 1),
+    "label smoothing": (partial(with_options, label_smoothing=0.1), 2 * GRADIENTS, 1),
+    "softcap": (partial(with_options, softcap=2.0), 2 * GRADIENTS, 2),
 }
 
 
@@ -93,6 +100,25 @@ def test_peak_memory(run):
     allowed = gradients + (chunks + 0.5) * CHUNK_OF_LOGITS
     assert allowed < LOGITS
     assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
+
+
+def test_peak_memory_of_probabilities():
+    x, weight, _ = large()
+    target = torch.softmax(random(ROWS, CLASSES, dtype=torch.float32).detach(), 1)
+    ours = partial(linear_cross_entropy, chunk_size=4 * CHUNK)
+    backward(ours(x, weight, target), x, weight)
+    peak = peak_bytes(lambda: backward(ours(x, weight, target), x, weight), "cpu")
+    assert peak <= 2 * GRADIENTS + 2.5 * 4 * CHUNK_OF_LOGITS
+
+
+def test_checkpoint():
+    """Each saved tensor may be unpacked once there."""
+    x, weight, target = small()
+    for reduction in ("mean", "none"):
+        ours = partial(linear_cross_entropy, reduction=reduction)
+        again = checkpoint(ours, x, weight, target, use_reentrant=False).sum()
+        right = ours(x, weight, target).sum()
+        torch.testing.assert_close(backward(again, x, weight), backward(right, x, weight))
 
 
 def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
