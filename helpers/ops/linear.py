@@ -86,6 +86,8 @@ def linear(input, weight, bias=None):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
+        if tensor.dtype.itemsize == 1:
+            raise TypeError(f"{name} must have numbers of 16 bits or more, got {tensor.dtype}")
         if tensor.layout is not torch.strided:
             raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
         if tensor.device != input.device:
