@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.ops import linear_cross_entropy as module
 from helpers.ops.involution.benchmark import peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
-from tests.common import random
+from tests.common import assert_raises, random
 from tests.ops.samples import of_linear_cross_entropy, of_logits, of_target
 
 ROWS, FEATURES, CLASSES, CHUNK = 128, 4, 256, 4
@@ -375,6 +375,15 @@ def test_the_operator_keeps_its_promises():
         torch.library.opcheck(op, (x, weight, bias, *case), test_utils=checks)
 
 
+def test_the_module_refuses_its_options_at_once():
+    for options, kind, words in (
+        ({"softcap": -1.0}, ValueError, "softcap must be 0 or more, got -1.0"),
+        ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
+        ({"temperature": 2.0}, TypeError, "unexpected keyword argument 'temperature'"),
+    ):
+        assert_raises(kind, words, partial(module.LinearCrossEntropyLoss, 3, 4, **options))
+
+
 def test_the_module_is_that_of_pytorch():
     torch.manual_seed(0)
     ours = module.LinearCrossEntropyLoss(
@@ -384,6 +393,8 @@ def test_the_module_is_that_of_pytorch():
     x, _, target = small()
     right = F.cross_entropy(ours.linear(x), target, ours.weight.double(), label_smoothing=0.1)
     torch.testing.assert_close(ours(x, target), right)
+    one = torch.nn.functional.one_hot(torch.tensor(0), 5)
+    torch.testing.assert_close(ours(x, target, one.double()), ours(x[:1], target[:1]))
     if hasattr(torch.nn, "LinearCrossEntropyLoss"):  # since torch 2.13
         torch.manual_seed(0)
         other = torch.nn.LinearCrossEntropyLoss(

@@ -192,7 +192,7 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
     (
         lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
         "all_reduce: rank 1 refused its arguments",
-        "input must be floating-point, got torch.int32",
+        "torch.bfloat16, torch.float16, got torch.int32",
     ),
     (
         lambda rank: copy(ones(2).to_sparse() if rank == 1 else ones(2)),
@@ -214,7 +214,7 @@ LOSS = "loss must be 'replicated' or 'summed', got"
 WIDTH = "width must be an int or a pair of ints, got"
 EVERYWHERE = [
     (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
-    (lambda: all_gather(ones(2).long()), "input must be floating-point, got torch.int64"),
+    (lambda: all_gather(ones(2).long()), "input must be one of torch.float32, torch.float64,"),
     (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
     (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
     (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
@@ -246,6 +246,10 @@ EVERYWHERE = [
     (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
     (lambda: halo_exchange(ones(6), (1, -1), 0), "width must be from 0 to 2**40, got (1, -1)"),
     (lambda: halo_exchange(ones(6), -1, 1), "dim must be a dimension of an input with 1, got 1"),
+    (lambda: copy(ones(2).to(torch.float8_e5m2)), "torch.float16, got torch.float8_e5m2"),
+    (lambda: ColumnParallelLinear(6.0, 8), "in_features must be an int, got float"),
+    (lambda: RowParallelLinear(6, True), "out_features must be an int, got bool"),
+    (lambda: ColumnParallelLinear(6, -1), "out_features must not be negative, got -1"),
     (lambda: ColumnParallelLinear(3, 4)(ones(2, 4)), "input must have shape (..., 3), got (2, 4)"),
 ]
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from copy import deepcopy
 from functools import partial
 
 import cloudpickle
@@ -108,6 +109,49 @@ def unchecked_and_in_a_group():
 def test_without_the_check_and_in_a_group(team):
     said = team(unchecked_and_in_a_group)
     assert said == ["all_reduce: this process is not in the group"] * team.size
+
+
+def mapped(name):
+    """The first derivative of a batch at once, and of one after the other."""
+    call, _, _, loss = CASES[name]
+    rank = dist.get_rank()
+    batch = [input_of(name, rank) * (1 + i) for i in range(3)]
+
+    def slope(x):
+        return torch.func.grad(lambda x: cubes(call(x)))(x)
+
+    for dim in (0, -1):
+        at_once = torch.func.vmap(slope, in_dims=dim)(torch.stack(batch, dim))
+        torch.testing.assert_close(at_once, torch.stack([slope(x) for x in batch]))
+
+
+def mapped_all():
+    for name in CASES:
+        mapped(name)
+
+
+def test_vmap(team):
+    team(mapped_all)
+
+
+def copied_in_a_group():
+    """The copy has the group, and parameters of its own."""
+    group = dist.new_group(range(dist.get_world_size()))
+    net = torch.nn.Sequential(
+        collectives.ColumnParallelLinear(3, 4, group=group),
+        collectives.RowParallelLinear(4, 2, group=group),
+    )
+    again = deepcopy(net)
+    assert again[0].group is again[1].group is group
+    x = torch.ones(2, 3)
+    assert again(x).equal(net(x))
+    again[0].weight.data.zero_()
+    assert net[0].weight.any()
+    assert not again.state_dict()["0.weight"].any() and net.state_dict()["0.weight"].any()
+
+
+def test_a_layer_is_copied_in_its_group(team):
+    team(copied_in_a_group)
 
 
 def changed_in_place():

@@ -68,7 +68,8 @@ def wrong_tensor(input):
     if not isinstance(input, torch.Tensor):
         return TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if input.dtype not in DTYPES:
-        return TypeError(f"input must be floating-point, got {input.dtype}")
+        known = ", ".join(map(str, DTYPES))
+        return TypeError(f"input must be one of {known}, got {input.dtype}")
     if input.layout is not torch.strided:
         return TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if input.dim() > MOST_DIMS:

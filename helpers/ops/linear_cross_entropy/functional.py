@@ -63,9 +63,9 @@ def linear_cross_entropy(
     of_rows = {} if row_weight is None else {"row_weight": row_weight}
     of_classes = {"linear_bias": linear_bias, "weight": weight}
     _check_tensors(input, linear_weight, target, of_classes, of_rows)
-    _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap)
-    if not isinstance(return_predicted, bool):
-        raise TypeError(f"return_predicted must be a bool, got {type(return_predicted).__name__}")
+    _check_options(
+        reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap, return_predicted
+    )
     x, w, b, dtype = _cast(input, linear_weight, linear_bias)
     shape, reduce, indices = input.shape[:-1], reduction != "none", not target.is_floating_point()
     rows = math.prod(shape)  # spelled out because reshape(-1, 0) would be ambiguous
@@ -162,9 +162,19 @@ def _check_tensors(input, linear_weight, target, of_classes, of_rows):
             raise ValueError(f"{name} must have shape {shape}, got {got}")
 
 
-def _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss, softcap):
+def _check_options(
+    reduction="mean",
+    ignore_index=-100,
+    chunk_size=None,
+    label_smoothing=0.0,
+    z_loss=0.0,
+    softcap=0.0,
+    return_predicted=False,
+):
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if not isinstance(return_predicted, bool):
+        raise TypeError(f"return_predicted must be a bool, got {type(return_predicted).__name__}")
     for name, value, kinds, least, most in (
         ("ignore_index", ignore_index, INTS, -math.inf, math.inf),
         ("chunk_size", 1 if chunk_size is None else chunk_size, INTS, 1, math.inf),
@@ -185,16 +195,18 @@ def _check_options(reduction, ignore_index, chunk_size, label_smoothing, z_loss,
 class LinearCrossEntropyLoss(torch.nn.Module):
     """`linear_cross_entropy` of a linear layer of its own, as `torch.nn.LinearCrossEntropyLoss`.
 
-    Called with input (..., in_features) and target. Parameters: `linear.weight`, of shape
-    (num_classes, in_features), and `linear.bias`, if wanted. options: of `linear_cross_entropy`.
+    Called with input (..., in_features), target, and row_weight or None. Parameters:
+    `linear.weight`, of shape (num_classes, in_features), and `linear.bias`, if wanted. options: of
+    `linear_cross_entropy`.
     """
 
     def __init__(self, in_features, num_classes, bias=False, *, weight=None, **options):
         super().__init__()
         like = {key: options.pop(key, None) for key in ("device", "dtype")}
+        _check_options(**options)
         self.linear, self.options = torch.nn.Linear(in_features, num_classes, bias, **like), options
         self.register_buffer("weight", weight)
 
-    def forward(self, input, target):
-        layer = {"linear_bias": self.linear.bias, "weight": self.weight}
+    def forward(self, input, target, row_weight=None):
+        layer = {"linear_bias": self.linear.bias, "weight": self.weight, "row_weight": row_weight}
         return linear_cross_entropy(input, self.linear.weight, target, **layer, **self.options)
