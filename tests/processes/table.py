@@ -17,6 +17,7 @@ from helpers.ops.collectives import (
     copy,
     halo_exchange,
     reduce_scatter,
+    vocab_parallel_cross_entropy,
 )
 from tests.common import random
 
@@ -134,6 +135,10 @@ def ones(*shape, **options):
     return torch.ones(shape, **options)
 
 
+def to(number, rows):
+    return torch.full((rows,), number)
+
+
 def to_the_last(size):
     return [0] * (dist.get_world_size() - 1) + [size]
 
@@ -205,6 +210,15 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         "width must be from 0 to 2**40, got 18446744073709551616",
     ),
     (
+        lambda rank: vocab_parallel_cross_entropy(ones(2 + (rank == 1), 4), to(0, 2 + (rank == 1))),
+        "vocab_parallel_cross_entropy: rank 1 has an input of shape (3, '*'), but rank 0 (2, '*')",
+    ),
+    (
+        lambda rank: vocab_parallel_cross_entropy(ones(2, 0 if rank == 1 else 4), to(0, 2)),
+        "vocab_parallel_cross_entropy: rank 1 refused its arguments",
+        "input must have a class or more, got (2, 0)",
+    ),
+    (
         lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
         "all_reduce: rank 1 refused its arguments",
         "input must have shape (..., ",
@@ -247,6 +261,19 @@ EVERYWHERE = [
     (lambda: halo_exchange(ones(6), (1, -1), 0), "width must be from 0 to 2**40, got (1, -1)"),
     (lambda: halo_exchange(ones(6), -1, 1), "dim must be a dimension of an input with 1, got 1"),
     (lambda: copy(ones(2).to(torch.float8_e5m2)), "torch.float16, got torch.float8_e5m2"),
+    *[
+        (lambda a=a, o=o: vocab_parallel_cross_entropy(ones(2, 1), *a, **o), words)
+        for a, o, words in (
+            ([[0, 0]], {}, "target must be a torch.Tensor, got list"),
+            ([to(0, 2).int()], {}, "target must be torch.int64, got torch.int32"),
+            ([to(0, 3)], {}, "target must have shape (2,), got (3,)"),
+            ([to(0, 2).to("meta")], {}, "target is on meta, but input is on cpu"),
+            ([to(0, 2)], {"reduction": "max"}, "must be 'mean', 'sum' or 'none', got 'max'"),
+            ([to(0, 2)], {"ignore_index": 1.0}, "ignore_index must be an int, got float"),
+            ([to(-1, 2)], {}, ", or ignore_index -100, got -1"),
+            ([to(4, 2)], {}, ", or ignore_index -100, got 4"),
+        )
+    ],
     (lambda: ColumnParallelLinear(6.0, 8), "in_features must be an int, got float"),
     (lambda: RowParallelLinear(6, True), "out_features must be an int, got bool"),
     (lambda: ColumnParallelLinear(6, -1), "out_features must not be negative, got -1"),

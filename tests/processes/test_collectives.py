@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from helpers.lessons.exercise import RIGHT
 from helpers.lessons.exercises import chapter_14
@@ -152,6 +153,36 @@ def copied_in_a_group():
 
 def test_a_layer_is_copied_in_its_group(team):
     team(copied_in_a_group)
+
+
+def losses_of(kind, cross_entropy, scale):
+    """For each reduction: the losses of a layer, and their first and second derivatives."""
+    torch.manual_seed(0)
+    layer, found = kind(3, 7, dtype=torch.float64), []
+    layer.weight.data *= scale
+    x, target = random(4, 3), torch.tensor([0, 6, 1, 3])
+    leaves = x, layer.weight
+    for reduction in ("mean", "sum", "none"):
+        losses = cross_entropy(layer(x), target, reduction=reduction, ignore_index=1)
+        first = torch.autograd.grad(losses.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), leaves)
+        of_weight = [tensor.detach() for tensor in (first[1], second[1])]
+        if kind is not torch.nn.Linear:
+            of_weight = [collectives.all_gather(tensor) for tensor in of_weight]
+        found.append((losses.detach(), first[0].detach(), second[0], *of_weight))
+    return found
+
+
+def losses_here():
+    kind, loss = collectives.ColumnParallelLinear, collectives.vocab_parallel_cross_entropy
+    return [losses_of(kind, loss, scale) for scale in (1.0, 1e4)]
+
+
+def test_vocab_parallel_cross_entropy(team):
+    """The larger logits have no exponential."""
+    right = [losses_of(torch.nn.Linear, F.cross_entropy, scale) for scale in (1.0, 1e4)]
+    for given in team(losses_here):
+        torch.testing.assert_close(given, right)
 
 
 def changed_in_place():

@@ -1,4 +1,4 @@
-r"""Collective communication that gradients go through, and layers made of it.
+r"""Collective communication that gradients go through, and what is made of it: layers, a loss.
 
 A collective is linear: the vectors of all processes, one under the other, times a matrix of zeros
 and ones. So its backward is the transpose, another collective, and so are derivatives of every
@@ -54,9 +54,11 @@ tensor(6.)
 >>> dist.destroy_process_group()
 
 The files: `functional.py` has the functions to call; `agreement.py` compares what the processes
-have; `maps.py` has the maps and their Function; `modules.py` the linear layers.
+have; `maps.py` has the maps and their Function; `modules.py` the linear layers;
+`cross_entropy.py` the loss of logits whose classes are cut.
 """
 
+from .cross_entropy import vocab_parallel_cross_entropy
 from .functional import all_gather, all_reduce, all_to_all, copy, halo_exchange, reduce_scatter
 from .maps import Collective, shares
 from .modules import ColumnParallelLinear, RowParallelLinear
@@ -72,4 +74,5 @@ __all__ = [
     "halo_exchange",
     "reduce_scatter",
     "shares",
+    "vocab_parallel_cross_entropy",
 ]

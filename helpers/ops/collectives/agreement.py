@@ -8,7 +8,15 @@ import torch.distributed as dist
 from .maps import all_gather_single
 
 LOSSES = ("replicated", "summed")
-CALLS = ("copy", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "halo_exchange")
+CALLS = (
+    "copy",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "halo_exchange",
+    "vocab_parallel_cross_entropy",
+)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MOST_DIMS = 8
 

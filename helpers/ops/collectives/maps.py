@@ -47,6 +47,13 @@ def add(tensor, group):
     return result
 
 
+def largest(tensor, group):
+    """Not linear, so of tensors without a history."""
+    result = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(result, dist.ReduceOp.MAX, group=group)
+    return result
+
+
 def gather(tensor, dim, sizes, group):
     longest = max(sizes)  # the collective wants equal parts: shorter ones are filled up
     mine = _filled_up(tensor.movedim(dim, 0), longest).contiguous()
