@@ -1,4 +1,4 @@
-"""The drawing of autograd graphs, of rings of references, and of the layers around autograd.
+"""The drawing of autograd graphs, rings of references, the layers around autograd, and decisions.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -183,3 +183,46 @@ def _box(ax, left, bottom, width, height, label, colour, rotation=0):
     ax.add_patch(plt.Rectangle((left, bottom), width - 0.1, height, color=colour))
     place = left + (width - 0.1) / 2, bottom + height / 2
     ax.text(*place, label, ha="center", va="center", color="white", fontsize=8, rotation=rotation)
+
+
+def decisions(questions, otherwise):
+    """Draw questions from top to bottom, each with its answer for "yes" to the right, and print how
+    many answers there are.
+
+    questions: pairs of a question and an answer; otherwise: the answer if every reply is no
+    """
+    _, ax = plt.subplots(figsize=(7, 1.05 * len(questions) + 0.6))
+    style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
+    last = len(questions)
+    for row, (question, answer) in enumerate(questions):
+        ax.annotate("", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"})
+        ax.text(0.05, -row - 0.5, "no", va="center", fontsize=9)
+        ax.annotate("", (1.02, -row), (0.62, -row), arrowprops={"arrowstyle": "-|>"})
+        ax.text(0.8, -row + 0.12, "yes", ha="center", fontsize=9)
+        for left, text, colour in [(-0.62, question, THEIRS), (1.04, answer, LEAF)]:
+            ax.add_patch(plt.Rectangle((left, -row - 0.28), 1.24, 0.56, color=colour))
+            ax.text(left + 0.62, -row, text, **style)
+    ax.add_patch(plt.Rectangle((-0.62, -last - 0.28), 1.24, 0.56, color=LEAF))
+    ax.text(0, -last, otherwise, **style)
+    ax.set(xlim=(-0.65, 2.3), ylim=(-last - 0.35, 0.35))
+    ax.axis("off")
+    print("questions:", last, " answers:", last + 1)
+
+
+def transparent_and_opaque(graphs, place):
+    """Draw the operations of a graph in a row, for each name, one at `place` in orange.
+
+    Prints the names. graphs: lists of names of operations, by what stands in front of the row
+    """
+    _, ax = plt.subplots(figsize=(9, 0.7 * len(graphs) + 0.3))
+    for row, operations in enumerate(graphs.values()):
+        for column, name in enumerate(operations):
+            colour = OURS if column == place else THEIRS
+            _box(ax, column, -row, 1, 0.6, name, colour)
+    for name, operations in graphs.items():
+        print(f"{name}: {', '.join(operations)}")
+    ax.set_yticks([0.3 - row for row in range(len(graphs))], [*graphs])
+    ax.set(xticks=[], xlim=(0, max(map(len, graphs.values()))), ylim=(-len(graphs) + 0.9, 0.7))
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)

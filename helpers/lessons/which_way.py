@@ -1,0 +1,291 @@
+"""Two indexes, of tasks and of error messages, and where in the course each is answered.
+
+Chapter 19 and the README hold tables that are made of them:
+
+    python -m tools.which_way
+
+A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it, without its
+marks. What can be copied is a path from the root of the repository, or a place.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+ROOT = Path(__file__).parents[2]
+
+
+class Task(NamedTuple):
+    want: str  # what goes on after "I want to"
+    copy: str
+    read: str
+    check: str
+    short: bool = False  # whether the README's table has it
+
+
+class Message(NamedTuple):
+    words: str  # a part of the message that is always the same
+    cause: str
+    read: str
+
+
+FUNCTION = "19 Skeleton: one Function with everything"
+OPERATOR = "19 Skeleton: one operator with everything"
+OPS = "helpers/ops/"
+
+TASKS = [
+    # A Function and its arguments
+    Task("write my own backward (`autograd.Function`)", OPS + "exp.py",
+         "02 The same thing as a Function", "`gradcheck`, in float64", True),
+    Task("take an optional tensor (`bias=None`) and a flag, under `fullgraph=True`", FUNCTION,
+         "03 One answer for each argument", "`torch.compile(f, fullgraph=True)`, with and without",
+         True),
+    Task("pass a number, a string or a shape", OPS + "mul_constant.py",
+         "03 One answer for each argument", "as many gradients as arguments"),
+    Task("return several outputs, one of them an integer (`mark_non_differentiable`)", FUNCTION,
+         "02 An output without a derivative", "`requires_grad` of each output"),
+    Task("skip work for a gradient that nobody needs (`needs_input_grad`)", OPS + "linear.py",
+         "02 Work that is not needed", "count the operations"),
+    Task("get None for an unused output (`set_materialize_grads`)", FUNCTION,
+         "03 When no gradient arrives", "use one output only"),
+    Task("change a tensor in place (`mark_dirty`)", "02 An input that is changed in place",
+         "02 An input that is changed in place", "the gradient of the changed tensor", True),
+    Task("save a tensor for backward (`save_for_backward` or `ctx.x`)", OPS + "sinh.py",
+         "03 What may live on ctx", "`examine` of the doctor"),
+    # Is it right?
+    Task("check a gradient (`gradcheck`)", "helpers/doctor/", "04 gradcheck by hand",
+         "`examine(f, *inputs)`", True),
+    Task("find out what is wrong with a gradient, and in which line", "helpers/doctor/",
+         "11 A first consultation", "`examine(f, *inputs)`"),
+    Task("know which checks belong in CI", "helpers/doctor/", "11 Rounds",
+         "`pytest -p doctor.plugin --doctor`", True),
+    Task("find a nan (`set_detect_anomaly`)", OPS + "softplus.py", "11 Inside a running backward",
+         "`examine`, with large inputs"),
+    Task("have a gradient for complex inputs (conjugate, Wirtinger)",
+         "11 12. A conjugate forgotten", "11 12. A conjugate forgotten",
+         "`gradcheck`, in complex128"),
+    # Hooks, and gradients by decision
+    Task("see or change a gradient on its way (`register_hook`)", "11 Inside a running backward",
+         "11 Inside a running backward", "print the gradient in the hook", True),
+    Task("reverse or scale a gradient", OPS + "gradient_reversal.py", "10 A spelling that survives",
+         "19: the matrix, first row"),
+    Task("clip a gradient inside the network", "03 Practice: a clamp in backward",
+         "03 Practice: a clamp in backward", "a gradient above the limit"),
+    Task("train through rounding, a sign or a spike (straight-through)",
+         OPS + "straight_through.py", "13 By decision", "`examine(…, faithful=False)`", True),
+    # Derivatives of derivatives, and transforms
+    Task("differentiate twice: gradient penalty, Hessian (`create_graph`)", OPS + "sinh.py",
+         "05 Surprise: right once, wrong twice", "`gradgradcheck`", True),
+    Task("refuse a second derivative (`once_differentiable`)",
+         "05 Another silent one, and how to make it loud",
+         "05 Another silent one, and how to make it loud", "`gradgradcheck` raises"),
+    Task("multiply by a Hessian (`hvp`), take a Newton step",
+         "05 Practice: a Hessian, times a vector", "05 Practice: a Hessian, times a vector",
+         "compare with `torch.func.hessian`"),
+    Task("get per-sample gradients (`vmap(grad(loss))`)", OPS + "exp.py",
+         "10 Which scans pull hardest?", "a loop over the samples", True),
+    Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)", FUNCTION, "10 A rule for vmap",
+         "`in_dims` other than 0"),
+    Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION, "10 The other direction",
+         "`gradcheck(…, check_forward_ad=True)`"),
+    # Compilers and operators
+    Task("use `torch.compile` without a graph break (`fullgraph`)", OPS + "exp.py",
+         "09 Breaks that you can remove: a print, an if", "`fullgraph=True`", True),
+    Task("call NumPy, SciPy or C in a compiled model (`custom_op`)", OPERATOR,
+         "09 A name and a promise: custom_op", "`torch.library.opcheck`", True),
+    Task("write a fake kernel (`register_fake`)", OPERATOR,
+         "09 What is promised must hold: opcheck", "`torch.library.opcheck`"),
+    Task("compile once for many shapes (`dynamic=True`, `SymInt`)", OPERATOR,
+         "09 One graph for many shapes: dynamic=True", "count the graphs"),
+    Task("export a model that holds my operation (`torch.export`)", OPERATOR,
+         "09 Export: torch.export", "load the file in a new process, and train it further"),
+    Task("write an operator that changes its argument (`mutates_args`)",
+         "16 An operator that writes", "16 An operator that writes", "`torch.library.opcheck`"),
+    # Kernels and packages
+    Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
+         "on the CPU: every access is checked", True),
+    Task("write a Triton kernel", "15 The same in Triton", "15 The same in Triton",
+         "TRITON_INTERPRET=1"),
+    Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
+         "08 C++ that knows tensors", "a transposed input"),
+    Task("ship a wheel for several torches", "helpers/template/project/", "16 The wheel",
+         "import it in an empty environment", True),
+    # Memory
+    Task("use less memory in training (checkpoint, recompute)", OPS + "recompute.py",
+         "12 Surprise: dropout rolls the dice again", "the peak, and the same gradients", True),
+    Task("take the cross-entropy of many classes without the logits",
+         OPS + "linear_cross_entropy.py", "12 Never hold the logits", "the peak"),
+    Task("find a memory leak in training (view, closure, cycle)",
+         "12 Surprise: nothing saved, and all of it kept",
+         "12 Surprise: nothing saved, and all of it kept", "count the storages that live"),
+    # Solvers, processes, tensors, modules
+    Task("differentiate a solver, a fixed point or a minimum (`argmin`)", OPS + "fixed_point.py",
+         "13 By theorem", "converge tighter: the gradient stays"),
+    Task("have a gradient through `all_reduce` (DDP, tensor parallel)", OPS + "collectives/",
+         "14 Two correct answers", "`examine`, on every process"),
+    Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
+         "18 A matrix that is never made", "18 Which one?", "what type the gradient has", True),
+    Task("keep weights in a module (`nn.Parameter`, `register_buffer`)", OPS + "linear.py",
+         "06 Function or Module?", "`state_dict`, loaded again"),
+    Task("run a Function written for PyTorch 0.1 to 0.3", OPS + "legacy.py",
+         "01 Keeping old code alive", "the same numbers as today's spelling"),
+]  # fmt: skip
+
+MESSAGES = [
+    # In eager mode
+    Message("one of the variables needed for gradient computation has been modified",
+            "a saved tensor was changed in place between forward and backward",
+            "02 An input that is changed in place"),
+    Message("is a view and is being modified inplace",
+            "`forward` returned a view of its input, and someone writes into it",
+            "02 An input that is changed in place"),
+    Message("a leaf Variable that requires grad is being used in an in-place operation",
+            "a parameter is changed in place while autograd records",
+            "02 An input that is changed in place"),
+    Message("does not require grad and does not have a grad_fn",
+            "nothing that led to the loss requires a gradient, or it was detached on the way",
+            "02 An output without a derivative"),
+    Message("grad can be implicitly created only for scalar outputs",
+            "`backward()` of a tensor with several elements: pass `gradient=`, or sum first",
+            "02 The same thing as a Function"),
+    Message("Trying to backward through the graph a second time",
+            "the first backward pass freed what was saved: `retain_graph=True`, or a new forward",
+            "04 Save the result"),
+    Message("returned an incorrect number of gradients",
+            "`backward` must return one gradient, or None, for each argument of `forward`",
+            "03 One answer for each argument"),
+    Message("returned an invalid gradient at index",
+            "the gradient's shape is not its input's: a transpose, or a sum over the batch, lacks",
+            "02 Surprise: a wrong gradient that trains"),
+    Message("positional arguments but",
+            "`backward` gets `ctx` and one gradient for each output",
+            "02 Several outputs"),
+    Message("trying to differentiate twice a function that was marked with @once_differentiable",
+            "this `backward` leaves autograd on purpose",
+            "05 Another silent one, and how to make it loud"),
+    Message("appears to not have been used in the graph",
+            "no path leads from the output to that tensor: detached, or None returned",
+            "03 The price: None travels on"),
+    Message("Jacobian mismatch for output 0 with respect to input 0",
+            "`gradcheck`: the gradient differs from the measured one; the doctor says how",
+            "11 A first consultation"),
+    Message("Backward is not reentrant",
+            "two backward passes of one graph differ: a random draw, or state",
+            "04 3. Randomness"),
+    Message("returned nan values in its 0th output",
+            "anomaly mode: the nan was born in this node",
+            "11 Inside a running backward"),
+    Message("Legacy autograd function with non-static forward method is deprecated",
+            "a Function of PyTorch 0.1 to 0.3",
+            "01 Keeping old code alive"),
+    Message("cannot assign parameters before Module.__init__() call",
+            "a module without `super().__init__()`",
+            "01 Mistakes in the old documentation"),
+    Message("call numpy() on Tensor that requires grad",
+            "NumPy has no gradients: write a Function, or an operator",
+            "09 A name and a promise: custom_op"),
+    # torch.func
+    Message("In order to use an autograd.Function with functorch transforms",
+            "`torch.func` needs a Function with `setup_context`",
+            "10 Which scans pull hardest?"),
+    Message("You must implement the jvp function for custom autograd.Function",
+            "forward mode needs a `jvp`",
+            "10 The other direction"),
+    Message("does not have vmap support",
+            "no `vmap` method, and no `generate_vmap_rule = True`",
+            "10 A rule for vmap"),
+    Message("attempting to use a Tensor in some data-dependent control flow",
+            "an `if` on a tensor's elements under `vmap`",
+            "10 A rule for vmap"),
+    Message("Cannot access data pointer of Tensor that doesn't have storage",
+            "NumPy or C under `vmap`, or inside a compiler",
+            "10 A rule for vmap"),
+    # Compilers
+    Message("Unsupported: Data-dependent branching",
+            "an `if` on a tensor's elements under `fullgraph=True`",
+            "09 Breaks that you can remove: a print, an if"),
+    Message("Could not guard on data-dependent expression",
+            "an `if` on a number from `.item()`",
+            "09 Deeper: a number from .item() in a graph (2 minutes)"),
+    Message("does not currently support double backward",
+            "what `torch.compile` returned was differentiated twice",
+            "19 The matrix: which way of writing works where"),
+    Message("Unsupported custom jvp",
+            "a compiler takes no Function with a `jvp`",
+            "19 What to choose"),
+    # Operators
+    Message("There was no fake impl registered for",
+            "the compiler needs `register_fake`",
+            "09 A name and a promise: custom_op"),
+    Message("no autograd formula was registered",
+            "the operator needs `register_autograd`",
+            "09 Its derivative: register_autograd"),
+    Message("is not defined as mutable but was mutated",
+            "`opcheck`: the kernel changes an argument that the schema calls constant",
+            "09 What is promised must hold: opcheck"),
+    Message("found mismatched tensor metadata",
+            "`opcheck`: the fake kernel promises another shape, stride or dtype",
+            "09 What is promised must hold: opcheck"),
+    Message("Cannot register autograd formula for non-functional operator",
+            "an operator that writes has no gradient: make one that returns a new tensor",
+            "16 An operator that writes"),
+]  # fmt: skip
+
+
+@cache
+def headings(chapter):
+    """The file of the chapter with this number, and the anchors of its headings by their text."""
+    (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    found = (re.findall(r"^#+ (.+)$", text, re.MULTILINE) for text in texts)
+    plain = [re.sub(r"[`*$]", "", heading) for group in found for heading in group]
+    return path.name, {heading: quote(heading.replace(" ", "-")) for heading in plain}
+
+
+def section(place, folder="", words=None):
+    """A link to a place, as Markdown; ValueError where the chapter has no such heading."""
+    chapter, heading = place.split(" ", 1)
+    name, anchors = headings(chapter)
+    if heading not in anchors:
+        raise ValueError(f"{name} has no heading {heading!r}; it has {', '.join(anchors)}")
+    return f"[{words or place}]({folder}{name}#{anchors[heading]})"
+
+
+def source(copy, root="../", folder=""):
+    """A link to what can be copied: a file, a folder, or the cells of a section."""
+    if not re.match(r"\d\d ", copy):
+        if not (ROOT / copy).exists():
+            raise ValueError(f"there is nothing to copy at {copy}")
+        return f"[`{copy.removeprefix('helpers/')}`]({root}{copy})"
+    kind = "skeleton" if "Skeleton" in copy else "cells"
+    return section(copy, folder, f"the {kind} of {copy[:2]}")
+
+
+def table(head, rows):
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def index_of_tasks():
+    rows = [(t.want, source(t.copy), section(t.read), t.check) for t in TASKS]
+    return table(("I want to …", "copy", "read", "check with"), rows)
+
+
+def index_of_messages():
+    rows = [(f"`{m.words}`", m.cause, section(m.read)) for m in MESSAGES]
+    return table(("the message holds", "cause", "read"), rows)
+
+
+def most_wanted():
+    """The README's table."""
+    rows = [
+        (t.want, source(t.copy, "", "notebooks/"), section(t.read, "notebooks/"))
+        for t in TASKS
+        if t.short
+    ]
+    return table(("I want to …", "copy", "read"), rows)

@@ -1,0 +1,98 @@
+"""The indexes of chapter 19: every link leads somewhere, and every message is what PyTorch says."""
+
+import json
+import re
+
+import nbformat
+import pytest
+import torch
+from torch.autograd import Function
+
+from helpers.lessons import which_way
+from helpers.lessons.which_way import MESSAGES, ROOT, TASKS
+from tools.which_way import CHAPTER, README, written
+
+
+class Same(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+def twice():
+    y = torch.ones(2, requires_grad=True).exp().sum()
+    y.backward()
+    y.backward()
+
+
+PROVOKED = {  # the messages that no chapter prints
+    "is a view and is being modified inplace": lambda: Same.apply(
+        torch.ones(2, requires_grad=True)
+    ).add_(1),
+    "a leaf Variable that requires grad is being used in an in-place operation": lambda: torch.ones(
+        2, requires_grad=True
+    ).add_(1),
+    "Trying to backward through the graph a second time": twice,
+    "call numpy() on Tensor that requires grad": lambda: torch.ones(2, requires_grad=True).numpy(),
+}
+
+
+def test_every_link_leads_to_a_heading_or_a_file():
+    for task in TASKS:
+        which_way.section(task.read)
+        which_way.source(task.copy)
+    for message in MESSAGES:
+        which_way.section(message.read)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: which_way.section("02 No such section"), "has no heading 'No such section'"),
+        (lambda: which_way.source("helpers/ops/no_such.py"), "nothing to copy at helpers/ops/no_s"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_an_anchor_is_the_one_that_jupyterlab_and_github_make():
+    link = which_way.section("03 The price: None travels on")
+    assert link.endswith("(03_mul_constant.ipynb#The-price%3A-None-travels-on)")
+
+
+def test_chapter_and_readme_hold_the_indexes_of_today():
+    stored, readme = CHAPTER.read_text("utf-8"), README.read_text("utf-8")
+    notebook, text = written(nbformat.reads(stored, as_version=4), readme)
+    assert notebook == nbformat.reads(stored, as_version=4), "run python -m tools.which_way"
+    assert text == readme, "run python -m tools.which_way"
+    assert which_way.most_wanted() in readme
+    assert sum(task.short for task in TASKS) == 15
+
+
+def printed():
+    """All that the chapters print, on one line."""
+    cells = [
+        cell
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    texts = ("".join(output.get("text", "")) for cell in cells for output in cell["outputs"])
+    return re.sub(r"\s+", " ", " ".join(texts))
+
+
+def test_each_message_is_printed_by_a_chapter_or_raised_here():
+    said = printed()
+    for message in MESSAGES:
+        if message.words in PROVOKED:
+            with pytest.raises(RuntimeError, match=re.escape(message.words)):
+                PROVOKED[message.words]()
+        else:
+            assert message.words in said, f"no chapter prints {message.words!r}"
+    assert PROVOKED.keys() <= {message.words for message in MESSAGES}
