@@ -4,11 +4,16 @@ That its tests pass where the wheel is installed is shown, and compared, in chap
 for a few that import much; these run here, beside those that shall fail.
 """
 
+import os
 import re
+import runpy
 import sys
 import zipfile
+from unittest.mock import patch
 
 import pytest
+import torch
+from torch.utils import cpp_extension
 
 from helpers.lessons.shipping import build_wheel, python
 from helpers.template import PROJECT, make
@@ -124,6 +129,31 @@ def test_where_there_is_no_compiler_it_is_for_every_system(tmp_path):
     wheel = build_wheel(make(NAME, tmp_path), compiled=False)
     assert wheel.name == f"{NAME}-0.1.0-py3-none-any.whl"
     assert sum(name.startswith(f"{NAME}/") for name in in_wheel(wheel)) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for nvcc is a shell script")
+def test_without_a_gpu_it_is_built_for_those_that_nvcc_knows(tmp_path, monkeypatch):
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\ntest $1 = --list-gpu-arch && echo compute_75 compute_90 compute_91")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CXX", "sh")  # which is not run
+    monkeypatch.delenv("USE_CUDA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
+    for expected in ("8.0", "7.5;9.0+PTX"):
+        with patch("setuptools.setup") as setup:
+            runpy.run_path(str(PROJECT / "setup.py"))
+        built = [extension.name for extension in setup.call_args.kwargs["ext_modules"]]
+        assert built == ["my_package._cpu", "my_package._cuda"]
+        assert os.environ["TORCH_CUDA_ARCH_LIST"] == expected
+        monkeypatch.delenv("TORCH_CUDA_ARCH_LIST")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", expected)
+    flags = cpp_extension._get_cuda_arch_flags()
+    assert len(flags) == 3 and "-gencode=arch=compute_90,code=compute_90" in flags
 
 
 # Its tests: packages that are broken in one place, and those of their tests that notice

@@ -1,6 +1,7 @@
 """Executes notebooks from a fresh kernel and stores what git should see, and nothing else.
 
     python -m tools.execute notebooks/02_static_functions.ipynb ...
+    python -m tools.execute zh/02_static_functions.ipynb ...          # answers in Chinese
 
 No time stamps; pieces of one text, which a busy machine prints apart, in one; no version of Python.
 Then the README's pictures are made again.

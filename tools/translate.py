@@ -1,16 +1,22 @@
 """The Chinese edition: catalogues of messages in zh/messages, and what is made of them.
 
     python -m tools.translate update   # takes new and changed English into the catalogues
-    python -m tools.translate build    # makes zh/*.ipynb and README.zh.md
+    python -m tools.translate build    # makes zh/*.ipynb, README.zh.md and helpers/lessons/zh.mo
     python -m tools.translate check    # says what is missing or outdated, and what breaks a rule
 
 A message is what stands in one line of Markdown, after the marks of a heading or of a list: a
 heading, a paragraph, a list item, or a row of a table. Code, display formulas and lines without a
 word are copied as they are. A message without a valid translation stays English in the edition.
+
+What the course says to a learner who acts has a catalogue of its own, lessons.po. There a message
+is a template of `helpers.lessons.said`, or a text of an exercise.
 """
 
+import ast
+import io
 import json
 import re
+import string
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -18,15 +24,26 @@ from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
 from babel.messages.pofile import denormalize, read_po, write_po
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 EDITION = ROOT / "zh"
+LESSONS = ROOT / "helpers" / "lessons"
 
 # The English files, without their ending, whose Chinese may lag until their English is final: what
 # is missing or outdated there stays English in the edition, and `check` accepts it.
-BEHIND = set()
+BEHIND = {
+    "README",
+    "00_start_here",
+    "06_modules",
+    "12_memory_for_time",
+    "16_ship_it",
+    "17_fewer_bits",
+    "18_a_tensor_of_your_own",
+    "lessons",
+}
 
 HEADER = {
     "header_comment": "# The Chinese edition; see tools/translate.py.",
@@ -100,6 +117,70 @@ def cells(path):
     ]
 
 
+def messages(path):
+    """(place, message) of each message of an English file, or of the folder LESSONS."""
+    if path == LESSONS:
+        yield from said_to_a_learner()
+        return
+    for cell, markdown in cells(path):
+        yield from ((cell, text) for text, is_message in pieces(markdown) if is_message)
+
+
+SAYS = {"Said", "Wrong", "at", "said", "differ"}  # functions that are called with templates
+TABLES = {  # what else holds templates
+    "template", "SENTENCES", "WORDS", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND", "NEARLY",
+    "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
+    "SITUATIONS", "HISTORIES", "CLAUSES",
+}  # fmt: skip
+
+
+def said_to_a_learner():
+    """(place, template) of all that `helpers.lessons` says, and of the doctor's sentences."""
+    from helpers.doctor.report import MEANT, NAMELESS, TEXTS
+    from helpers.lessons.exercise import exercises
+    from helpers.lessons.said import BEGINS, FOLLOWS
+
+    for path in sorted(LESSONS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield from ((path.stem, text) for text in templates(node))
+    for given in exercises():
+        places = [place for feed in given.feeds for place in feed.numbers]
+        for text in (given.success, *given.hints, given.explanation, *places):
+            yield given.number, text
+    for code, text in TEXTS.items():
+        message = text.message.replace(MEANT, "")
+        through = message.replace("gradient of {x}", "gradient of {x} through {through}", 1)
+        for said in dict.fromkeys((message, through, text.look)):
+            yield code, said
+    yield "doctor", NAMELESS
+    yield "said", BEGINS
+    yield "said", FOLLOWS
+
+
+def templates(node):
+    """The templates in a call or an assignment of `helpers.lessons`."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in SAYS:
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+    elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) in TABLES:
+        parts = [node.value]
+    else:
+        return
+    for part in parts:
+        for inner in ast.walk(part):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                if re.search("[a-z]{2}", string_without_gaps(inner.value)):
+                    yield inner.value
+
+
+def string_without_gaps(template):
+    return re.sub(r"\{[^}]*\}", "", template)
+
+
+def gaps(template):
+    """What fills a template, and how it is formatted."""
+    return {(name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name}
+
+
 def catalogue(path):
     """Where the catalogue of an English file lies."""
     return EDITION / "messages" / f"{path.stem}.po"
@@ -132,10 +213,8 @@ def update(path):
     A translation whose English has changed is marked "fuzzy", with the old English beside it.
     """
     english = Catalog(charset="utf-8")
-    for cell, markdown in cells(path):
-        for text, is_message in pieces(markdown):
-            if is_message:
-                english.add(text, locations=[(cell, None)] if cell else [])
+    for cell, text in messages(path):
+        english.add(text, locations=[(cell, None)] if cell else [])
     known = read(path)
     old = {message.id: message.previous_id for message in known if message.fuzzy}
     known.update(english, update_creation_date=False)
@@ -156,22 +235,54 @@ def translate(markdown, known):
     )
 
 
+def as_bytes(text):
+    return text.encode() if isinstance(text, str) else text
+
+
+def compiled(known):
+    """A catalogue as Python's gettext reads it."""
+    file = io.BytesIO()
+    write_mo(file, known)
+    return file.getvalue()
+
+
+def outputs(path):
+    """(id, source) -> outputs of the code cells of a notebook that has been executed."""
+    if not path.exists():
+        return {}
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        (cell["id"], "".join(cell["source"])): cell["outputs"]
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    }
+
+
 def built(path):
-    """(place, text) of the Chinese edition of an English file."""
+    """(place, text) of the Chinese edition of an English file; of LESSONS, the translations.
+
+    A code cell keeps the outputs of its run in the edition; they are English until there was one.
+    """
     known = read(path)
+    if path == LESSONS:
+        return LESSONS / "zh.mo", compiled(known)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)
         for english, chinese in IN_README.items():
             text = text.replace(english, chinese)
         return path.with_suffix(".zh.md"), text
-    notebook = json.loads(text)
+    notebook, own = json.loads(text), outputs(EDITION / path.name)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             chinese = translate("".join(cell["source"]), known)
             chinese = chinese.replace("](../README.md", "](../README.zh.md")
             cell["source"] = chinese.splitlines(keepends=True)
-    return EDITION / path.name, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        elif (cell["id"], "".join(cell["source"])) in own:
+            cell["outputs"] = own[cell["id"], "".join(cell["source"])]
+    notebook["metadata"]["language"] = "zh"  # which is what `helpers.lessons.language` reads
+    as_nbformat_writes = {"indent": 1, "ensure_ascii": False, "sort_keys": True}
+    return EDITION / path.name, json.dumps(notebook, **as_nbformat_writes) + "\n"
 
 
 def parts(message):
@@ -247,23 +358,22 @@ def mistitled(english, chinese):
 def check(path):
     """What is wrong with the Chinese edition of an English file, a line each."""
     known, lagging = read(path), []
-    for cell, markdown in cells(path):
-        for text, is_message in pieces(markdown):
-            if not is_message:
-                continue
-            chinese, place = translation(text, known), f"{path.name} {cell}".strip()
-            if chinese is None:
-                state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
-                lagging.append(f"{place}: {state}: {text[:60]}")
-                continue
-            for problem in (*problems(text, chinese), *mistitled(text, chinese)):
-                yield f"{place}: {problem}"
+    for cell, text in messages(path):
+        chinese, place = translation(text, known), f"{path.name} {cell}".strip()
+        if chinese is None:
+            state = "outdated" if known.get(text) and known.get(text).fuzzy else "missing"
+            lagging.append(f"{place}: {state}: {text[:60]}")
+            continue
+        for problem in (*problems(text, chinese), *mistitled(text, chinese)):
+            yield f"{place}: {problem}"
+        if path == LESSONS and gaps(text) != gaps(chinese):
+            yield f"{place}: has the gaps {gaps(chinese)}, but {gaps(text)} are filled"
     if path.stem not in BEHIND:
         yield from lagging
     elif not lagging:
         yield f"{path.name}: its Chinese is whole; take it off BEHIND in tools/translate.py"
     place, text = built(path)
-    if not place.exists() or place.read_text(encoding="utf-8") != text:
+    if not place.exists() or place.read_bytes() != as_bytes(text):
         yield f"{place.name}: not what its catalogue makes; run `python -m tools.translate build`"
 
 
@@ -271,12 +381,12 @@ def main(command):
     if command not in ("update", "build", "check"):
         sys.exit(__doc__)
     wrong = 0
-    for path in sources():
+    for path in (*sources(), LESSONS):
         if command == "update":
             update(path)
         elif command == "build":
             place, text = built(path)
-            place.write_text(text, encoding="utf-8")
+            place.write_bytes(as_bytes(text))
         else:
             for line in check(path):
                 print(line)

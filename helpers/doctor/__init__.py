@@ -41,11 +41,12 @@ SPDX-License-Identifier: BSD-3-Clause
 Copyright (c) 2026, the authors of "Extending PyTorch, one gradient at a time"
 """
 
-from .circumstances import TRIALS
-from .circumstances.examination import Examination
-from .function.surroundings import Budget, undisturbed
+from .function.budget import Budget
+from .function.undisturbed import undisturbed
 from .program.rounds import Found, rounds
 from .report import Finding, Report, WrongGradientError
+from .trials import TRIALS
+from .trials.examination import Examination
 
 __all__ = ["Budget", "Finding", "Found", "Report", "WrongGradientError", "examine", "rounds"]
 __version__ = "2.0"
@@ -57,12 +58,17 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
     fn:       a callable, a `torch.autograd.Function` or its `apply`, or a `torch.nn.Module`, whose
               parameters are inputs, too. Its outputs may be nested in tuples, lists and dicts.
     inputs, kwargs: what it takes. Tensors of any shape, device and dtype; those of lower precision
-              than float64 are examined as a float64 copy. If some require a gradient, only these
-              are differentiated, otherwise all floating-point and complex ones.
+              than float64 are examined as a float64 copy. All floating-point and complex ones are
+              differentiated, of sparse ones the values. If only some require a gradient, None for
+              another one makes it a constant; otherwise its gradient is judged, too.
     faithful: False accepts a gradient that is not the derivative of forward (a straight-through
-              estimator, gradient reversal, clipping); everything else is still examined.
+              estimator, gradient reversal, clipping); everything else is still examined. With
+              {"x": False}, only that of the input x.
     lines:    False does not look for the line to change, which takes most of the time; a
               `Budget(runs, seconds)` says how long to look, by default 2000 runs and 10 seconds.
+
+    The report lists in `judged`, for each input, at how many points and to which order its gradient
+    was compared with differences, and why not at more.
 
     An exception of `fn` becomes a finding. The inputs, their `.grad`, the random state and the
     settings of PyTorch stay as they were. What `fn` prints is dropped, for it is called many times.

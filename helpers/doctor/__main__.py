@@ -34,6 +34,14 @@ def tensor(text):
         raise argparse.ArgumentTypeError(f"{text} cannot be made: {why}") from None
 
 
+def trained(text):
+    """The same, as a tensor that requires a gradient."""
+    made = tensor(text)
+    if not (made.is_floating_point() or made.is_complex()):
+        raise argparse.ArgumentTypeError(f"what requires a gradient is no {made.dtype}")
+    return made.requires_grad_()
+
+
 def number(text):
     try:
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
@@ -105,6 +113,7 @@ def main(argv=None):
     )  # fmt: skip
     for name, kind, shown, what in (
         ("--input", tensor, "3x4[:dtype]", "a random tensor"),
+        ("--trained", trained, "3x4[:dtype]", "one that requires a gradient; others are constants"),
         ("--value", number, "2.5", "a number"),
     ):  # fmt: skip
         parser.add_argument(
@@ -112,6 +121,7 @@ def main(argv=None):
             help=f"{what}, in the order of arguments",
         )  # fmt: skip
     parser.add_argument("--unfaithful", action="store_true", help="faithful=False")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "--seconds", type=number, default=SECONDS, metavar="60",
         help="before --run: how long all examinations may take together",
@@ -136,7 +146,7 @@ def main(argv=None):
     except Exception as error:
         parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
-    print(report)
+    print(report.to_json() if options.json else report)
     return 0 if report.ok else 1 if report.examined else 2
 
 

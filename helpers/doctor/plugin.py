@@ -40,7 +40,11 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
     "doctor-strict": (False, None, "fail if a Function is not examined, or not all of it"),
     "doctor-skip": ([], "NAME", "leave out the Function of this name (with or without its module; "
                     "* for anything)"),
-    "doctor-unfaithful": ([], "NAME", "this one is not meant to be the derivative of its forward"),
+    "doctor-unfaithful": ([], "NAME", "this one is not meant to be the derivative of its forward; "
+                          "NAME(x): only its gradient of x"),
+    "doctor-more": (False, None, "examine the last call of each kind, too, and the first one whose "
+                    "output is not finite"),
+    "doctor-here": (False, None, "examine in this process, not in a child"),
     "doctor-baseline": ("", "FILE", "known findings, one a line: they do not fail the run"),
     "doctor-baseline-update": (False, None, "write what is found now to --doctor-baseline"),
     "doctor-json": ("", "FILE", "write what is found to this file, too"),
@@ -101,10 +105,11 @@ def checked(options):
 
 class Doctor:
     def __init__(self, config, options):
-        self.config, self.options, self.gathered = config, options, {}
+        self.config, self.options, self.gathered, self.strange = config, options, {}, None
         self.rounds = rounds(
-            seconds=options.seconds, skip=options.skip, faithful=options.unfaithful
-        )
+            seconds=options.seconds, skip=options.skip, faithful=options.unfaithful,
+            more=options.more, child=not options.here,
+        )  # fmt: skip
         self.rounds.during = lambda: os.environ.get(TEST, "the collection of tests").split(" (")[0]
         self.rounds.say, self.rounds.advice = self.say, "--doctor-unfaithful={}"
         try:
@@ -130,7 +135,7 @@ class Doctor:
             self.rounds.finish(STOPPED if interrupted else "")
         except KeyboardInterrupt:
             interrupted, session.exitstatus = True, pytest.ExitCode.INTERRUPTED
-        found = self.found.visits, self.found.skipped
+        found = self.found.visits, self.found.skipped, self.found.unmatched
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput[KEY] = pickle.dumps(found)
             return
@@ -155,9 +160,11 @@ class Doctor:
         if told:
             self.gather(*pickle.loads(told))
 
-    def gather(self, visits, skipped):
+    def gather(self, visits, skipped, unmatched):
         """What several workers have found alike is kept once; what one has found twice, twice."""
         times = Counter()
+        strange = unmatched if self.strange is None else self.strange
+        self.strange = [name for name in strange if name in unmatched]  # no worker knows it
         for visit in visits:
             key = visit.full_name, tuple(known_as(visit, f) for f in visit.findings)
             times[key] += 1
@@ -215,6 +222,8 @@ class Doctor:
                 write(self.annotation(visit))
         if self.found.skipped:
             write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
+        if self.strange:
+            write(f"no Function is called: {', '.join(self.strange)}")
         known = sum(known_as(v, f) in self.options.known for v in self.visits for f in v.findings)
         counts = {"warned of": warned, "not examined": outcomes["skipped"], "known findings": known}
         counts = "".join(f", {what}: {n}" for what, n in counts.items() if n)

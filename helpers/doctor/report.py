@@ -23,8 +23,73 @@ CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torc
 TEXTS = {}  # by code
 
 
+class Said(str):
+    """Words that are data: a template, and what fills its gaps. As a string, they are English."""
+
+    def __new__(cls, template, /, **gaps):
+        made = super().__new__(cls, template.format(**gaps))
+        made.template, made.gaps = template, gaps
+        return made
+
+    def __reduce__(self):
+        return said, (self.template, self.gaps)
+
+    def text(self, translate):
+        """In another language: translate(template) is a template with the same gaps."""
+        gaps = {k: v.text(translate) if isinstance(v, Said) else v for k, v in self.gaps.items()}
+        return translate(self.template).format(**gaps)
+
+
+def said(template, gaps):
+    return Said(template, **gaps)
+
+
 class WrongGradientError(AssertionError):
     """Raised by `Report.raise_if_wrong`; its text is the report."""
+
+
+@dataclass
+class Judged:
+    """How far the gradient of one input was judged.
+
+    points: how many, of up to three, at which it was compared with differences of forward
+    order:  2 if its derivative was compared, too; 1 if only the gradient was; 0 if nothing was
+    why:    the reason why it is not more
+    meant:  is that so because of what the caller gave or accepted?
+    """
+
+    input: str
+    points: int = 0
+    order: int = 0
+    why: str = ""
+    meant: bool = False
+
+
+NOT_COMPARED = Said("differences of forward show nothing of it there")
+JUDGED = "judged: {what}"
+UNJUDGED = "not judged: `{x}` ({why})"
+ORDERS = {
+    (1, 1): "{which} at one point, first order",
+    (1, 2): "{which} at one point, first and second order",
+    (2, 1): "{which} at {points} points, first order",
+    (2, 2): "{which} at {points} points, first and second order",
+}
+
+
+def told(judged):
+    """What was judged, and what was not, as lines."""
+    groups = {}
+    for one in judged:
+        if one.points:
+            groups.setdefault((one.points, one.order), []).append(f"`{one.input}`")
+    parts = [
+        Said(ORDERS[min(points, 2), order], which=", ".join(names), points=points)
+        for (points, order), names in groups.items()
+    ]
+    yield from [Said(JUDGED, what="; ".join(parts))] if parts else []
+    for one in judged:
+        if not one.points:
+            yield Said(UNJUDGED, x=one.input, why=one.why or NOT_COMPARED)
 
 
 @dataclass
@@ -109,6 +174,7 @@ class Report:
     name: str
     findings: list
     examined: bool = True  # False if forward did not run, or there is nothing to differentiate
+    judged: list = field(default_factory=list)  # a `Judged` for each input
 
     @property
     def ok(self):
@@ -128,6 +194,11 @@ class Report:
                     line, 96, initial_indent=indent, subsequent_indent=indent + "  ",
                     break_long_words=False, break_on_hyphens=False,
                 )  # fmt: skip
+        for line in told(self.judged):
+            lines += textwrap.wrap(
+                line, 96, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
+                break_on_hyphens=False,
+            )  # fmt: skip
         return "\n".join(lines)
 
     def _repr_html_(self):
@@ -138,6 +209,7 @@ class Report:
             mark = f'<span style="{MARK.format(colour)}">{finding.severity}</span>'
             rest = "".join(f"<br><small>{line}</small>" for line in rest)
             rows.append(f'<div style="{FRAME.format(colour)}">{mark}{first}{rest}</div>')
+        rows += [f"<div><small>{marked_up(line)}</small></div>" for line in told(self.judged)]
         return "".join(rows)
 
     def to_json(self):
@@ -153,7 +225,7 @@ class Report:
 
 def as_json(value):
     """A finding as a dict, a tensor as nested lists, anything else in words."""
-    if isinstance(value, Finding):
+    if isinstance(value, (Finding, Judged)):
         return vars(value)
     return value.tolist() if isinstance(value, torch.Tensor) else brief(value)
 

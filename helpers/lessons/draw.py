@@ -1,7 +1,9 @@
-"""The drawing of autograd graphs, of the layers around autograd, and of decisions.
+"""The drawing of autograd graphs, rings of references, layers around autograd, and decisions.
 
 The look of all figures is in figures.mplstyle beside this.
 """
+
+import math
 
 import matplotlib.pyplot as plt
 import networkx as nx
@@ -117,6 +119,41 @@ def _paint(ax, nodes, places, chains):
                     zorder=4,  # after the boxes, whose sizes are known only once they are drawn
                 )
             )  # fmt: skip
+
+
+def ring(*links, title=None):
+    """Draw objects that keep one another alive, each pointing at the next, and print them.
+
+    links: pairs of an object's name and what its arrow to the next object is called; the last
+    object points at the first. PyTorch's own nodes, such as AddBackward0, are blue.
+    """
+    names = [name for name, _ in links]
+    colours = [THEIRS if name.endswith("Backward0") else OURS for name in names]
+    print(" → ".join([*names, names[0]]))
+    around = [math.pi * (1 / 2 - 2 * place / len(links)) for place in range(len(links))]
+    at = [(math.cos(angle), math.sin(angle)) for angle in around]
+    _, ax = plt.subplots(figsize=(4.6, 2.9))
+    boxes = [
+        ax.text(
+            *place, name, ha="center", va="center", color="white",
+            bbox={"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": "none"},
+        )
+        for place, name, colour in zip(at, names, [OUTPUT, *colours[1:]], strict=True)
+    ]  # fmt: skip
+    ax.set(xlim=(-2, 2), ylim=(-1.3, 1.4), title=title)
+    ax.axis("off")
+    for place, (_, label) in enumerate(links):
+        following = (place + 1) % len(links)
+        ax.add_patch(
+            FancyArrowPatch(
+                at[place], at[following], connectionstyle="arc3,rad=-0.2", arrowstyle="-|>",
+                patchA=boxes[place].get_bbox_patch(), patchB=boxes[following].get_bbox_patch(),
+                mutation_scale=14, color="#888888", linewidth=1.5, zorder=4,
+            )
+        )  # fmt: skip
+        between = around[place] - math.pi / len(links)
+        outside = 1.15 * math.cos(between), 1.15 * math.sin(between)
+        ax.text(*outside, label, ha="center", va="center", fontsize=9)
 
 
 def layers(seen):

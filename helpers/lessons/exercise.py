@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.judging import difference, first_line, silently_wrong, unlike
-from helpers.lessons.net import Feed, caught, disturbed
-from helpers.lessons.requirements import at
+from helpers.lessons.declared import check_declaration
+from helpers.lessons.judge.compare import difference, first_line, silently_wrong, unlike
+from helpers.lessons.judge.variations import Feed, caught, disturbed
+from helpers.lessons.record import record
+from helpers.lessons.said import BEGINS, Said, Wrong, at, said
+from helpers.lessons.world import is_full, usual_world
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # White on these is read on a light page and on a dark one; colour-blind people tell them apart.
@@ -29,13 +32,18 @@ KNOWN = {}  # every Exercise made so far, by its number
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `message` says why.
+    """What a check says of an attempt: `mark` is one of ○ ✗ ✓, `said` is why.
 
     It is true if the attempt is right.
     """
 
     mark: str
-    message: str
+    said: Said
+
+    @property
+    def message(self):
+        """`said`, in words."""
+        return str(self.said)
 
     def __bool__(self):
         return self.mark == RIGHT
@@ -52,13 +60,13 @@ class Exercise:
     wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    feeds:       what an answer may be fed, each a `Feed` from which the net makes inputs
+    feeds:       what an answer may be fed, each a `Feed` from which inputs are made
     called:      attempt -> the function that is like `like`, if not the attempt or its apply
     order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
-    properties:  what else must hold, in this order (see requirements.py)
+    properties:  what else must hold, in this order (see judge/properties.py)
     needs:       a function that raises, and says what is missing, where attempts cannot be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there
@@ -87,48 +95,63 @@ class Exercise:
     hints_given: int = 0
 
     def __post_init__(self):
+        check_declaration(self)
         KNOWN[self.number] = self
 
+    @usual_world()
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
-            return Verdict(WRONG, f"check takes one answer, got {len(attempts)}.")
+            got = len(attempts)
+            return Verdict(WRONG, Wrong("check takes one answer, got {got}.", got=got))
         (attempt,) = attempts
         if self._is_untouched(attempt):
-            return Verdict(NOT_ATTEMPTED, "not attempted yet")
+            return Verdict(NOT_ATTEMPTED, Said("not attempted yet"))
         try:
             self.needs()
         except Exception as error:
-            return Verdict(NOT_ATTEMPTED, f"it cannot be checked here: {error}")
+            return _not_checked(str(error))
         try:
             wrong = next(filter(None, self._sentences(attempt)), None)
         except Exception as error:
-            wrong = f"your code raises {type(error).__name__}: {first_line(error)}"
-        return Verdict(WRONG, wrong) if wrong else Verdict(RIGHT, self.success)
+            if is_full(error):
+                return _not_checked(first_line(error))
+            wrong = Wrong(
+                "your code raises {kind}: {message}",
+                kind=type(error).__name__,
+                message=first_line(error),
+            )
+        if wrong:
+            return Verdict(WRONG, said(wrong, Wrong))
+        return Verdict(RIGHT, Said(self.success))
 
     def check(self, *attempts):
         """Show the verdict on `attempts`."""
         verdict = self.judge(*attempts)
+        record(self.number, verdict.mark)
         title = f"{self.number} {self.name}"
         message = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False))
         colour = COLOURS[verdict.mark]
+        mark = f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b>'
+        says = Said(BEGINS, where=f"{mark} <b>{html.escape(title)}</b>", words=message)
         _show(
-            _wrapped(f"{verdict.mark} {title}: {verdict.message}"),
-            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">'
-            f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b> '
-            f"<b>{html.escape(title)}</b>: {message}</div>",
+            _wrapped(str(at(Said(f"{verdict.mark} {title}"), verdict.said))),
+            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">{says}</div>',
         )
 
     def hint(self):
         """Print the next hint; after the last one, say so and repeat it."""
         self.hints_given = min(self.hints_given + 1, len(self.hints))
-        last = " (the last one)" if self.hints_given == len(self.hints) else ""
-        text = self.hints[self.hints_given - 1]
-        print(_wrapped(f"Hint {self.hints_given} of {len(self.hints)}{last}: {text}"))
+        given, all_of_them = self.hints_given, len(self.hints)
+        template = "Hint {given} of {all}: {hint}"
+        if given == all_of_them:
+            template = "Hint {given} of {all} (the last one): {hint}"
+        hint = Said(self.hints[given - 1])
+        print(_wrapped(str(Said(template, given=given, all=all_of_them, hint=hint))))
 
     def solution(self):
         """Print the reference and why it is right."""
-        print(f"{self.edited().strip()}\n\n{_wrapped(self.explanation)}")
+        print(f"{self.edited().strip()}\n\n{_wrapped(str(Said(self.explanation)))}")
 
     def edited(self, *edits):
         """The source of the reference, each old text in `edits` replaced by the new one after it.
@@ -189,6 +212,10 @@ class Exercise:
             yield from caught(compared, function, self.like, feed)
 
 
+def _not_checked(error):
+    return Verdict(NOT_ATTEMPTED, Said("it cannot be checked here: {error}", error=error))
+
+
 def _unlike(explained, feed):
     """What is wrong in the plain case, and where if it is not the same everywhere."""
     (where, inputs), *others = feed.plain()
@@ -197,13 +224,14 @@ def _unlike(explained, feed):
     return wrong if everywhere else at(where, wrong)
 
 
-def exercises():
-    """The exercises of the course, in its order."""
-    for path in sorted((Path(__file__).parent / "exercises").glob("chapter_*.py")):
+def exercises(chapter="*"):
+    """The exercises of the course, or of one chapter, such as "02", in order."""
+    for path in sorted((Path(__file__).parent / "exercises").glob(f"chapter_{chapter}.py")):
         module = importlib.import_module(f"helpers.lessons.exercises.{path.stem}")
         yield from [value for value in vars(module).values() if isinstance(value, Exercise)]
 
 
+@usual_world()  # the first call imports the exercises, which hold tensors
 def exercise(number):
     """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
 
@@ -211,11 +239,15 @@ def exercise(number):
     """
     if not isinstance(number, str):
         raise ValueError(f'number must be a string such as "2.1", got {number!r}')
-    course = {known.number: known for known in exercises()}
-    known = course | KNOWN | course  # in the course's order, and nothing takes a number of its own
     wanted = number.strip().replace(",", ".")
+    chapter = wanted.partition(".")[0].zfill(2)
+    course = {known.number: known for known in exercises(chapter if chapter.isdigit() else "*")}
+    known = KNOWN | course  # nothing takes a number of the course's
     if wanted not in known:
+        course = {known.number: known for known in exercises()}
+        known = course | KNOWN  # in the course's order
         raise ValueError(f"number must be one of {', '.join(known)}; got {number!r}")
+    record(wanted)
     return known[wanted]
 
 
@@ -251,42 +283,67 @@ def _wrapped(text):
 def _misfit(attempt, reference):
     """Why `attempt` is no answer of the kind that `reference` is, or None."""
     if inspect.isclass(reference) and not inspect.isclass(attempt):
-        apply = ", its apply" if _is_function_class(reference) else ""
-        return (
-            f"give check the class {reference.__name__} itself, not its instance{apply} or a "
-            f"result; got a value of type {type(attempt).__name__}."
+        return Wrong(
+            "give check the class {name} itself, not its instance, its apply or a result; got a "
+            "value "
+            "of type {kind}."
+            if _is_function_class(reference)
+            else "give check the class {name} itself, not its instance or a result; got a value of "
+            "type {kind}.",
+            name=reference.__name__,
+            kind=type(attempt).__name__,
         )
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
-        return f"give check the source, a string; got a value of type {type(attempt).__name__}."
+        return Wrong(
+            "give check the source, a string; got a value of type {kind}.",
+            kind=type(attempt).__name__,
+        )
     if inspect.isfunction(reference) and _is_function_class(attempt):
-        return f"give check the function itself, got the class {attempt.__name__}; call its apply."
+        return Wrong(
+            "give check the function itself, got the class {kind}; call its apply.",
+            kind=attempt.__name__,
+        )
     if inspect.isfunction(reference) and not callable(attempt):
-        return f"give check the function itself, got a value of type {type(attempt).__name__}."
+        return Wrong(
+            "give check the function itself, got a value of type {kind}.",
+            kind=type(attempt).__name__,
+        )
     if _is_function_class(reference):
         return _misfit_of_function_class(attempt, reference)
     if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
         if not issubclass(attempt, torch.nn.Module):
-            return "it must derive from nn.Module."
+            return Wrong("it must derive from nn.Module.")
     return None
 
 
 def _misfit_of_function_class(attempt, reference):
     if not issubclass(attempt, Function):
         others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
-        other = f"; its Function is that of {others[0].__module__}" if others else ""
-        return f"it must derive from torch.autograd.Function{other}."
+        if others:
+            return Wrong(
+                "it must derive from torch.autograd.Function; its Function is that of {module}.",
+                module=others[0].__module__,
+            )
+        return Wrong("it must derive from torch.autograd.Function.")
     for name in ("forward", "backward"):
         method = inspect.getattr_static(attempt, name)
         if method is inspect.getattr_static(Function, name):
             if name == "backward" and vars(attempt).get("vjp"):
                 continue
             if "apply" in vars(attempt):
-                return f"it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them."
-            return f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
+                return Wrong(
+                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them.",
+                    name=name,
+                )
+            return Wrong(
+                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
+                name=name,
+            )
         if not _is_static(method, attempt, name):
-            return (
-                f"`{name}` must be a static method: @staticmethod, above any other decorator, and "
-                "no self."
+            return Wrong(
+                "`{name}` must be a static method: @staticmethod, above any other decorator, and "
+                "no self.",
+                name=name,
             )
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
@@ -296,11 +353,16 @@ def _misfit_of_function_class(attempt, reference):
     try:
         inspect.signature(attempt.forward).bind(*names)
     except TypeError:
-        return f"{'beside `setup_context`, ' * apart}`forward` must take ({', '.join(names)})."
+        return Wrong(
+            "beside `setup_context`, `forward` must take ({names})."
+            if apart
+            else "`forward` must take ({names}).",
+            names=", ".join(names),
+        )
     try:
         inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
     except TypeError:
-        return "`setup_context` must take (ctx, inputs, output)."
+        return Wrong("`setup_context` must take (ctx, inputs, output).")
     return None
 
 

@@ -1,85 +1,112 @@
 """What the checks say of notebooks that were handed in, as a table of students and exercises.
 
     python -m helpers.lessons.grade handed_in/*.ipynb [--seconds 120] [--csv verdicts.csv]
+    python -m helpers.lessons.grade --try assignment.py
 
-Each notebook is executed from the start, in a kernel and a folder of its own, and each cell ends
-after its seconds. ✓ right, ✗ wrong, ○ not attempted; ! the cell raised, ran out of time or ended
-its kernel; an empty place: the notebook has no such check.
+A folder in place of a notebook is one student: its notebooks make one row. Each notebook is
+executed from the start, in a kernel and a folder of its own, which holds a copy of what lies beside
+the notebook: modules and data, but no other notebooks, nor folders that hold some. A cell is
+interrupted after its seconds; where that does not help, the kernel is ended.
+
+✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says why; an empty
+place: no such check was run. The table grows with each student, and so does the CSV file.
+
+With --try, the exercises in a module of yours are tried: what is said of the reference, the stub
+and the wrong attempts of each.
 
 Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓ can get
 one. The notebooks run with your rights: run those of people you do not trust in a container.
 """
 
 import argparse
+import asyncio
+import contextlib
 import csv
-import re
+import glob
+import os
 import sys
-import tempfile
 from pathlib import Path
 
-import nbformat
-from nbclient import NotebookClient
-
-from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, WRONG, exercises
-
-RAISED = "!"
-VERDICT = re.compile(rf"([{NOT_ATTEMPTED}{WRONG}{RIGHT}]) (\S+) ")
-CHECK = re.compile(r"""exercise\(["'](\S+?)["']\)\s*\.check""")
+from helpers.lessons.attempts import try_exercises
+from helpers.lessons.exercise import exercises
+from helpers.lessons.handed_in import said, verdicts
 
 
-def verdicts(path, seconds):
-    """The marks in the notebook at `path`, by the exercise's number; and why it stopped, or None.
-
-    seconds: after which a cell is interrupted
-    """
-    try:
-        notebook = nbformat.read(path, as_version=4)
-    except Exception as error:
-        return {}, f"is no notebook: {error}".splitlines()[0]
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for cell in cells:
-        cell.outputs = []  # what was handed in counts for nothing
-    stopped = None
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        client = NotebookClient(
-            notebook,
-            timeout=seconds,
-            interrupt_on_timeout=True,
-            allow_errors=True,
-            kernel_name="python3",
-            resources={"metadata": {"path": folder}},
-        )
-        try:
-            client.execute()
-        except Exception as error:
-            stopped = f"{type(error).__name__}: {error}".splitlines()[0]
-    marks = {}
-    for cell in cells:
-        asked = CHECK.findall(cell.source)
-        said = [
-            VERDICT.match(output.data.get("text/plain", ""))
-            for output in cell.outputs
-            if output.output_type == "display_data"  # not what a cell prints
-        ]
-        marks |= dict.fromkeys(asked, RAISED)
-        marks |= {verdict[2]: verdict[1] for verdict in said if verdict and verdict[2] in asked}
-    return marks, stopped
-
-
-def table(paths, seconds=120):
-    """Rows of the table, the first with the exercises of the chapters that were handed in."""
+def students(paths):
+    """{student: notebooks}: a folder is one student, and so is a notebook."""
     found = {}
-    for path in paths:
-        found[path], stopped = verdicts(path, seconds)
-        if stopped:
-            print(f"{path}: {stopped}", file=sys.stderr)
-    seen = {number for marks in found.values() for number in marks}
+    for path in (p for given in paths for p in _expanded(given)):
+        name = path if path.is_dir() else path.with_suffix("")
+        notebooks = sorted(path.glob("*.ipynb")) if path.is_dir() else [path]
+        found.setdefault(name.as_posix(), []).extend(notebooks)
+    return found
+
+
+def _expanded(path):
+    """What a pattern stands for: the shells of Windows leave that to us."""
+    return [path] if path.exists() else [*map(Path, sorted(glob.glob(str(path))))] or [path]
+
+
+async def grade(notebooks, seconds, total, jobs, after_each):
+    """{student: (marks, sentences)} of the students whose notebooks were all run.
+
+    notebooks:  {student: notebooks}
+    after_each: called with what is known, and the student who is new in it
+    """
+    found, free = {}, asyncio.Semaphore(jobs)
+
+    async def one(path):
+        async with free:
+            return await verdicts(path, seconds, total)
+
+    async def row(student):
+        marks, sentences = {}, []
+        for more, why in await asyncio.gather(*map(one, notebooks[student])):
+            marks |= more
+            sentences += why
+        found[student] = marks, sentences or [said("empty")] * (not notebooks[student])
+        after_each(found, student)
+
+    with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C
+        await asyncio.gather(*map(row, notebooks))
+    return {student: found[student] for student in notebooks if student in found}
+
+
+def table(found):
+    """Rows, the first with the exercises of the chapters that were handed in."""
+    seen = {number for marks, _ in found.values() for number in marks}
     chapters = {number.split(".")[0] for number in seen}
     numbers = [e.number for e in exercises() if e.number.split(".")[0] in chapters]
-    numbers += sorted(seen - set(numbers))
-    yield ["student", *numbers]
-    for path, marks in found.items():
-        yield [path.with_suffix("").as_posix(), *(marks.get(number, "") for number in numbers)]
+    numbers += sorted(seen - {*numbers})
+    yield ["student", *numbers, "why"]
+    for student, (marks, sentences) in found.items():
+        yield [student, *(marks.get(number, "") for number in numbers), " ".join(sentences)]
+
+
+def write(path, found):
+    """The table as a CSV file, with the mark by which Excel knows UTF-8."""
+    with open(path, "w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows(table(found))
+
+
+def show(found):
+    """Print the table, and under it the sentences."""
+    rows = [row[:-1] for row in table(found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{value:<{width}}" for value, width in zip(row, widths, strict=True)))
+    for student, (_, sentences) in found.items():
+        for sentence in sentences:
+            print(f"{student}: {sentence}")
+
+
+def say_in_utf_8():
+    """Where the output cannot show the marks, as in a file that a Windows shell writes."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            "○✗✓".encode(stream.encoding or "utf-8")
+        except UnicodeEncodeError:
+            stream.reconfigure(encoding="utf-8")
 
 
 def main():
@@ -88,18 +115,46 @@ def main():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("notebooks", nargs="+", type=Path)
+    cores = os.cpu_count()
+    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks, or folders of them")
     parser.add_argument("--seconds", type=float, default=120, help="for each cell (120)")
+    parser.add_argument("--total", type=float, default=900, help="seconds for each notebook (900)")
+    parser.add_argument("--jobs", type=int, default=cores, help=f"notebooks at once ({cores})")
     parser.add_argument("--csv", type=Path, default=Path("verdicts.csv"))
+    parser.add_argument("--try", type=Path, dest="module", metavar="MODULE")
     arguments = parser.parse_args()
-    if not arguments.seconds > 0:
-        parser.error(f"--seconds must be larger than 0, got {arguments.seconds:g}")
-    rows = list(table(arguments.notebooks, arguments.seconds))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(f"{value:<{width}}" for value, width in zip(row, widths, strict=True)))
-    with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
+    for option in ("seconds", "total", "jobs"):
+        if not getattr(arguments, option) > 0:
+            parser.error(f"--{option} must be larger than 0, got {getattr(arguments, option):g}")
+    if bool(arguments.notebooks) == bool(arguments.module):
+        parser.error("give notebooks, or a module with --try")
+    say_in_utf_8()
+    if arguments.module:
+        sys.exit(try_exercises(arguments.module))
+    try:
+        write(arguments.csv, {})
+    except OSError as error:
+        parser.error(f"--csv must be a file that can be written, got {arguments.csv}: {error}")
+    by_student = students(arguments.notebooks)
+
+    def after_each(found, student):
+        with contextlib.suppress(OSError):  # it is open in Excel; the last one is not suppressed
+            write(arguments.csv, found)
+        marks = "  ".join(f"{number} {mark}" for number, mark in sorted(found[student][0].items()))
+        gaps = {"done": len(found), "all": len(by_student), "student": student, "marks": marks}
+        print(said("progress", **gaps).rstrip(), file=sys.stderr, flush=True)
+
+    limits = arguments.seconds, arguments.total, arguments.jobs
+    # Of the loops that Windows has, this is the one on which Jupyter's sockets work.
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        found = runner.run(grade(by_student, *limits, after_each))
+    show(found)
+    try:
+        write(arguments.csv, found)
+    except OSError as error:
+        sys.exit(said("not written", path=arguments.csv, error=error))
+    if len(found) < len(by_student):
+        sys.exit(said("interrupted", done=len(found), all=len(by_student)))
 
 
 if __name__ == "__main__":

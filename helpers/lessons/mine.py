@@ -4,23 +4,46 @@
     python -m helpers.lessons.mine zh    # the Chinese one
 
 Git ignores `mine/`. A chapter that is already there is left alone, so that your answers stay; the
-checks and hints come from `helpers`, and follow every pull.
+checks and hints come from `helpers`, and follow every pull. Run it again after a pull: it says
+which chapters have changed since they were copied.
 """
 
 import argparse
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+COPIED = ".copied.json"  # in mine/: {edition/chapter: the digest of its cells when it was copied}
 
 
 def copy(source=ROOT / "notebooks", target=ROOT / "mine"):
-    """Copies each chapter that `target` does not hold yet; returns the names of those copied."""
+    """Copies each chapter that `target` does not hold yet.
+
+    Returns the names of those copied, and of those that have changed since they were copied.
+    """
     target.mkdir(exist_ok=True)
-    new = [path for path in sorted(source.glob("*.ipynb")) if not (target / path.name).exists()]
-    for path in new:
-        shutil.copyfile(path, target / path.name)
-    return [path.name for path in new]
+    record = target / COPIED
+    digests = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    copied, changed = [], []
+    for path in sorted(source.glob("*.ipynb")):
+        key = f"{source.name}/{path.name}"
+        if not (target / path.name).exists():
+            shutil.copyfile(path, target / path.name)
+            digests[key] = _digest(path)
+            copied.append(path.name)
+        elif digests.get(key, _digest(path)) != _digest(path):
+            changed.append(path.name)
+    record.write_text(json.dumps(digests, indent=1), encoding="utf-8")
+    return copied, changed
+
+
+def _digest(path):
+    """Of what its cells say, not of their outputs."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    text = json.dumps([(cell["cell_type"], "".join(cell["source"])) for cell in cells])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 if __name__ == "__main__":
@@ -29,5 +52,10 @@ if __name__ == "__main__":
     source = ROOT / parser.parse_args().edition
     if not source.is_dir():
         parser.error(f"there is no folder {source}: run this in a clone of the repository")
-    copied = copy(source)
+    copied, changed = copy(source)
     print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")
+    for name in changed:
+        print(
+            f"{name} has changed since it was copied. Rename yours and run this again to get the "
+            "new one."
+        )

@@ -2,6 +2,8 @@
 
 import math
 
+from helpers.lessons.said import Said
+
 
 def predicted(prediction, outcome, within=0.0):
     """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction yet.
@@ -11,11 +13,12 @@ def predicted(prediction, outcome, within=0.0):
     within:          how far a number may be off and still count, as a share of the outcome
     """
     if prediction is ...:
-        print(f"○ It is {_shown(outcome)}. Predict before you run: put your answer in place of ...")
+        template = "○ It is {outcome}. Predict before you run: put your answer in place of ..."
     elif _is(prediction, outcome, within):
-        print(f"✓ It is {_shown(outcome)}, as you predicted.")
+        template = "✓ It is {outcome}, as you predicted."
     else:
-        print(f"✗ You predicted {_shown(prediction)}; it is {_shown(outcome)}.")
+        template = "✗ You predicted {prediction}; it is {outcome}."
+    print(Said(template, prediction=_shown(prediction), outcome=_shown(outcome)))
 
 
 def _is(prediction, outcome, within):

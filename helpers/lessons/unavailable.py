@@ -6,10 +6,12 @@ import re
 import cffi
 import matplotlib.pyplot as plt
 
-from helpers.lessons.c_and_cpp import NativeError
+from helpers.lessons.native.c_and_cpp import NativeError
+from helpers.lessons.said import Said, Wrong
 from helpers.ops.involution.compiler import CompilerNotFoundError
 
 NOT_HERE = "not on this machine: "
+MISSING = NOT_HERE + "{missing}. The course's own run shows what you would see here."
 _missing = None  # why an earlier block of this notebook ended early
 
 
@@ -32,7 +34,10 @@ def or_say_why():
         line = (said or lines)[0]
         own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
         if own:  # the reader's text, not the machine
-            raise NativeError(f"line {own[1]} of the text does not compile: {own[2]}") from None
+            wrong = Wrong(
+                "line {line} of the text does not compile: {error}", line=own[1], error=own[2]
+            )
+            raise NativeError(wrong) from None
         _missing = line
     except NameError:
         if _missing is None:
@@ -40,4 +45,4 @@ def or_say_why():
     else:
         return
     plt.close()  # a figure that was begun
-    print(f"{NOT_HERE}{_missing}. The course's own run shows what you would see here.")
+    print(Said(MISSING, missing=_missing))

@@ -64,6 +64,10 @@ def exp(input):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+    if input.layout is not torch.strided:
+        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if torch.compiler.is_compiling():  # which takes no Function with a jvp
         return Exp.forward(input)
     return Exp.apply(input)

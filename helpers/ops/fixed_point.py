@@ -3,8 +3,9 @@ r"""A layer that is defined by an equation: the z that f leaves where it is.
     z = f(z, x)        dL/dx = y · ∂f/∂x,   where y solves   y = dL/dz + y · ∂f/∂z
 
 Backward is a fixed point, too, of the transposed Jacobian, whatever the steps were that led to z
-(implicit function theorem). So nothing of them is kept, and a solver may stop, restart or begin at
-the solution: the gradient is that of the equation. Unrolling would differentiate the steps.
+(implicit function theorem). So nothing of them is kept, but one application of f at z, and a solver
+may stop, restart or begin at the solution: the gradient is that of the equation. Unrolling would
+differentiate the steps.
 
 Both are iterated plainly, z ← f(z, x). That converges where f contracts, and there backward does,
 too, at the same rate, because a matrix and its transpose have the same eigenvalues. An accelerated
@@ -15,7 +16,8 @@ fixed points: lambda z, x: (z + f(z, x)) / 2.
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
-Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`.
+Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active` and
+`torch._C._functorch.is_legacy_batchedtensor`.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -26,11 +28,14 @@ True
 """
 
 import math
-from contextlib import nullcontext
+import threading
+import weakref
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 
 
 class NotConvergedError(RuntimeError):
@@ -43,10 +48,13 @@ def _largest(tensor):
 
 def _still_to_go(changes):
     """An estimate: where each step is ρ times the last, ρ + ρ² + … = ρ / (1 - ρ) times the last."""
-    rate = math.sqrt(changes[-1] / changes[-3]) if len(changes) > 2 else 1.0
+    if len(changes) < 5 or not min(changes[-5:]):
+        return math.inf
+    # Some shrink by turns, of two to four steps.
+    rate = max((changes[-1] / changes[-1 - n]) ** (1 / n) for n in (2, 3, 4))
     if rate >= 1:
         return math.inf
-    last = max(changes[-1], rate * changes[-2])  # some shrink by turns
+    last = max(rate**n * changes[-1 - n] for n in range(4))
     return last * rate / (1 - rate)
 
 
@@ -79,91 +87,151 @@ def _variables(tensors):
     return [tensor.detach().requires_grad_() for tensor in tensors]
 
 
+class _Ticket:
+    """Stands in a recorded graph for a tensor that it needs."""
+
+
+class _Recorded:
+    """What `function` returns for variables that do not depend on each other, and its graph.
+
+    The tensors that the graph needs are held apart. So the node that stands for it can save them:
+    then a change in place is an error, and hooks around the call see each of them once.
+    """
+
+    def __init__(self, function, tensors, within=None):
+        """within: the record whose graph the function differentiates, so that this one needs it."""
+        held = weakref.WeakKeyDictionary()  # not self is in the hooks: the graph holds them
+        self.within, self.variables, self.held = within, _variables(tensors), [held]
+        self.lock = within.lock if within else threading.RLock()
+        if within:
+            self.variables += within.variables
+            self.held += within.held
+
+        def pack(tensor):
+            ticket = _Ticket()
+            held[ticket] = tensor.detach()
+            return ticket
+
+        with torch.enable_grad(), saved_tensors_hooks(pack, lambda ticket: held[ticket]):
+            self.outputs = function(*self.variables[: len(tensors)])
+
+    def _holds(self):
+        return [tensor for held in self.held for tensor in held.values()]
+
+    def _hold(self, tensors):
+        places = [(held, ticket) for held in self.held for ticket in list(held)]
+        for (held, ticket), tensor in zip(places, tensors, strict=True):
+            held[ticket] = tensor
+
+    def hand_over(self):
+        tensors, own = self._holds(), self.held[0]
+        own.update(dict.fromkeys(list(own)))
+        return tensors
+
+    @contextmanager
+    def with_its(self, tensors):
+        with self.lock:  # for two threads that go back through one graph
+            before = self._holds()
+            self._hold(tensors)
+            try:
+                yield
+            finally:
+                self._hold(before)
+
+    def pull_back(self, *weights, to=None):
+        """The gradients of the outputs to all variables, or to some of them."""
+        to = self.variables if to is None else to
+        pairs = [(o, w) for o, w in zip(self.outputs, weights, strict=True) if o.requires_grad]
+        if not pairs:
+            return tuple(map(torch.zeros_like, to))
+        outputs, weights = zip(*pairs, strict=True)
+        create = torch.is_grad_enabled()
+        return torch.autograd.grad(
+            outputs, to, weights, retain_graph=True, create_graph=create, materialize_grads=True
+        )
+
+
 def _nodes(output):
-    """The nodes of the graph behind a tensor."""
-    found, new = set(), {output.grad_fn}
+    """The nodes of the graph behind a tensor, in an order that repeats itself."""
+    found, new = {}, [output.grad_fn]
     while new:
-        found |= new
-        new = {following for node in new for following, _ in node.next_functions} - found - {None}
+        node = new.pop()
+        if node is not None and node not in found:
+            found[node] = True
+            new += [following for following, _ in node.next_functions]
     return found
 
 
-def _brought_along(f, z, tensors):
-    """The leaves that f uses without being given them, such as a module's parameters.
+def _record(g, z, tensors):
+    """One application of g, and the leaves that it uses without being given them.
 
-    None if what f returns depends on nothing at all.
+    Such as a module's parameters. None if what g returns depends on nothing at all.
     """
-    (first,), (second,) = (f(*_variables((z, *tensors))) for _ in range(2))
-    if not first.requires_grad:
-        return None
-    shared = _nodes(first) & _nodes(second)  # the rest was made within one of the calls
+    other, recorded = (_Recorded(g, (z, *tensors)) for _ in range(2))
+    (output,) = recorded.outputs
+    if not output.requires_grad:
+        return None, []
+    elsewhere = _nodes(other.outputs[0])
+    nodes = _nodes(output)
+    if any(node.name() == "RegisterPostBackwardFunctionBackward" for node in nodes):
+        raise ValueError(
+            "f contains a module under fully_shard, which would lose its gradients; "
+            "apply fully_shard to the module that calls fixed_point"
+        )
+    shared = [node for node in nodes if node in elsewhere]  # the rest was made within the call
     histories = [node.name() for node in shared if not hasattr(node, "variable")]
     if histories:
         raise ValueError(
             f"f uses a tensor with a history ({min(histories)}) that is not among its inputs, so "
             "its gradient would be lost; hand it to fixed_point as an input"
         )
-    return [node.variable for node in shared]
-
-
-def _pull_back(g, leaves, count, *tensors):
-    """`count` gradients of what g returns, and its arguments -> the gradients of these and leaves.
-
-    The arguments are variables that do not depend on each other.
-    """
-    weights, variables = tensors[:count], tensors[count:]
-    recorded = torch.is_grad_enabled()
-    with torch.enable_grad():
-        results = g(*variables)
-    pairs = [(r, w) for r, w in zip(results, weights, strict=True) if r.requires_grad]
-    if not pairs:
-        return tuple(torch.zeros_like(t) for t in (*variables, *leaves))
-    results, weights = zip(*pairs, strict=True)
-    return torch.autograd.grad(
-        results, (*variables, *leaves), weights, create_graph=recorded, materialize_grads=True
-    )
+    leaves = [node.variable for node in shared]
+    recorded.variables += leaves
+    return recorded, leaves
 
 
 class _Apart(torch.autograd.Function):
-    """g(*tensors), differentiated as if none of the tensors depended on another."""
+    """What was recorded, as a function of the tensors that its variables stand for."""
 
     @staticmethod
-    def forward(ctx, g, count, *tensors_and_leaves):
-        ctx.g, ctx.count = g, count
-        ctx.save_for_backward(*tensors_and_leaves)
-        return g(*_variables(tensors_and_leaves[:count]))
+    def forward(ctx, recorded, *tensors):
+        ctx.recorded, ctx.count = recorded, len(tensors)
+        ctx.save_for_backward(*tensors, *recorded.hand_over())
+        return tuple(output.detach() for output in recorded.outputs)
 
     @staticmethod
     def backward(ctx, *grad_outputs):
-        leaves = ctx.saved_tensors[ctx.count :]
-        pull_back = partial(_pull_back, ctx.g, leaves, len(grad_outputs))
-        count = len(grad_outputs) + ctx.count
-        return None, None, *_Apart.apply(pull_back, count, *grad_outputs, *ctx.saved_tensors)
+        recorded, saved = ctx.recorded, ctx.saved_tensors
+        with recorded.with_its(saved[ctx.count :]):
+            if not torch.is_grad_enabled():
+                return None, *recorded.pull_back(*grad_outputs)
+            pull_back = _Recorded(recorded.pull_back, grad_outputs, recorded)
+            return None, *_Apart.apply(pull_back, *grad_outputs, *saved[: ctx.count])
 
 
 class _Solution(torch.autograd.Function):
-    """z, where z, = g(z, *tensors), as a function of the tensors, and of the leaves that g uses."""
+    """z, for which recorded(z, *tensors) = z, as a function of the tensors."""
 
     @staticmethod
-    def forward(ctx, g, iterate, count, z, *tensors_and_leaves):
-        ctx.g, ctx.iterate, ctx.count = g, iterate, count
-        z = z.clone()
-        ctx.save_for_backward(z, *tensors_and_leaves)
+    def forward(ctx, recorded, iterate, *tensors):
+        ctx.recorded, ctx.iterate, ctx.count = recorded, iterate, len(tensors)
+        z = recorded.variables[0].detach().clone()
+        ctx.save_for_backward(z, *tensors, *recorded.hand_over())
         return z
 
     @staticmethod
     def backward(ctx, grad_output):
-        g, (z, *rest) = ctx.g, ctx.saved_tensors
-        tensors, leaves = rest[: ctx.count], rest[ctx.count :]
-        variables = _variables((z, *tensors))
-        with torch.enable_grad():
-            (output,) = g(*variables)
-
-        def pulled(y, *inputs):
-            return torch.autograd.grad(output, inputs, y, retain_graph=True, materialize_grads=True)
+        if torch._C._functorch.is_legacy_batchedtensor(grad_output):
+            raise RuntimeError(
+                "the backward of fixed_point does not work under vmap (is_grads_batched, "
+                "vectorize=True): how many steps it takes depends on the numbers; use a loop"
+            )
+        recorded, (z, *saved) = ctx.recorded, ctx.saved_tensors
+        tensors, held = saved[: ctx.count], saved[ctx.count :]
 
         def solve(grad_output):
-            step = lambda y: grad_output + pulled(y, variables[0])[0]  # noqa: E731
+            variable = recorded.variables[0]
+            step = lambda y: grad_output + recorded.pull_back(y, to=(variable,))[0]  # noqa: E731
             try:
                 return ctx.iterate(step, grad_output, what="gradient")
             except NotConvergedError:
@@ -173,21 +241,24 @@ class _Solution(torch.autograd.Function):
                 # Near 1 only its end overflows, which a loss scaler waits for, too.
                 return scale * solve(grad_output / scale)
 
-        with torch.no_grad():
-            if grad_output.isfinite().all():
-                y = solve(grad_output)
-            else:  # not of our making, and a loss scaler waits for it
-                y = torch.full_like(grad_output, math.nan)
-        if not torch.is_grad_enabled():
-            return None, None, None, None, *pulled(y, *variables[1:], *leaves)
+        with recorded.with_its(held):
+            with torch.no_grad():
+                if grad_output.isfinite().all():
+                    y = solve(grad_output)
+                else:  # not of our making, and a loss scaler waits for it
+                    y = torch.full_like(grad_output, math.nan)
+            if not torch.is_grad_enabled():
+                return None, None, *recorded.pull_back(y)[1:]
 
-        def adjoint(y, grad_output, *variables):
-            return (grad_output + _pull_back(g, leaves, 1, y, *variables)[0],)
+            def adjoint(y, grad_output):
+                slope, *_ = recorded.pull_back(y)
+                return (grad_output + slope,)
 
-        y = _Solution.apply(adjoint, ctx.iterate, ctx.count + 2, y, grad_output, z, *rest)
-        pull_back = partial(_pull_back, g, leaves, 1)
-        _, *gradients = _Apart.apply(pull_back, ctx.count + 2, y, z, *rest)
-        return None, None, None, None, *gradients
+            step = _Recorded(adjoint, (y, grad_output), recorded)
+            pull_back = _Recorded(recorded.pull_back, (y,), recorded)
+            y = _Solution.apply(step, ctx.iterate, grad_output, z, *tensors)
+            _, *gradients = _Apart.apply(pull_back, y, z, *tensors)
+        return None, None, *gradients
 
 
 def _check(f, z0, tol, max_steps):
@@ -197,6 +268,12 @@ def _check(f, z0, tol, max_steps):
         raise TypeError(f"z0 must be a torch.Tensor, got {type(z0).__name__}")
     if not z0.is_floating_point():
         raise TypeError(f"z0 must be floating-point, got {z0.dtype}")
+    if z0.itemsize == 1:
+        raise TypeError(f"z0 must have a dtype of 16 bits or more, got {z0.dtype}")
+    if z0.layout != torch.strided:
+        raise TypeError(f"z0 must be dense, got {z0.layout}")
+    if z0.is_meta:
+        raise ValueError("z0 must hold numbers, got one on the device meta")
     if isinstance(tol, bool) or not isinstance(tol, (int, float)):
         raise TypeError(f"tol must be a Python number, got {type(tol).__name__}")
     resolution = torch.finfo(z0.dtype).eps
@@ -260,13 +337,13 @@ def _solve(f, z0, inputs, iterate):
         return (result,)
 
     with torch.no_grad():  # and detached, because f may enable gradients to take one itself
-        z = iterate(lambda z: g(z, *tensors)[0].detach(), z0, what="fixed point")
+        z = iterate(lambda z: g(z, *tensors)[0].detach(), z0.clone(), what="fixed point")
     if not torch.is_grad_enabled():
         return z
-    leaves = _brought_along(g, z, tensors)
-    if leaves is None:
+    recorded, leaves = _record(g, z, tensors)
+    if recorded is None:
         return z
-    return _Solution.apply(g, iterate, len(tensors), z, *tensors, *leaves)
+    return _Solution.apply(recorded, iterate, *tensors, *leaves)
 
 
 def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
@@ -279,18 +356,24 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     inputs: what else f is called with. Gradients flow to the tensors among them, to f's parameters
     if it is a module, and to every other leaf tensor that it uses.
     tol: the iteration ends when a step changes z by at most `tol` times its largest element, and
-    the error that is left, estimated from the rate at which the last steps shrank, is no larger;
-    that of the gradient likewise. A step within four roundings of that element is not questioned.
+    the error that is left, estimated from how the last five steps shrank, is no larger; that of
+    the gradient likewise. It is an estimate: an iteration that nearly stands still for longer and
+    then moves on passes for converged. A step within four roundings of that element is not
+    questioned.
     At least the resolution of the dtype, so float16 and bfloat16 need more than 1e-6.
     max_steps: how many steps to take at most.
-    Returns a tensor like z0. Kept for backward are z and the inputs, however many steps it took.
+    Returns a tensor like z0. Kept for backward are z, the inputs, and what autograd keeps of one
+    application of f, however many steps it took. Backward does not call f: it has the parameters
+    of the forward, also those that `torch.func.functional_call` gave it.
 
-    Derivatives of every order: each is a fixed point itself. Autocast is the same in backward as
-    around the call. `torch.compile` breaks the graph here and resumes after it; `fullgraph=True`
-    and `torch.export` raise, because the number of steps depends on the numbers.
-    Raises NotConvergedError if z, or in backward its gradient, does not converge; RuntimeError
-    under the transforms of `torch.func` and in forward mode; ValueError or TypeError for other
-    arguments, and where f uses a tensor whose gradient would be lost.
+    Derivatives of every order: each is a fixed point itself. `torch.compile` breaks the graph here
+    and resumes after it; `fullgraph=True` and `torch.export` raise, because the number of steps
+    depends on the numbers. `fully_shard` may be applied to the module that calls fixed_point.
+
+    Raises NotConvergedError if z, or in backward its gradient, is not seen to converge;
+    RuntimeError under the transforms of `torch.func`, with `is_grads_batched`, and in forward mode,
+    and in backward where a tensor that it needs was changed in place; ValueError or TypeError for
+    other arguments, and where f uses a tensor whose gradient would be lost.
     """
     _check(f, z0, tol, max_steps)
     if torch._C._are_functorch_transforms_active():

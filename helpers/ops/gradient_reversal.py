@@ -76,10 +76,7 @@ def gradient_reversal(input, scale=1.0):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise TypeError(f"scale must be a Python number, got {type(scale).__name__}")
-    if not 0 <= scale < math.inf:
-        raise ValueError(f"scale must be finite and not negative, got {scale}")
+    _check_scale(scale)
     if torch.compiler.is_compiling():
         # A Function would be refused for its jvp, or its backward dropped in favour of forward's
         # own derivative. These operations hold it: `zero` is 0, and its slope is 1.
@@ -89,14 +86,23 @@ def gradient_reversal(input, scale=1.0):
     return GradientReversal.apply(input, scale)
 
 
+def _check_scale(scale):
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"scale must be a Python number, got {type(scale).__name__}")
+    if not 0 <= scale < math.inf:
+        raise ValueError(f"scale must be finite and not negative, got {scale}")
+
+
 class GradientReversalLayer(torch.nn.Module):
     """`gradient_reversal` as a module; `scale` is an attribute that a schedule may change.
 
     Input and output: a floating-point or complex tensor of any shape.
+    Raises TypeError or ValueError for a `scale` that `gradient_reversal` would refuse.
     """
 
     def __init__(self, scale=1.0):
         super().__init__()
+        _check_scale(scale)
         self.scale = scale
 
     def forward(self, input):

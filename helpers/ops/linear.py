@@ -86,6 +86,10 @@ def linear(input, weight, bias=None):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
+        if tensor.dtype.itemsize == 1:
+            raise TypeError(f"{name} must have numbers of 16 bits or more, got {tensor.dtype}")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
         if tensor.device != input.device:
             raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
     if weight.dim() not in (1, 2):
@@ -146,8 +150,8 @@ class Linear(torch.nn.Module):
                 raise TypeError(f"{name} must be an int, got {type(size).__name__}")
             if size < 0:
                 raise ValueError(f"{name} must not be negative, got {size}")
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"dtype must be floating-point, got {dtype}")
+        if dtype is not None and not getattr(dtype, "is_floating_point", False):
+            raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
         self.in_features, self.out_features = in_features, out_features
         options = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, **options))

@@ -62,6 +62,8 @@ def mul_constant(input, constant):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
     if isinstance(constant, bool) or not isinstance(constant, (int, float, complex)):
         raise TypeError(f"constant must be a Python number, got {type(constant).__name__}")
     if isinstance(constant, complex) and not input.is_complex():

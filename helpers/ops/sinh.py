@@ -72,6 +72,10 @@ def sinh(input):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+    if input.layout is not torch.strided:
+        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if torch.compiler.is_compiling():  # which takes no Function with a jvp
         return torch.sinh(input)
     return Sinh.apply(input)[0]

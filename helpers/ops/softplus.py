@@ -93,20 +93,36 @@ def softplus(input, beta=1.0):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+    if input.layout is not torch.strided:
+        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
+    _check_beta(beta)
+    # A compiler takes no Function with a jvp.
+    call = Softplus.forward if torch.compiler.is_compiling() else Softplus.apply
+    if beta == 1:
+        return call(input)
+    # Where exp(beta · x) is small, its relative error is the absolute error of beta · x.
+    wide = torch.promote_types(input.dtype, torch.float32)
+    return (call(beta * input.to(wide)) / beta).to(input.dtype)
+
+
+def _check_beta(beta):
     if isinstance(beta, bool) or not isinstance(beta, (int, float)):
         raise TypeError(f"beta must be a Python number, got {type(beta).__name__}")
     if not 0 < beta < math.inf:
         raise ValueError(f"beta must be finite and larger than 0, got {beta}")
-    # A compiler takes no Function with a jvp.
-    call = Softplus.forward if torch.compiler.is_compiling() else Softplus.apply
-    return call(input) if beta == 1 else call(beta * input) / beta
 
 
 class SoftplusLayer(torch.nn.Module):
-    """`softplus` as a module, as `torch.nn.Softplus` is, but without a threshold."""
+    """`softplus` as a module, as `torch.nn.Softplus` is, but without a threshold.
+
+    Raises TypeError or ValueError for a `beta` that `softplus` would refuse.
+    """
 
     def __init__(self, beta=1.0):
         super().__init__()
+        _check_beta(beta)
         self.beta = beta
 
     def forward(self, input):

@@ -56,6 +56,10 @@ def _check(input, **numbers):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+    if input.layout is not torch.strided:
+        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError(f"{name} must be a Python number, got {type(number).__name__}")

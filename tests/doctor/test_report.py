@@ -89,7 +89,7 @@ def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():
     assert str(bad).startswith("HalfSquare: 1 error\n  error (scaled): ")
     page = bad._repr_html_()
     assert (
-        re.search("<code[^>]*>x</code>", page) and page.count("<div") == page.count("</div>") == 1
+        re.search("<code[^>]*>x</code>", page) and page.count("<div") == page.count("</div>") == 2
     )
     assert SEVERITIES["error"] in page and SEVERITIES["note"] not in page
     shown = re.sub(r"<div[^>]*>|<br>", " ", page)

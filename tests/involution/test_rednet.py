@@ -36,6 +36,7 @@ def test_layer_takes_any_size(stride):
         (Involution2d, {"keep_filters": 1}, TypeError, "must be True or False, got 1"),
         (Involution2d, {"dilation": 1.0}, TypeError, "dilation must be an int, got 1.0"),
         (RedNet, {"depth": 34}, ValueError, "26, 38, 50, 101, 152, got 34"),
+        (RedNet, {"depth": [50]}, ValueError, r"26, 38, 50, 101, 152, got \[50\]"),
         (RedNet, {"num_classes": 0}, ValueError, "num_classes must be 1 or more, got 0"),
         (RedNet, {"num_classes": "10"}, TypeError, "must be an int or None, got '10'"),
         (RedNet, {"stem_kernel_size": 4}, ValueError, "stem_kernel_size must be odd, got 4"),

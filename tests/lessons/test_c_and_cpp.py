@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from helpers.lessons import c_and_cpp
+from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.needs import needs_compiler
 
@@ -34,4 +34,4 @@ def test_what_waits_does_not_end_and_what_raises_is_no_crash(monkeypatch):
     assert c_and_cpp.crash_of(lambda: None) is None
     assert c_and_cpp.crash_of(lambda: 1 / 0) is None  # the parent will meet that, too
     monkeypatch.setattr(c_and_cpp, "SECONDS", 0.3)
-    assert "does not end" in c_and_cpp.crash_of(lambda: time.sleep(60))
+    assert "does not end" in str(c_and_cpp.crash_of(lambda: time.sleep(60)))

@@ -1,12 +1,18 @@
 """The classroom: notebooks that were handed in, exercises of one's own, a folder to work in."""
 
+import codecs
 import csv
+import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from nbclient import NotebookClient
 
@@ -25,52 +31,144 @@ def together(answers):
     return [f"{answer}\n\n{CHECK[number]}" for number, answer in answers.items()]
 
 
-HANDED_IN = {  # the cells after the imports, and the marks
-    "three": (together({"2.1": WRONG["2.1"], "2.2": STUB["2.2"]}) + [RIGHT["2.3"], CHECK["2.3"]],
-              "✗○✓"),
-    "lacks one": (together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}), "! ✓"),
-    "prints": (together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○  "),
-    "dies": (together(RIGHT | {"2.2": "import os\nos._exit(3)"}), "✓!!"),
-    "hangs": (together(RIGHT | {"2.2": "import time\ntime.sleep(99)"}), "✓!✓"),
-}  # fmt: skip
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ASSIGNMENT = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", README)[0]
 IMPORTS = "import torch\nfrom torch.autograd import Function\nfrom helpers.lessons import exercise"
+SECONDS = 987654  # as no other process sleeps
+CHILD = f"""import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep({SECONDS})"])"""
+ENDLESS = """import time
+while True:
+    try:
+        time.sleep(1)
+    except:
+        pass"""
+BESIDE = f"""import assignment
+from pathlib import Path
+assert Path("data.txt").read_text() == "theirs"
+Path("data.txt").write_text("changed")
+{RIGHT["2.1"]}
+# exercise("2.2").check(Square)
+number = "2,1"
+asked = exercise(number)
+asked.check(Square)
+exercise("A.1").check(assignment.Half)"""
+
+HANDED_IN = {  # the cells after the imports, the marks, and words of the reason for a `!`
+    "three": ([*together({"2.1": WRONG["2.1"], "2.2": STUB["2.2"]}), RIGHT["2.3"], CHECK["2.3"]],
+              "✗○✓ ", ""),
+    "lacks one": (together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}),
+                  "! ✓ ", "code cell 2: SyntaxError: "),
+    "fakes": (together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○   ", ""),
+    "dies": (together(RIGHT | {"2.2": "import os\nos._exit(3)"}),
+             "✓!! ", "code cell 3: the kernel died, and no later cell"),
+    "hangs": (together({"2.1": "import time\ntime.sleep(99)", "2.2": RIGHT["2.2"],
+                        "2.3": f"{CHILD}\n{ENDLESS}"}),
+              "!✓! ", "code cell 4: it went on after the interrupt at 4 s, so the kernel"),
+    "anna/a chapter": ([BESIDE], "✓  ✓", "an essay.ipynb runs no check."),
+    "anna/an essay": ([], "✓  ✓", "an essay.ipynb runs no check."),
+}  # fmt: skip
 
 
-def write(path, cells):
+def write(path, cells, encoding="utf-8", **metadata):
     code = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, *cells)]
-    nbformat.write(nbformat.v4.new_notebook(cells=code), path)
+    text = nbformat.writes(nbformat.v4.new_notebook(cells=code, metadata=metadata))
+    path.write_text(text, encoding=encoding)
 
 
-def test_the_table_of_students_and_exercises(tmp_path, monkeypatch, capsys):
-    for name, (cells, _) in HANDED_IN.items():
-        write(tmp_path / f"{name}.ipynb", cells)
+@pytest.fixture
+def handed_in(tmp_path, monkeypatch):
+    """The folder, in which the table is made."""
+    (tmp_path / "anna").mkdir()
+    for name, (cells, _, _) in HANDED_IN.items():
+        write(tmp_path / f"{name}.ipynb", cells, "utf-8-sig")  # with the mark of some editors
+    (tmp_path / "anna" / "assignment.py").write_text(ASSIGNMENT)
+    (tmp_path / "anna" / "data.txt").write_text("theirs")
+    write(tmp_path / "in R.ipynb", [], language_info={"name": "R"})
     (tmp_path / "no notebook.ipynb").write_text("{")
-    paths = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["grade", *paths, "--seconds", "5"])
+    return tmp_path
+
+
+def test_the_table_of_students_and_exercises(handed_in, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["grade", "*.ipynb", "anna", "--seconds", "4"])
     grade.main()
     said = capsys.readouterr()
-    with open("verdicts.csv", encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    assert header == ["student", *NUMBERS]
-    expected = {name: marks for name, (_, marks) in HANDED_IN.items()} | {"no notebook": "   "}
-    assert {row[0]: "".join(mark or " " for mark in row[1:]) for row in rows} == expected
+    raw = Path("verdicts.csv").read_bytes()
+    assert raw.startswith(codecs.BOM_UTF8)
+    header, *rows = csv.reader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+    assert header == ["student", *NUMBERS, "A.1", "why"]
+    found = {
+        student: ("".join(mark or " " for mark in marks), why) for student, *marks, why in rows
+    }
+    expected = {name.split("/")[0]: rest for name, (_, *rest) in HANDED_IN.items()}
+    expected["no notebook"] = "    ", "no notebook.ipynb is no notebook: "
+    expected["in R"] = "    ", "is written in R, not in Python."
+    assert {student: marks for student, (marks, _) in found.items()} == {
+        student: marks for student, (marks, _) in expected.items()
+    }
+    for student, (marks, why) in expected.items():
+        assert why in found[student][1]
+        assert bool(found[student][1]) == bool(why), f"{student}: {found[student][1]}"
+        assert bool(why) or "!" not in marks
+        assert why in said.out
     assert re.search(r"^dies +✓ +! +! *$", said.out, re.MULTILINE)
-    assert "dies.ipynb: DeadKernelError" in said.err
-    assert "no notebook.ipynb: is no notebook" in said.err
+    assert "code cell 2: interrupted after 4 s." in said.out
+    assert len(said.err.splitlines()) == len(expected), said.err  # the progress, and no warnings
+    assert re.search(r"^\d of 8: three  2.1 ✗  2.2 ○  2.3 ✓$", said.err, re.MULTILINE)
+    assert (handed_in / "anna" / "data.txt").read_text() == "theirs"
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(SECONDS) in " ".join(command)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to one process")
+def test_interrupted_it_has_the_table_of_what_was_done(tmp_path):
+    write(tmp_path / "endless.ipynb", [ENDLESS])
+    (tmp_path / "done.ipynb").write_text("{")
+    command = [sys.executable, "-m", "helpers.lessons.grade", "endless.ipynb", "done.ipynb"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}  # it has no ✓
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as process:
+        progress = process.stderr.readline().decode()
+        table = (tmp_path / "verdicts.csv").read_text(encoding="utf-8-sig")
+        process.send_signal(signal.SIGINT)
+        out, error = (text.decode() for text in process.communicate(timeout=60))
+    assert progress.startswith("1 of 2: done")
+    assert table.splitlines()[1].startswith("done,")
+    assert "done: done.ipynb is no notebook" in out
+    assert error.strip().endswith("interrupted: 1 of 2 students are in the table")
+    assert process.returncode == 1
+
+
+def test_a_table_that_cannot_be_written_is_noticed_before_anything_is_run(monkeypatch, capsys):
+    argv = ["grade", "endless.ipynb", "--csv", "no such folder/verdicts.csv"]
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(grade, "verdicts", None)
+    with pytest.raises(SystemExit):
+        grade.main()
+    assert "--csv must be a file that can be written, got no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "gbk", "utf-8"])
+def test_marks_are_said_on_any_output(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    grade.say_in_utf_8()
+    print("○✗✓", flush=True)
+    assert written.getvalue().decode().strip() == "○✗✓"
 
 
 def test_an_exercise_of_your_own(tmp_path):
     """The example in the README, in a cell; the exercises of the course stand in modules."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", readme)
-    assert len(example.splitlines()) <= 27
-    answer = "class Half(Function):" + example.split("class Half(Function):")[1].split("\n\n\n")[0]
+    assert len(ASSIGNMENT.splitlines()) <= 27
+    answer = (
+        "class Half(Function):" + ASSIGNMENT.split("class Half(Function):")[1].split("\n\n\n")[0]
+    )
     check = '\nexercise("A.1").check(Half)'
     wrong = answer.replace("grad_output / 2", "grad_output")
     path = tmp_path / "mine.ipynb"
-    write(path, [example, answer + check, 'exercise("A.1").solution()', wrong + check])
-    notebook = nbformat.read(path, as_version=4)
+    write(path, [ASSIGNMENT, answer + check, 'exercise("A.1").solution()', wrong + check])
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     folder = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, kernel_name="python3", resources=folder).execute()
     outputs = [output for cell in notebook.cells for output in cell.outputs]
@@ -82,15 +180,34 @@ def test_an_exercise_of_your_own(tmp_path):
 
 
 def test_a_folder_to_work_in_is_never_overwritten(tmp_path):
-    (tmp_path / "notebooks").mkdir()
-    for name in ("00_a.ipynb", "01_b.ipynb"):
-        (tmp_path / "notebooks" / name).write_text("new")
-    target = tmp_path / "mine"
+    source, target = tmp_path / "notebooks", tmp_path / "mine"
+    source.mkdir()
     target.mkdir()
+    for name in ("00_a", "01_b", "02_c"):
+        write(source / f"{name}.ipynb", [name])
     (target / "00_a.ipynb").write_text("my answers")
-    assert mine.copy(tmp_path / "notebooks", target) == ["01_b.ipynb"]
+    assert mine.copy(source, target) == (["01_b.ipynb", "02_c.ipynb"], [])
+    assert mine.copy(source, target) == ([], [])
+    write(source / "01_b.ipynb", ["another text"])
+    (target / "02_c.ipynb").write_text("my answers")
+    assert mine.copy(source, target) == ([], ["01_b.ipynb"])
     assert (target / "00_a.ipynb").read_text() == "my answers"
+    assert "another text" not in (target / "01_b.ipynb").read_text(encoding="utf-8")
     assert "mine/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_another_output_or_edition_is_no_change(tmp_path):
+    source, target = tmp_path / "notebooks", tmp_path / "mine"
+    source.mkdir()
+    write(source / "00_a.ipynb", ["1 + 1"])
+    mine.copy(source, target)
+    notebook = json.loads((source / "00_a.ipynb").read_text(encoding="utf-8"))
+    notebook["cells"][1]["execution_count"] = 7
+    (source / "00_a.ipynb").write_text(json.dumps(notebook))
+    assert mine.copy(source, target) == ([], [])
+    (tmp_path / "zh").mkdir()
+    write(tmp_path / "zh" / "00_a.ipynb", ["1 + 2"])
+    assert mine.copy(tmp_path / "zh", target) == ([], [])
 
 
 @pytest.mark.parametrize(

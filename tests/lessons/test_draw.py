@@ -44,6 +44,18 @@ def test_graph_prints_the_edges_that_autograd_recorded(capsys):
     assert colours["x"] == colours["w"] != colours["loss"]
 
 
+def test_ring_names_each_object_and_points_from_each_to_the_next(capsys):
+    draw.ring(("output", "grad_fn"), ("node", "ctx"), ("ctx", "result"), title="A ring")
+    assert capsys.readouterr().out == "output → node → ctx → output\n"
+    texts = {text.get_text(): text.get_position() for text in plt.gca().texts}
+    assert {"output", "grad_fn", "node", "ctx", "result"} >= set(texts)
+    arrows = [patch._posA_posB for patch in plt.gca().patches if hasattr(patch, "_posA_posB")]
+    assert len(arrows) == 3
+    assert all(
+        end == start for (_, end), (start, _) in zip(arrows, arrows[1:] + arrows[:1], strict=True)
+    )
+
+
 def test_time_line_draws_and_prints_each_event(capsys):
     events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
     timeline.draw(events)

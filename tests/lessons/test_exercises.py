@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import torch
 
 from helpers.doctor import examine
-from helpers.lessons import c_and_cpp, exercise, net_of_processes
+from helpers.lessons import exercise
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
 from helpers.lessons.exercises import chapter_04
-from helpers.lessons.net import Feed
+from helpers.lessons.judge import variations_of_processes
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
@@ -81,7 +84,7 @@ def test_solution_is_accepted(number, given):
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
-    monkeypatch.setattr(net_of_processes, "PROCESSOR_SECONDS", 2.0)
+    monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
     assert len(given.wrong) >= 3, "write at least three wrong attempts"
     for *edits, words in given.wrong:
         verdict = judged(number, *edits)
@@ -124,7 +127,7 @@ def test_a_verdict_is_true_if_the_attempt_is_right():
 
 
 def test_a_feed_leaves_out_only_what_there_is():
-    with pytest.raises(ValueError, match="variations of the net, got {'zeros'}"):
+    with pytest.raises(ValueError, match="must name variations, got {'zeros'}"):
         Feed(shapes="...", without={"zeros": "a slip of the pen"})
 
 
@@ -232,7 +235,7 @@ def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
     if child == 0:
         libc.__cxa_atexit(libc.pause, None, None)
         said = c_and_cpp.crash_of(lambda: libc.exit(0))
-        os._exit(said != "it ends the process that calls it (exit).")
+        os._exit(str(said) != "it ends the process that calls it (exit).")
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -246,6 +249,15 @@ def test_of_c_the_source_is_asked_for():
 def test_an_unknown_number_gets_a_sentence(number):
     with pytest.raises(ValueError, match="number must be .*2.1"):
         exercise(number)
+
+
+def test_asking_for_one_exercise_imports_its_chapter_alone():
+    program = (
+        "import sys; from helpers.lessons import exercise; exercise('2.1'); "
+        "print(*(n for n in sys.modules if n.startswith('helpers.lessons.exercises.')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stdout.split() == ["helpers.lessons.exercises.chapter_02"], ran.stderr
 
 
 def test_numbers_are_read_kindly():

@@ -8,7 +8,8 @@ import pytest
 from nbval.plugin import NbCellError
 
 import conftest
-from helpers.lessons import c_and_cpp, unavailable
+from helpers.lessons import unavailable
+from helpers.lessons.native import c_and_cpp
 from tests import needs
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_start_here.ipynb"

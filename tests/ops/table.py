@@ -61,7 +61,7 @@ class Op(NamedTuple):
 # The oldest torch on which the tests of each file pass: `python -m tools.other_torch` tells.
 TORCH = dict.fromkeys(
     """collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
-    linear_cross_entropy.py mul_constant.py recompute.py sinh.py softplus.py
+    linear_cross_entropy mul_constant.py recompute sinh.py softplus.py
     straight_through.py""".split(),
     "2.10",
 )
@@ -69,17 +69,29 @@ NOT_IN_THE_TABLE = {
     "collectives": "run in several processes, against one: tests/processes",
     "fixed_point.py": "is called with a function: test_fixed_point.py",
     "legacy.py": "classes of 2017, called through an adapter: tests/legacy",
-    "recompute.py": "takes a function: test_recompute.py, test_reversible.py",
+    "recompute": "takes a function: test_recompute*.py, test_reversible.py",
 }
 ALL = (*FLOATS, torch.complex128, torch.complex64)
 INTEGERS = torch.arange(3)
 
 
+SPARSE = (
+    {"input": torch.eye(2).to_sparse()},
+    TypeError,
+    "input must be dense (torch.strided), got",
+)
+FLOAT8 = (
+    {"input": torch.ones(2).to(torch.float8_e4m3fn)},
+    TypeError,
+    "input must have numbers of 16 bits or more, got torch.float8_e4m3fn",
+)
 NOT_A_TENSOR = ({"input": 1.0}, TypeError, "input must be a torch.Tensor, got float")
 NOT_REAL = [
     NOT_A_TENSOR,
     ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
     ({"input": INTEGERS.cfloat()}, TypeError, "got torch.complex64"),
+    SPARSE,
+    FLOAT8,
 ]
 NOT_A_NUMBER = [
     NOT_A_TENSOR,
@@ -100,7 +112,7 @@ def linear_weight(*sizes, dtype=torch.float64):
 
 
 OPS = {
-    "exp": Op(exp, torch.exp, of_one_tensor, NOT_A_NUMBER, dtypes=ALL),
+    "exp": Op(exp, torch.exp, of_one_tensor, [*NOT_A_NUMBER, SPARSE, FLOAT8], dtypes=ALL),
     "gradient_reversal": Op(
         gradient_reversal,
         reversed_slope,
@@ -157,6 +169,8 @@ OPS = {
         small=("three dimensions", "without bias"),
         bad=[
             NOT_A_TENSOR,
+            SPARSE,
+            FLOAT8,
             ({"weight": [1.0]}, TypeError, "weight must be a torch.Tensor, got list"),
             ({"bias": 0.0}, TypeError, "bias must be a torch.Tensor, got float"),
             ({"input": INTEGERS}, TypeError, "input must be floating-point, got torch.int64"),
@@ -179,6 +193,8 @@ OPS = {
         small=("smoothed", "everything"),
         bad=[
             NOT_A_TENSOR,
+            SPARSE,
+            FLOAT8,
             ({"target": [1]}, TypeError, "target must be a torch.Tensor, got list"),
             ({"linear_bias": 0.0}, TypeError, "linear_bias must be a torch.Tensor, got float"),
             ({"input": torch.ones(5, 3).int()}, TypeError, "input must be floating-point, got"),
@@ -191,7 +207,12 @@ OPS = {
             (options(weight=random(4)), ValueError, "weight must not require a gradient"),
             (options(weight=torch.ones(3)), ValueError, "weight must have shape (4,), got (3,)"),
             (options(weight=torch.ones(4).long()), TypeError, "weight must be floating-point, got"),
+            (options(row_weight=torch.ones(4)), ValueError, "row_weight must have shape (5,), got"),
+            (options(row_weight=[1.0] * 5), TypeError, "row_weight must be a torch.Tensor, got"),
+            (options(return_predicted=1), TypeError, "return_predicted must be a bool, got int"),
             (options(z_loss=-1), ValueError, "z_loss must be 0 or more, got -1"),
+            (options(softcap=float("inf")), ValueError, "softcap must be finite, got inf"),
+            (options(z_loss=float("inf")), ValueError, "z_loss must be finite, got inf"),
             (options(softcap=None), TypeError, "softcap must be a number, got NoneType"),
             ({"target": torch.ones(5).int()}, TypeError, "got torch.int32"),
             ({"input": random(5, 3).to("meta")}, ValueError, "is on cpu, but input is on meta"),
@@ -220,6 +241,7 @@ OPS = {
         small=("contiguous, 2.5",),
         bad=[
             *NOT_A_NUMBER,
+            FLOAT8,
             ({"constant": torch.tensor(2.0)}, TypeError, "must be a Python number, got Tensor"),
             ({"constant": True}, TypeError, "constant must be a Python number, got bool"),
             ({"constant": None}, TypeError, "got NoneType"),

@@ -160,7 +160,9 @@ def descending(z, x):
         return z - slope
 
 
-@pytest.mark.parametrize("step, numbers", [(closing_over, [6, 6, 9]), (descending, [6, 6])])
+@pytest.mark.parametrize(
+    "step, numbers", [(closing_over, [6, 6, 6, 6, 9, 9]), (descending, [6] * 5)]
+)
 def test_what_is_kept_does_not_grow_with_the_steps(step, numbers):
     for tol, least, most in ((0.1, 1, 10), (1e-14, 15, 60)):
         alive = weakref.WeakSet()
@@ -173,11 +175,13 @@ def test_what_is_kept_does_not_grow_with_the_steps(step, numbers):
         x, calls = random(2, 3), []
         with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
             z = fixed_point(lambda *a, c=calls: c.append(0) or step(*a), x * 0, x, tol=tol)
-        assert sorted(kept.tensor.numel() for kept in alive) == numbers  # z, x, and the weight
+        assert (
+            sorted(kept.tensor.numel() for kept in alive) == numbers
+        )  # z, x, the weight; and f's own
         called = len(calls)
         assert least < called < most
         z.sum().backward()
-        assert len(calls) == called + 1
+        assert len(calls) == called
     if step is descending:
         torch.testing.assert_close(x.grad, x.cos())
 
@@ -229,6 +233,17 @@ def test_a_gradient_that_arrives_as_inf_leaves_as_nan():
         ({"f": 3}, TypeError, "f must be callable, got int"),
         ({"z0": 1.0}, TypeError, "z0 must be a torch.Tensor, got float"),
         ({"z0": torch.ones(2).int()}, TypeError, "z0 must be floating-point, got torch.int32"),
+        (
+            {"z0": torch.ones(2).to(torch.float8_e5m2)},
+            TypeError,
+            "16 bits or more, got torch.float8",
+        ),
+        ({"z0": torch.ones(2).to_sparse()}, TypeError, "z0 must be dense, got torch.sparse_coo"),
+        (
+            {"z0": torch.ones(2, device="meta")},
+            ValueError,
+            "z0 must hold numbers, got one on the d",
+        ),
         ({"tol": "1e-6"}, TypeError, "tol must be a Python number, got str"),
         ({"tol": True}, TypeError, "got bool"),
         ({"tol": 1e-8}, ValueError, "between 1.2e-07, the resolution of torch.float32, and 1, got"),
@@ -254,6 +269,24 @@ def test_bad_input_is_named(change, kind, words):
 def test_an_input_that_f_changes_is_named():
     spoils = lambda z, x: z / 2 + x.mul_(0.5)  # noqa: E731
     assert_raises(ValueError, "in place", fixed_point, spoils, torch.zeros(2).double(), random(2))
+
+
+def test_a_start_is_left_alone_also_where_f_is_refused():
+    z0 = torch.ones(2)
+    assert_raises(ValueError, "must not change z", fixed_point, lambda z: z.mul_(0.5), z0)
+    assert z0.equal(torch.ones(2))
+
+
+def test_what_backward_needs_and_was_changed_is_named():
+    factor, x = torch.full((3,), 0.5, dtype=torch.float64), random(3)
+    for change in ("input", "closed over", "result"):
+        given = [factor] if change == "input" else []
+        f = lambda z, x, *given: (*given, factor)[0] * z + x + z.square() / 100  # noqa: E731
+        z = fixed_point(f, torch.zeros_like(x), x / 10, *given, max_steps=400)
+        loss = z.square().sum()
+        (z if change == "result" else factor).detach().add_(0.1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def test_empty_tensors():

@@ -40,8 +40,8 @@ def test_steps_are_counted():
 
 def test_at_most_the_tolerance_is_still_to_go():
     start, rest = torch.tensor([4.0, 0.0]), torch.tensor([2.0, 1.0])
-    z = fixed_point(lambda z: z / 2 + rest, start, tol=2**-4)
-    assert z.tolist() == [4, 2 - 4 * 2**-4]
+    z = fixed_point(lambda z: z / 2 + rest, start, tol=2**-6)
+    assert z.tolist() == [4, 2 - 4 * 2**-6]
 
 
 def test_steps_within_the_rounding_are_not_questioned():
@@ -91,6 +91,19 @@ def test_steps_that_shrink_by_turns_are_judged_by_two():
     for tol in (1e-2, 7e-3, 5e-3, 3e-3):
         z = fixed_point(turns, torch.zeros(2, dtype=torch.float64), tol=tol)
         assert 0 < (z - torch.tensor([18.0, 2.125])).abs().max() <= 18 * tol
+
+
+def test_a_ring_of_three_or_four_in_which_most_steps_are_tiny():
+    for size in (3, 4):
+        scale = torch.full((size,), 1e-3, dtype=torch.float64)
+        scale[0] = 0.9 * 1e3 ** (size - 1)
+        rest = torch.eye(size, dtype=torch.float64)[0].requires_grad_()
+        z = fixed_point(
+            lambda z, rest, s=scale: rest + s * z.roll(1), 0 * rest, rest, max_steps=999
+        )
+        right = 10 * torch.tensor([1e-3**n for n in range(size)], dtype=torch.float64)
+        torch.testing.assert_close(z.detach(), right, rtol=1e-4, atol=0)
+        assert grad(z[0], rest)[0][0].item() == pytest.approx(10, rel=1e-4)
 
 
 def test_a_solution_that_repels_has_no_gradient():

@@ -100,6 +100,7 @@ def test_bad_sizes():
         ((3, "5"), TypeError, "out_features must be an int, got str"),
         ((True, 5), TypeError, "in_features must be an int, got bool"),
         ((-1, 5), ValueError, "in_features must not be negative, got -1"),
-        ((3, 5, True, None, torch.cfloat), TypeError, "floating-point, got torch.complex64"),
+        ((3, 5, True, None, torch.cfloat), TypeError, "a floating-point torch.dtype, got torch.co"),
+        ((3, 5, True, None, "float32"), TypeError, "floating-point torch.dtype, got 'float32'"),
     ]:
         assert_raises(kind, words, Linear, *arguments)

@@ -6,11 +6,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from helpers.ops import linear_cross_entropy as module
 from helpers.ops.involution.benchmark import peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
-from tests.common import random
+from tests.common import assert_raises, random
 from tests.ops.samples import of_linear_cross_entropy, of_logits, of_target
 
 ROWS, FEATURES, CLASSES, CHUNK = 128, 4, 256, 4
@@ -64,6 +65,10 @@ def vmap_grad(f, x, weight, target):
     return per_sample(x.detach()[:, None], weight.detach(), target[:, None])
 
 
+def forward(f, *arguments, **options):
+    return f(*arguments, **options)
+
+
 GRADIENTS = INPUT + WEIGHT
 # (what runs, the gradients that exist at once, and how many tensors of a chunk's logits)
 RUNS = {
@@ -80,6 +85,9 @@ RUNS = {
     "create_graph": (twice, 3 * GRADIENTS, 14),
     "jvp": (func_jvp, 3 * GRADIENTS, 10),
     "vmap(func.grad)": (vmap_grad, INPUT, 1),
+    # In forward, the gradients exist once, so that one more tensor of logits would be too many.
+    "label smoothing": (partial(forward, label_smoothing=0.1), GRADIENTS, 1),
+    "softcap": (partial(forward, softcap=2.0), GRADIENTS, 2),
 }
 
 
@@ -93,6 +101,26 @@ def test_peak_memory(run):
     allowed = gradients + (chunks + 0.5) * CHUNK_OF_LOGITS
     assert allowed < LOGITS
     assert gradients <= peak_bytes(lambda: call(ours, *arguments), "cpu") <= allowed
+
+
+@pytest.mark.parametrize("softcap, chunks", [(0.0, 2), (2.0, 3)])
+def test_peak_memory_of_probabilities(softcap, chunks):
+    x, weight, _ = large()
+    target = torch.softmax(random(ROWS, CLASSES, dtype=torch.float32).detach(), 1)
+    ours = partial(linear_cross_entropy, chunk_size=CHUNK, label_smoothing=0.1, softcap=softcap)
+    ours(x, weight, target)
+    peak = peak_bytes(lambda: ours(x, weight, target), "cpu")
+    assert peak <= GRADIENTS + (chunks + 0.5) * CHUNK_OF_LOGITS
+
+
+def test_checkpoint():
+    """Each saved tensor may be unpacked once there."""
+    x, weight, target = small()
+    for reduction in ("mean", "none"):
+        ours = partial(linear_cross_entropy, reduction=reduction)
+        again = checkpoint(ours, x, weight, target, use_reentrant=False).sum()
+        right = ours(x, weight, target).sum()
+        torch.testing.assert_close(backward(again, x, weight), backward(right, x, weight))
 
 
 def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
@@ -115,7 +143,7 @@ def test_compiled_once_for_all_shapes_at_the_same_peak_memory():
 
 def chunks_of(f):
     """How often the logits of a chunk are computed while `f` runs."""
-    with patch.object(module.F, "linear", side_effect=F.linear) as counted:
+    with patch.object(F, "linear", side_effect=F.linear) as counted:
         result = f()
     return counted.call_count, result
 
@@ -208,6 +236,76 @@ def test_sums_over_chunks_in_float32():
             assert torch.autograd.grad(many, weight)[0].tolist() == [[-2048.0], [2048.0]]
 
 
+# Weights of rows, and predictions
+
+
+def weighted_rows(x, weight, of_rows, target, reduction):
+    """By PyTorch's own losses of the rows."""
+    losses = of_rows * theirs(x, weight, target, reduction="none")
+    if reduction == "none":
+        return losses
+    return losses.sum() / (1 if reduction == "sum" else (of_rows * (target != -100)).sum())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_rows(reduction):
+    x, weight, target = small()
+    of_rows = torch.tensor([0.5, -2.0, 3.0, 0.0, 2.5], dtype=torch.float64, requires_grad=True)
+    options = {"target": target, "reduction": reduction}
+    right = partial(weighted_rows, **options)
+
+    def ours(x, weight, of_rows):
+        return linear_cross_entropy(x, weight, row_weight=of_rows, chunk_size=2, **options)
+
+    results = []
+    for f in (ours, right):
+        loss, along = f(x, weight, of_rows), random(5, seed=3).detach()
+        first = torch.autograd.grad((loss * along).sum(), (x, weight, of_rows), create_graph=True)
+        second = backward(sum(g.square().sum() for g in first), x, weight, of_rows)
+        tensors = [t.detach() for t in (x, weight, of_rows)]
+        slope = torch.func.jvp(f, tuple(tensors), tuple(2 * t for t in tensors))
+        frozen = f(x.detach(), weight, of_rows.detach()).sum()
+        results.append((loss, first, second, slope, backward(frozen, weight)))
+    torch.testing.assert_close(*results)
+    batch = torch.stack([of_rows.detach()] * 2) * torch.tensor([[1.0], [2.0]])
+    results = [torch.func.vmap(f, (None, None, 0))(*tensors[:2], batch) for f in (ours, right)]
+    torch.testing.assert_close(*results)
+    torch.compiler.reset()
+    for f in (ours, torch.func.grad(lambda *t: ours(*t).sum())):
+        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*tensors), f(*tensors))
+
+
+def test_weights_of_rows_cost_no_second_pass():
+    x, weight, target = large()
+    ours = partial(linear_cross_entropy, row_weight=torch.rand(ROWS), chunk_size=CHUNK)
+    calls, _ = chunks_of(lambda: backward(ours(x, weight, target), x, weight))
+    assert calls == ROWS // CHUNK
+
+
+def test_predicted():
+    x, weight, target = small()
+    ours = partial(linear_cross_entropy, return_predicted=True, softcap=2.0)
+    right, alone = (x @ weight.t()).argmax(1), linear_cross_entropy(x, weight, target, softcap=2.0)
+    (slope,) = backward(alone, x)
+    for reduction in ("mean", "none"):
+        calls, (loss, predicted) = chunks_of(
+            lambda reduction=reduction: ours(x, weight, target, reduction=reduction, chunk_size=2)
+        )
+        assert calls == 3 and predicted.equal(right)
+        if reduction == "mean":
+            torch.testing.assert_close((loss, *backward(loss, x)), (alone, slope))
+    tensors = x.detach()[None], weight.detach(), target[None]
+    assert ours(*tensors)[1].equal(right[None])
+    assert torch.func.vmap(ours, (0, None, 0))(*tensors)[1].equal(right[None])
+    slopes, predicted = torch.func.grad(ours, has_aux=True)(*tensors)
+    torch.testing.assert_close((slopes[0], predicted[0]), (slope, right))
+    torch.compiler.reset()
+    for f in (ours, torch.func.grad(ours, has_aux=True)):
+        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*tensors), f(*tensors))
+
+
 # Where else it is called
 
 
@@ -271,10 +369,19 @@ def test_the_operator_keeps_its_promises():
     # The compiled uses of test_table.py show the rest.
     checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
     for case in (
-        (target, torch.ones(4), None, True, [True, False, True], 2, -100, 0.1, 0.1, 2.0),
-        (probabilities, None, grad, False, [True] * 3, 2, -100, 0.0, 0.0, 0.0),
+        (target, torch.ones(4), None, True, [True, False, True], True, 2, -100, 0.1, 0.1, 2.0),
+        (probabilities, None, grad, False, [True] * 3, False, 2, -100, 0.0, 0.0, 0.0),
     ):
         torch.library.opcheck(op, (x, weight, bias, *case), test_utils=checks)
+
+
+def test_the_module_refuses_its_options_at_once():
+    for options, kind, words in (
+        ({"softcap": -1.0}, ValueError, "softcap must be 0 or more, got -1.0"),
+        ({"reduction": "max"}, ValueError, "must be 'mean', 'sum' or 'none', got 'max'"),
+        ({"temperature": 2.0}, TypeError, "unexpected keyword argument 'temperature'"),
+    ):
+        assert_raises(kind, words, partial(module.LinearCrossEntropyLoss, 3, 4, **options))
 
 
 def test_the_module_is_that_of_pytorch():
@@ -286,6 +393,8 @@ def test_the_module_is_that_of_pytorch():
     x, _, target = small()
     right = F.cross_entropy(ours.linear(x), target, ours.weight.double(), label_smoothing=0.1)
     torch.testing.assert_close(ours(x, target), right)
+    one = torch.nn.functional.one_hot(torch.tensor(0), 5)
+    torch.testing.assert_close(ours(x, target, one.double()), ours(x[:1], target[:1]))
     if hasattr(torch.nn, "LinearCrossEntropyLoss"):  # since torch 2.13
         torch.manual_seed(0)
         other = torch.nn.LinearCrossEntropyLoss(

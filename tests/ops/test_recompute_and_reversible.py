@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.autograd import grad
+from torch.autograd import forward_ad, grad
 
 from helpers.lessons.memory import Alive
 from helpers.ops.recompute import ReversibleSequential, recompute
@@ -169,6 +169,24 @@ def test_the_second_call_has_the_parameters_and_buffers_of_the_first(again):
 
 
 @each_way
+def test_a_module_that_is_used_twice_keeps_its_parameters_and_buffers(again):
+    norm, layer = nn.BatchNorm1d(3).double(), nn.Linear(3, 3).double()
+    module = nn.Sequential(layer, norm, nn.Sequential(layer, norm))
+    tied = nn.Linear(3, 3).double()
+    tied.weight = layer.weight
+    module.append(tied)
+    before = [*module.parameters(), *module.buffers()]
+    x = random(4, 3)
+    ours = grad(again(module, x).square().sum(), (x, *module.parameters()))
+    assert norm.num_batches_tracked == 2
+    after = [*module.parameters(), *module.buffers()]
+    assert len(before) == len(after) == 5 + 3
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    right = grad(module(x).square().sum(), (x, *module.parameters()))
+    torch.testing.assert_close(ours, right)
+
+
+@each_way
 def test_nothing_is_held_after_backward_or_when_the_result_is_dropped(again):
     x = random(4, 6)
     for runs in (0, 1, 2):
@@ -192,6 +210,8 @@ def test_a_parameter_that_changes_between_forward_and_backward_is_named(again):
 
 @each_way
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, torch.func.jacfwd])
-def test_torch_func_raises(again, transform):
-    with pytest.raises(RuntimeError, match="setup_context"):
+def test_torch_func_and_forward_mode_raise(again, transform):
+    with pytest.raises(RuntimeError, match="do not work under torch.func"):
         transform(lambda x: again(nn.Tanh(), x).sum())(random(3))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="have no forward mode"):
+        again(nn.Tanh(), forward_ad.make_dual(random(3), random(3)))

@@ -144,6 +144,8 @@ def test_one_tensor_is_split(dim):
     torch.testing.assert_close(ours, right)
     torch.testing.assert_close(model.inverse(y), x)
     assert_raises(TypeError, "x must be a torch.Tensor, got float", model, 1.0)
+    bad = ReversibleSequential(list(pair.blocks), dim=5)
+    assert_raises(ValueError, "x must have the dimension dim=5, got shape (8, 8)", bad, x)
     assert_raises(TypeError, "two tensors are needed, or one and dim=..., got 1", pair, x)
 
 
@@ -154,6 +156,12 @@ def test_halves_of_different_shapes_and_a_loss_of_one_of_them():
     for used in ([0], [1], [0, 1]):
         loss = lambda *y, used=used: sum(y[i].exp().sum() for i in used)  # noqa: E731
         assert_same_gradients(model, x, loss, *model.parameters())
+
+
+def test_a_part_that_differentiates_is_named():
+    part = Does(lambda x: grad(x.sin().sum(), x, create_graph=True)[0])
+    with pytest.raises(RuntimeError, match="f and g must not differentiate"):
+        ReversibleSequential([(part, nn.Tanh())])(*inputs())
 
 
 def test_memory_does_not_grow_with_depth():

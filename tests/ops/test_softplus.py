@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from helpers.ops.softplus import SoftplusLayer, softplus
-from tests.common import FLOATS, random
+from tests.common import FLOATS, assert_raises, random
 
 
 def test_second_derivative_where_the_threshold_of_pytorch_cuts_it_off():
@@ -34,3 +34,25 @@ def test_beta_bends_as_that_of_pytorch(beta):
         torch.testing.assert_close(*pair)
         pair = [torch.autograd.grad(y.sum(), x, create_graph=True)[0] for y in pair]
     assert repr(SoftplusLayer(beta)) == f"SoftplusLayer(beta={beta})"
+
+
+@pytest.mark.parametrize("beta", [0.3, 2.5, 7])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_beta_in_half_precision(dtype, beta):
+    """Within one unit in the last place, of what float64 says: also where the value is small."""
+    x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    pairs = softplus(x, beta), softplus(wide, beta)
+    torch.testing.assert_close(pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0)
+    pairs = [
+        torch.autograd.grad(y.sum(), leaf)[0] for y, leaf in zip(pairs, (x, wide), strict=True)
+    ]
+    torch.testing.assert_close(pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_a_layer_refuses_its_beta_at_once():
+    for beta, kind, words in (
+        (-1.0, ValueError, "beta must be finite and larger than 0, got -1.0"),
+        ("1", TypeError, "beta must be a Python number, got str"),
+    ):
+        assert_raises(kind, words, SoftplusLayer, beta)

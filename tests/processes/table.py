@@ -17,6 +17,7 @@ from helpers.ops.collectives import (
     copy,
     halo_exchange,
     reduce_scatter,
+    vocab_parallel_cross_entropy,
 )
 from tests.common import random
 
@@ -134,6 +135,10 @@ def ones(*shape, **options):
     return torch.ones(shape, **options)
 
 
+def to(number, rows):
+    return torch.full((rows,), number)
+
+
 def to_the_last(size):
     return [0] * (dist.get_world_size() - 1) + [size]
 
@@ -192,7 +197,7 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
     (
         lambda rank: all_reduce(ones(2).int() if rank == 1 else ones(2)),
         "all_reduce: rank 1 refused its arguments",
-        "input must be floating-point, got torch.int32",
+        "torch.bfloat16, torch.float16, got torch.int32",
     ),
     (
         lambda rank: copy(ones(2).to_sparse() if rank == 1 else ones(2)),
@@ -205,6 +210,15 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         "width must be from 0 to 2**40, got 18446744073709551616",
     ),
     (
+        lambda rank: vocab_parallel_cross_entropy(ones(2 + (rank == 1), 4), to(0, 2 + (rank == 1))),
+        "vocab_parallel_cross_entropy: rank 1 has an input of shape (3, '*'), but rank 0 (2, '*')",
+    ),
+    (
+        lambda rank: vocab_parallel_cross_entropy(ones(2, 0 if rank == 1 else 4), to(0, 2)),
+        "vocab_parallel_cross_entropy: rank 1 refused its arguments",
+        "input must have a class or more, got (2, 0)",
+    ),
+    (
         lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
         "all_reduce: rank 1 refused its arguments",
         "input must have shape (..., ",
@@ -214,7 +228,7 @@ LOSS = "loss must be 'replicated' or 'summed', got"
 WIDTH = "width must be an int or a pair of ints, got"
 EVERYWHERE = [
     (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
-    (lambda: all_gather(ones(2).long()), "input must be floating-point, got torch.int64"),
+    (lambda: all_gather(ones(2).long()), "input must be one of torch.float32, torch.float64,"),
     (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
     (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
     (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
@@ -246,6 +260,23 @@ EVERYWHERE = [
     (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
     (lambda: halo_exchange(ones(6), (1, -1), 0), "width must be from 0 to 2**40, got (1, -1)"),
     (lambda: halo_exchange(ones(6), -1, 1), "dim must be a dimension of an input with 1, got 1"),
+    (lambda: copy(ones(2).to(torch.float8_e5m2)), "torch.float16, got torch.float8_e5m2"),
+    *[
+        (lambda a=a, o=o: vocab_parallel_cross_entropy(ones(2, 1), *a, **o), words)
+        for a, o, words in (
+            ([[0, 0]], {}, "target must be a torch.Tensor, got list"),
+            ([to(0, 2).int()], {}, "target must be torch.int64, got torch.int32"),
+            ([to(0, 3)], {}, "target must have shape (2,), got (3,)"),
+            ([to(0, 2).to("meta")], {}, "target is on meta, but input is on cpu"),
+            ([to(0, 2)], {"reduction": "max"}, "must be 'mean', 'sum' or 'none', got 'max'"),
+            ([to(0, 2)], {"ignore_index": 1.0}, "ignore_index must be an int, got float"),
+            ([to(-1, 2)], {}, ", or ignore_index -100, got -1"),
+            ([to(4, 2)], {}, ", or ignore_index -100, got 4"),
+        )
+    ],
+    (lambda: ColumnParallelLinear(6.0, 8), "in_features must be an int, got float"),
+    (lambda: RowParallelLinear(6, True), "out_features must be an int, got bool"),
+    (lambda: ColumnParallelLinear(6, -1), "out_features must not be negative, got -1"),
     (lambda: ColumnParallelLinear(3, 4)(ones(2, 4)), "input must have shape (..., 3), got (2, 4)"),
 ]
 

@@ -3,12 +3,14 @@
 import os
 import sys
 import time
+from copy import deepcopy
 from functools import partial
 
 import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from helpers.lessons.exercise import RIGHT
 from helpers.lessons.exercises import chapter_14
@@ -108,6 +110,79 @@ def unchecked_and_in_a_group():
 def test_without_the_check_and_in_a_group(team):
     said = team(unchecked_and_in_a_group)
     assert said == ["all_reduce: this process is not in the group"] * team.size
+
+
+def mapped(name):
+    """The first derivative of a batch at once, and of one after the other."""
+    call, _, _, loss = CASES[name]
+    rank = dist.get_rank()
+    batch = [input_of(name, rank) * (1 + i) for i in range(3)]
+
+    def slope(x):
+        return torch.func.grad(lambda x: cubes(call(x)))(x)
+
+    for dim in (0, -1):
+        at_once = torch.func.vmap(slope, in_dims=dim)(torch.stack(batch, dim))
+        torch.testing.assert_close(at_once, torch.stack([slope(x) for x in batch]))
+
+
+def mapped_all():
+    for name in CASES:
+        mapped(name)
+
+
+def test_vmap(team):
+    team(mapped_all)
+
+
+def copied_in_a_group():
+    """The copy has the group, and parameters of its own."""
+    group = dist.new_group(range(dist.get_world_size()))
+    net = torch.nn.Sequential(
+        collectives.ColumnParallelLinear(3, 4, group=group),
+        collectives.RowParallelLinear(4, 2, group=group),
+    )
+    again = deepcopy(net)
+    assert again[0].group is again[1].group is group
+    x = torch.ones(2, 3)
+    assert again(x).equal(net(x))
+    again[0].weight.data.zero_()
+    assert net[0].weight.any()
+    assert not again.state_dict()["0.weight"].any() and net.state_dict()["0.weight"].any()
+
+
+def test_a_layer_is_copied_in_its_group(team):
+    team(copied_in_a_group)
+
+
+def losses_of(kind, cross_entropy, scale):
+    """For each reduction: the losses of a layer, and their first and second derivatives."""
+    torch.manual_seed(0)
+    layer, found = kind(3, 7, dtype=torch.float64), []
+    layer.weight.data *= scale
+    x, target = random(4, 3), torch.tensor([0, 6, 1, 3])
+    leaves = x, layer.weight
+    for reduction in ("mean", "sum", "none"):
+        losses = cross_entropy(layer(x), target, reduction=reduction, ignore_index=1)
+        first = torch.autograd.grad(losses.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), leaves)
+        of_weight = [tensor.detach() for tensor in (first[1], second[1])]
+        if kind is not torch.nn.Linear:
+            of_weight = [collectives.all_gather(tensor) for tensor in of_weight]
+        found.append((losses.detach(), first[0].detach(), second[0], *of_weight))
+    return found
+
+
+def losses_here():
+    kind, loss = collectives.ColumnParallelLinear, collectives.vocab_parallel_cross_entropy
+    return [losses_of(kind, loss, scale) for scale in (1.0, 1e4)]
+
+
+def test_vocab_parallel_cross_entropy(team):
+    """The larger logits have no exponential."""
+    right = [losses_of(torch.nn.Linear, F.cross_entropy, scale) for scale in (1.0, 1e4)]
+    for given in team(losses_here):
+        torch.testing.assert_close(given, right)
 
 
 def changed_in_place():

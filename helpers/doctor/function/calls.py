@@ -16,9 +16,9 @@ from inspect import Parameter
 
 import torch
 
+from .frames import HERE, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure
-from .surroundings import HERE, LIBRARY
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -99,7 +99,7 @@ def autocasts():
 def heard_by(hear):
     """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
 
-    What it returns, if anything, is called when forward has returned.
+    What it returns, if anything, is called with what forward has returned.
     """
 
     def way(method, cls, *given):
@@ -108,7 +108,7 @@ def heard_by(hear):
         count = hear(cls, given[takes_ctx(cls) :])
         result = method(*given)
         if count:
-            count()
+            count(result)
         return result
 
     return methods("forward", way, everywhere=True)
@@ -196,6 +196,7 @@ def fresh(value):
 # --- where ----------------------------------------------------------------------------------------
 
 LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be of another environment
 LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
 
 

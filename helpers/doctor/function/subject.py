@@ -9,10 +9,22 @@ import inspect
 import torch
 from torch.autograd import Function
 
+from .budget import calls_a_second
 from .private import BackwardCFunction, methods, on_ctx, self_test, takes_ctx, transforming
+from .raised import CallError, forgiving, phase
+from .random_state import reseed
 from .source import only_compute
-from .surroundings import CallError, calls_a_second, forgiving, phase, reseed
-from .tensors import as_vector, differentiable, has_gradient, has_memory, mapped, tensors
+from .tensors import (
+    as_vector,
+    differentiable,
+    has_gradient,
+    has_memory,
+    is_sparse,
+    mapped,
+    tensors,
+    values_of,
+    with_values,
+)
 
 SLOW = 50  # calls a second, or fewer
 SIZES = 4  # that are made smaller, at most
@@ -109,7 +121,10 @@ class Subject:
     fn, cls, scope: a copy of what was given; the Function, if it is one; around the module
     arguments: {name: what was given}; split: how many of them are positional
     names, original, tensors: of all tensors in these, and of the module's state: as given, and in
-              the dtype of the examination; examined: which of them are differentiated, by number
+              the dtype of the examination; of a sparse tensor, its values
+    sparse:   {number: tensor} of those that are sparse
+    examined: which of them are differentiated, by number
+    frozen:   which could be, but were given as constants beside others that require a gradient
     inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
@@ -142,7 +157,10 @@ class Subject:
         self.arguments = dict(zip(self.argument_names(len(args)), args, strict=True)) | kwargs
         slots = [slot for name, value in self.arguments.items() for slot in tensors(value, name)]
         chosen = any(t.requires_grad for _, t in slots)
-        examined = [differentiable(t) and (t.requires_grad or not chosen) for _, t in slots]
+        can_move = [differentiable(values_of(t)) for _, t in slots]
+        examined = [can and (t.requires_grad or not chosen)
+                    for can, (_, t) in zip(can_move, slots, strict=True)]  # fmt: skip
+        self.frozen = [k for k, can in enumerate(can_move) if can and not examined[k]]
         state = [*module.named_parameters(), *module.named_buffers()] if self.is_module else []
         if any(torch.nn.parameter.is_lazy(t) for _, t in state):
             raise ValueError("fn has parameters without a shape: call it once before")
@@ -151,10 +169,11 @@ class Subject:
         examined += [t.requires_grad for _, t in state]
         self.names = [name for name, _ in slots]
         self.leaves = {name for name, t in slots if t.requires_grad and t.is_leaf}
-        self.original = [t.detach() for _, t in slots]
-        self.examined = [k for k, wanted in enumerate(examined) if wanted]
-        self.inputs = [self.names[k] for k in self.examined]
-        self.use(None)
+        self.sparse = {k: t.detach() for k, (_, t) in enumerate(slots) if is_sparse(t)}
+        self.original = [values_of(t.detach()) for _, t in slots]
+        self.unjudged = {}  # {name: why its gradient is not examined, a code of NOT_JUDGED}
+        self.dtype = None  # of the examination; None is as given
+        self.choose([k for k, wanted in enumerate(examined) if wanted])
         low = [v.dtype.to_real() for v in self.values if torch.finfo(v.dtype).eps > 1e-10]
         self.lower = low[0] if low else None
 
@@ -208,8 +227,14 @@ class Subject:
 
     # --- its calls --------------------------------------------------------------------------------
 
+    def choose(self, examined):
+        """Differentiate with respect to the tensors of these numbers."""
+        self.examined, self.inputs = examined, [self.names[k] for k in examined]
+        self.use(self.dtype)
+
     def use(self, dtype):
         """Work in `dtype` (and the complex type that belongs to it), or as given if None."""
+        self.dtype = dtype
         self.tensors = [
             t.to(dtype.to_complex() if t.is_complex() else dtype)
             if dtype and (t.is_floating_point() or t.is_complex()) else t
@@ -246,6 +271,8 @@ class Subject:
         given = dict(enumerate(self.tensors)) | dict(zip(self.examined, leaves, strict=True))
         # Clones, not leaves: a function may rightly change its input in place.
         passed, saved, marked = [t.clone() for t in given.values()], [], []
+        for k, t in self.sparse.items():
+            passed[k] = with_values(t, passed[k])
         for name, t in zip(self.names, passed, strict=True):
             for hook in self.hooks.get(name, {}).values() if t.requires_grad else ():
                 t.register_hook(hook)
@@ -330,6 +357,8 @@ def of_sizes(subject, few):
     own = subject.tensors[: len(subject.tensors) - len(subject.state)]
     with forgiving():
         for k, t in enumerate(own):
+            if k in subject.sparse:  # whose values stand where indices say
+                continue
             own[k] = t[tuple(slice(few.get(n)) for n in t.shape)]
             ends = [n for n in few if is_index(t) and (t < n).all()]
             if ends:  # perhaps indices into something that is smaller now
@@ -342,12 +371,17 @@ def of_sizes(subject, few):
 
 
 def smaller(subject):
-    """Yields the subject for inputs of one row, or one column, less; of a few sizes."""
+    """Yields the subject for inputs of about half as many rows, or columns; of a few sizes.
+
+    An even size stays even, as forward may need pairs.
+    """
     # What is pointed at stays, for of a permutation the rest would be none.
     least = max((int(t.max()) + 1 for t in subject.tensors if is_index(t)), default=2)
     sizes = dict.fromkeys(n for t in subject.values for n in sorted(t.shape) if n > max(2, least))
     for n in [*sizes][: 1 if subject.is_slow else SIZES]:
-        yield from filter(None, [of_sizes(subject, {n: n - 1})])
+        half = max(least, n // 2)
+        half += half % 2 if n % 2 == 0 else 0
+        yield from filter(None, [of_sizes(subject, {n: half})] if half < n else [])
 
 
 def is_index(t):

@@ -9,7 +9,7 @@ goals.py      what is looked for: a backward that is right, a forward of which t
 
 import functools
 
-from ..function.surroundings import forgiving
+from ..function.raised import forgiving
 from . import goals
 from .goals import after_which, exits
 
@@ -24,6 +24,7 @@ def find(measurements, budget, few=False):
     """
     subject, words = measurements[0].subject, {}
     with forgiving():
+        budget.fit(subject)
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
             words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))

@@ -106,7 +106,8 @@ class Code(Source):
             within = isinstance(up, ast.Attribute)
             within |= isinstance(up, ast.Subscript) and up.slice is node
             within |= isinstance(up, ast.Call) and up.func is node
-            plain = not (isinstance(node, bare) or within)
+            minus = isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+            plain = not (isinstance(node, bare) or minus or within)
             plain = plain and line.count(self.source_of(node)) == 1
             if plain or not isinstance(up, (ast.expr, ast.keyword)):
                 break

@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from ..function.private import methods
-from ..function.surroundings import forgiving
+from ..function.raised import forgiving
 from ..function.tensors import is_number
 from .edits import Edit, edited, parsed, rebuilt, running
 from .grammar import AROUND, operands
@@ -21,6 +21,7 @@ from .grammar import AROUND, operands
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
+LIKELY = 1e-4  # of what is to mend may be left
 
 
 class Watched:
@@ -189,7 +190,13 @@ class Foresight:
                     if left < HOPELESS:
                         put = {site.node: template.format(f"({ast.unparse(site.node)})", text)}
                         found.append((template[3] in "+-", left, Edit(code, site.node, put)))
-        return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
+
+        def order(triple):
+            is_term, left, edit = triple
+            (text,) = edit.puts.values()
+            return is_term, "(1 / " in text, left  # `x / s` before `x * (1 / s)`
+
+        return [pair for _, *pair in sorted(found, key=order)]
 
     def at_hand(self, site):
         """{text: its value each time, of the shape of the site's} of what may stand around it."""

@@ -9,14 +9,13 @@ import torch
 from torch.autograd import Function
 
 from ..function.private import is_a_users, methods, takes_ctx
+from ..function.raised import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
-from ..function.surroundings import forgiving
 from ..function.tensors import tensors
 from .edits import Code, edited, running
-from .foresight import HOPELESS, Foresight
+from .foresight import HOPELESS, LIKELY, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
-LIKELY = 1e-4  # of what is to mend may be left
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
 FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
 
@@ -48,10 +47,23 @@ def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
 
 
 def in_place(edit, test):
-    """test(), while the edit stands in its function; False if that raises."""
-    code = edit.code
-    with forgiving(), running(code.fn, code.compiled(edited(code, code.tree, edit.puts))):
-        return test()
+    """test(), while the edit stands in its function; False if that raises.
+
+    Also where a `try` around it answers the exception of the edited function: that is no cure.
+    """
+    code, raised = edit.code, []
+
+    def watched(*args, **kwargs):
+        try:
+            return made(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    with forgiving():
+        made = code.compiled(edited(code, code.tree, edit.puts))
+        with running(code.fn, watched):
+            return test() and not raised
     return False
 
 

@@ -124,7 +124,16 @@ def other_functions(site):
     yield from ({func: text.removesuffix(name) + other} for other in found if other != name)
 
 
+def is_negative(node):
+    """Is it a number with a minus before it, as the last dimension is?"""
+    minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    return minus and isinstance(node.operand, ast.Constant)
+
+
 def other_constants(site):
+    if is_negative(site.code.up.get(site.node)) or isinstance(site.node, ast.UnaryOp):
+        yield from other_negatives(site)
+        return
     n = site.node.value
     if isinstance(n, str):
         yield from other_letters(n)
@@ -136,6 +145,15 @@ def other_constants(site):
         kinds = (int,) if isinstance(n, int) else (int, float)
         names = [name for name, v in site.hand.items() if type(v) in kinds]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
+        yield from (text for text in dict.fromkeys(every) if text != site.text)
+
+
+def other_negatives(site):
+    """Of a number with a minus: the whole is one constant."""
+    if is_negative(site.node):
+        n = -site.node.operand.value
+        near = (*range(3), n - 1, n + 1, -n, 2 * n) if type(n) is int else (-n, 2 * n, n / 2)
+        every = *map(repr, near), *map(repr, site.code.literals), "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
 
@@ -179,7 +197,7 @@ EXPRESSIONS = [
     Row("a part left out", (*VALUE, ast.UnaryOp, ast.IfExp), without_a_part),
     Row("a sign", (*VALUE, ast.IfExp), ["-{}"]),
     Row("a function for a function", (ast.Call,), other_functions),
-    Row(CONSTANT, (ast.Constant,), other_constants),
+    Row(CONSTANT, (ast.Constant, ast.UnaryOp), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
     Row("a bound of a slice", (ast.Slice,), ["1:", ":-1", ":"]),
     Row("a count for a count", (ast.Call, ast.Subscript), other_counts),

@@ -8,8 +8,8 @@ import math
 
 import torch
 
+from ..function.raised import CallError
 from ..function.subject import of_sizes, smaller, with_other_arguments
-from ..function.surroundings import CallError
 from ..function.tensors import Dice, as_vector, largest, of_the_same_kind, position, scale, shaped
 from .slopes import agrees, slopes_along, vector
 
@@ -177,6 +177,12 @@ class Measurement:
         some, ones = self.expected[2].abs() > self.limit[2], self.vs[2] == 1
         return bool(self.near[2][self.trusted].all() and some.any() and ones.all())
 
+    @property
+    def is_zero_for_ones_only(self):
+        """Is the gradient zero where grad_output is one everywhere, as before a mean?"""
+        there = self.expected.abs() > self.limit
+        return not there[2].any() and bool(there[:2].any())
+
     def wide(self, name):
         """One of the tensors at hand, expanded to the shape of the input, as a row."""
         return self.row(self.tensors[name].expand(self.shape))
@@ -252,6 +258,8 @@ class Measurement:
         seen = {"at": position(self.elements[s], self.shape), "given": given, "expected": expected}
         if expected:
             seen["ratio"] = given / expected
+        elif k == 2 and self.is_zero_for_ones_only:
+            seen["grad_output"] = "ones"
         a, b = self.sampled[:, self.trusted].reshape(-1), self.expected[:, self.trusted].reshape(-1)
         if a.any() and b.norm() > self.limit.max():
             cosine = (torch.vdot(a, b).real / (a.norm() * b.norm())).clamp(-1, 1).item()
@@ -275,24 +283,27 @@ class Measurements(tuple):
     whole: those of which this is a corner
     """
 
-    elsewhere, wrong_through, together, whole = False, (), (), ()
+    def __new__(cls, found, elsewhere=False, wrong_through=(), together=(), whole=()):
+        made = super().__new__(cls, found)
+        made.elsewhere, made.wrong_through = elsewhere, wrong_through
+        made.together, made.whole = together, whole
+        return made
 
-    def multiple(self, made, rest=False):
+    def multiple(self, made):
         """The number by which made(m) gives the right gradient, the same at all points; or None.
 
-        made(m): of shape (3, elements); rest: is it the rest that it gives, beside what is given?
+        made(m): of shape (3, elements)
         """
         found = []
         for m in self:
-            base = m.given if rest else torch.zeros_like(m.given)
             try:
                 rows = made(m)
             except (CallError, RuntimeError):  # of another shape, say
                 return None
-            a, b = (t[:, m.elements][:, m.trusted].reshape(-1) for t in (rows, base))
-            due = m.expected[:, m.trusted].reshape(-1) - b
+            a = rows[:, m.elements][:, m.trusted].reshape(-1)
+            due = m.expected[:, m.trusted].reshape(-1)
             found.append((torch.vdot(a.to(due.dtype), due) / a.norm() ** 2).item())
-            if not found[-1] or not m.fits(base + found[-1] * rows):
+            if not found[-1] or not m.fits(found[-1] * rows):
                 return None
         return found[0] if all(abs(f / found[0] - 1) <= 1e-4 for f in found) else None
 
@@ -367,8 +378,8 @@ def in_a_corner(ms):
                 few[n], subject = m, cut
                 break
     with contextlib.suppress(CallError, RuntimeError, IndexError, ValueError, TypeError):
-        corner = Measurements([ms[0].at(subject, subject.values)])
-        corner.wrong_through, corner.whole, corner.together = ms.wrong_through, ms, ms.together
+        found = [ms[0].at(subject, subject.values)]
+        corner = Measurements(found, wrong_through=ms.wrong_through, whole=ms, together=ms.together)
         return corner if few and corner[0].wrong.any() else None
     return None
 

@@ -137,6 +137,23 @@ def kink(point, i):
     return NOT_JUDGED(x)
 
 
+def edges(point, i):
+    """Which elements of input i stand at a kink or a jump, as a mask; as far as calls suffice."""
+    value, coarse = point.values[i], point.subject.eps > 1e-10
+    y, moved = torch.cat(point.y0), functools.partial(moved_by, point.subject.forward, point.values)
+    found = torch.zeros(value.numel(), dtype=torch.bool, device=value.device)
+    for s in range(0 if coarse else min(value.numel(), point.limit)):
+        _, u, _ = next(point.units(i, s))
+        u = {i: u.reshape(value.shape)}
+        change = {t: torch.cat(moved(u, t)) - y for t in (1e-5, -1e-5, 1e-7, -1e-7)}
+        floor = 1e-9 * (largest(y) + 1e-300)
+        wide, narrow = (torch.stack([change[h], change[-h]]).abs() for h in (1e-5, 1e-7))
+        jumps = (narrow > 0.5 * wide) & (narrow > floor)
+        bends = (change[1e-5] + change[-1e-5]).abs() > 1e-3 * wide.amax(0) + floor
+        found[s] = bool((jumps.any(0) | bends).any())
+    return found.reshape(value.shape)
+
+
 # --- which derivatives are wrong ------------------------------------------------------------------
 
 
@@ -145,12 +162,16 @@ def is_large(values):
     return len(values) > 4 or sum(v.numel() for v in values) > 1e5
 
 
-def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False, floor=1e-11):
+def screen(
+    f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=False, floor=1e-11,
+    still=None,
+):  # fmt: skip
     """Which derivatives are wrong, by v · J · u; vjp({o: v}) gives the gradients of output o.
 
     y0: f(values), if it is known. turns: the number of v and u, if that is not too much work. The
     second v gives every element of an output the same weight, however small it is. symmetric: are
-    symmetric inputs to stay so? floor: what is rounding, by the size of the output. Returns
+    symmetric inputs to stay so? floor: what is rounding, by the size of the output. still: of an
+    input, a mask of the elements that do not move. Returns
     - {(i, o): verdict} for input i and output o: "right", "wrong", "unsure", or "unknown" of many
       inputs where another one is wrong;
     - the inputs in which there are elements that cannot be judged;
@@ -158,7 +179,7 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
     """
     y0 = f(values) if y0 is None else y0
     direction = functools.partial(dice.direction, symmetric=symmetric)
-    screening = Screening(f, vjp, values, y0, eps, tolerance, max(floor, eps), direction)
+    screening = Screening(f, vjp, values, y0, eps, tolerance, max(floor, eps), direction, still)
     for turn in range(1 if is_large(values) else turns):
         screening.turn(dice, turn > 0)
     return screening.verdict, screening.doubts, screening.weights
@@ -167,9 +188,10 @@ def screen(f, vjp, values, dice, eps, tolerance, y0=None, turns=2, symmetric=Fal
 class Screening:
     """All inputs are moved at once, and one by one only where that does not agree."""
 
-    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, direction):
+    def __init__(self, f, vjp, values, y0, eps, tolerance, floor, direction, still=None):
         self.f, self.vjp, self.values, self.y0, self.eps = f, vjp, values, y0, eps
         self.tolerance, self.floor, self.direction = tolerance, floor, direction
+        self.still = still or {}
         self.which = list(range(len(values)))  # that are judged
         pairs = [(i, o) for i in self.which for o in range(len(y0))]
         self.verdict, self.doubts = dict.fromkeys(pairs, "right"), set()
@@ -178,6 +200,8 @@ class Screening:
     def turn(self, dice, weighted):
         """One v for each output, one u for each input."""
         self.moves = {i: self.direction(self.values[i]) for i in self.which}
+        for i in self.still.keys() & self.moves.keys():
+            self.moves[i] = self.moves[i].masked_fill(self.still[i], 0)
         self.vs = [dice.normal(y) for y in self.y0]
         slopes = self.slopes(self.moves)
         if weighted:

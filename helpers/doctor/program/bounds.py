@@ -2,8 +2,9 @@
 
 Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
 alarm, one that crashes takes nothing with it. What waits there for threads that only the parent
-has, as torch.jit.fork does, ends in the same way. Elsewhere it runs here, until a Function is
-applied after its time.
+has, as torch.jit.fork does, ends in the same way, and the report says how to examine it here. What
+has started numba's threads runs here at once, and so does all of it with `child=False`, until a
+Function is applied after its time.
 """
 
 import contextlib
@@ -19,17 +20,21 @@ import warnings
 
 import torch
 
-from ..circumstances import TRIALS
-from ..circumstances.examination import Examination
 from ..function.private import BOUND, LOCK, BlindError, methods
-from ..function.surroundings import of_a_signal, undisturbed
+from ..function.raised import of_a_signal
+from ..function.undisturbed import undisturbed
 from ..report import Report, error
+from ..trials import TRIALS
+from ..trials.examination import Examination
 
 SECONDS = 60.0  # for all examinations of a program, or of a session of pytest
 LEAST = 1.0  # a share of them, while they last
 SHOWN = 1.0  # after this many, the user is told what is examined
 QUICK = 400  # calls a second, counted: where there are fewer, no line is looked for
 OVER = "it used up its share of the seconds"
+NO_THREADS = "; if it waits for threads, which a child lacks, examine it here: `child=False`"
+KILLED = "something ended the process of its examination, perhaps because memory ran out"
+ENDED_ITSELF = "the process of its examination was ended, as threads of OpenMP do after a fork"
 AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
 FREED = "backward through the graph a second time"  # so says PyTorch
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
@@ -133,18 +138,21 @@ def unchanged(call):
 # --- within its seconds ---------------------------------------------------------------------------
 
 
-def bounded(work, seconds, show):
+def bounded(work, seconds, show, child=True):
     """Yields the pairs (k, …) that the generator work() yields, for at most this many seconds.
 
     Where it ends before its time, the next k with a report or a sentence that says so. show() is
-    called once if one takes more than a second.
+    called once if one takes more than a second. child: may it run in a process of its own?
     """
-    return (isolated if can_fork() else in_here)(work, seconds, functools.cache(show))
+    way = isolated if child and can_fork() else in_here
+    return way(work, seconds, functools.cache(show))
 
 
 def can_fork():
     """Can the system fork, and does nothing in this process, such as a GPU's, forbid it?"""
     used = torch.cuda.is_initialized() or torch.xpu.is_initialized()
+    numba = sys.modules.get("numba.np.ufunc.parallel")  # whose threads no child survives
+    used |= getattr(numba, "_is_initialized", False)
     return hasattr(os, "fork") and sys.platform != "darwin" and not used
 
 
@@ -181,7 +189,7 @@ def isolated(work, seconds, show):
             if not receiver.poll(SHOWN):
                 show()
                 if time.monotonic() > ends:  # the alarm was switched off
-                    yield following, OVER
+                    yield following, OVER + NO_THREADS
                     return
                 continue
             result = pickle.loads(receiver.recv_bytes())
@@ -202,9 +210,11 @@ def isolated(work, seconds, show):
 def ended(code):
     """What is said of an examination whose process ended with this exit code before its time."""
     if code == -signal.SIGALRM:
-        return OVER
-    if code in (-signal.SIGKILL, -signal.SIGTERM):
-        return "something ended the process of its examination, perhaps because memory ran out"
+        return OVER + NO_THREADS
+    if code == -signal.SIGKILL:
+        return KILLED
+    if code == -signal.SIGTERM:
+        return ENDED_ITSELF + NO_THREADS
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     return Report("", [CRASHED(how=how)])
 

@@ -7,8 +7,10 @@
     print(found)                     # one report a Function, and the line that called it
     found.raise_if_wrong()
 
-Inside, the inputs of a call are copied, once for each Function and pattern of shapes, dtypes and
-flags. They are examined at the end of the block, within its seconds, and the copies are let go.
+Inside, the inputs of a call are copied: those of the first call of each Function and pattern of
+shapes, dtypes and flags. With `more=True` these are two more: the first call whose output is not
+finite, and the last one. They are examined at the end of the block, within its seconds, and the
+copies are let go. What is wrong in another call of the same pattern only is not seen.
 
 It does not see Functions written in C++, operators of torch.library that take lists of tensors,
 calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
@@ -21,83 +23,32 @@ import contextlib
 import fnmatch
 import functools
 import inspect
-import itertools
+import re
 import sys
-import textwrap
 import time
 import weakref
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from ..circumstances.forward import NOT_EXAMINED
 from ..function.calls import Call, autocasts, full_name, heard_by, kind, pattern
 from ..function.private import LOCK, has_numbers, is_a_users, operator, self_test
-from ..function.surroundings import of_a_signal
-from ..function.tensors import tensors
+from ..function.raised import of_a_signal
+from ..function.tensors import tensors, values_of
 from ..report import SEVERITIES, Report, WrongGradientError
+from ..trials.forward import NOT_EXAMINED
 from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
+from .visit import NO_GRADIENT, Visit, number
 
 MOST = 32  # patterns of one Function
-NO_GRADIENT = "no input required a gradient"
 ADVICE = "`examine(..., faithful=False)`"  # in findings
-
-
-@dataclass(repr=False)
-class Visit(Report):
-    """The report on one Function, over all patterns with which it was examined.
-
-    full_name: with its module
-    defined:   (file, line) of its backward, or None
-    first:     what ran when it was applied first: a test, if pytest runs
-    calls:     how often it was applied
-    left:      how many calls were not examined, by reason
-    patterns:  how many of its patterns were examined
-    called, given: where the call stands of which the worst was found, and what it was given
-    """
-
-    full_name: str = ""
-    defined: tuple | None = None
-    first: str = ""
-    calls: int = 0
-    left: Counter = field(default_factory=Counter)
-    patterns: int = 0
-    called: str = ""
-    given: str = ""
-
-    @property
-    def counts(self):
-        said = [number(self.calls, "call"), f"{number(self.patterns, 'pattern')} examined"]
-        said += [f"{number(n, 'call')} left out ({why})" for why, n in self.left.items()]
-        return ", ".join(said)
-
-    @property
-    def missed(self):
-        """Why not all of it was examined that could have been, or ""."""
-        harmless = NO_GRADIENT if self.examined else None
-        return ", ".join(why for why in self.left if why != harmless)
-
-    def __repr__(self):
-        """Notes are left out: a float32 program has one for each Function."""
-        serious = [finding for finding in self.findings if finding.severity != "note"]
-        head, *rest = str(Report(self.name, serious)).split("\n")
-        head = head if self.examined else f"{self.name}: not examined"
-        lines = [self.counts, self.first and f"first in {self.first}"]
-        lines += [self.called and f"called {self.called}", self.given and f"given {self.given}"]
-        indents = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
-        wrapped = [textwrap.wrap(t, 96, break_long_words=False, **indents) for t in lines if t]
-        return "\n".join([head, *itertools.chain(*wrapped), *rest])
-
-
-def number(n, what):
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 @dataclass
 class Pattern:
-    """The calls that have one pattern; the first of them is kept, to be examined.
+    """The calls that have one pattern; some of them are kept, to be examined.
 
+    Another `Pattern` holds each further call that is examined, with no calls of its own.
     outcome: the report on it, or why there is none
     """
 
@@ -111,12 +62,12 @@ def waiting(patterns):
     return sorted((p for p in patterns if p.outcome is None), key=lambda p: p.kept.size)
 
 
-def examine(patterns, seconds, faithful, show):
+def examine(patterns, seconds, faithful, show, child=True):
     """Examine the patterns of one Function, for at most this many seconds."""
     ends = time.monotonic() + seconds
     while (some := waiting(patterns)) and (left := ends - time.monotonic()) > 0:
         work = functools.partial(reports, [p.kept for p in some], faithful)
-        for k, outcome in bounded(work, left, show):
+        for k, outcome in bounded(work, left, show, child):
             if k < len(some):  # else it ended when only a line was looked for
                 some[k].outcome = outcome
     for p in waiting(patterns):
@@ -125,16 +76,19 @@ def examine(patterns, seconds, faithful, show):
 
 def conclude(visit, patterns, advice):
     """Fill in what was found for each pattern, once; nothing of the program is kept."""
-    found, worst = {}, None
+    found, judged, worst = {}, {}, None
     for p in patterns:
         if isinstance(p.outcome, str):
-            visit.left[p.outcome] += p.calls
+            visit.left[p.outcome] += p.calls or 1
             continue
-        visit.patterns, visit.examined = visit.patterns + 1, True
+        visit.patterns, visit.examined = visit.patterns + bool(p.calls), True
         for k in p.kept.shared:
             what = f"The gradient of argument {k} is"
             why = "another argument holds the same tensor"
             p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
+        for one in p.outcome.judged:
+            before = judged.setdefault(one.input, one)
+            judged[one.input] = min(one, before, key=lambda j: (j.points > 0, j.points, j.order))
         accused = {f.input for f in found.values() if f.severity == "error" and f.input}
         for f in p.outcome.findings:
             if f.severity != "error" or f.input not in accused:  # once, by another pattern
@@ -144,10 +98,13 @@ def conclude(visit, patterns, advice):
         if worst is None or rank < worst:
             worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
     order = list(SEVERITIES)
+    visit.judged = list(judged.values())
     visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
 
 
-def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
+def rounds(
+    *, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=(), more=False, child=True
+):  # fmt: skip
     """Examine every Function that is applied inside the `with` block; yields a `Found`.
 
     seconds:   how long all examinations may take, at the end of the block. Each Function has its
@@ -156,10 +113,15 @@ def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
                left out, and the report says so.
     skip:      Functions, or their names (with or without the module; * stands for anything; several
                with commas), that are left out. PyTorch's own always are.
-    faithful:  those that are not meant to be the derivative of their forward, as in `examine`.
+    faithful:  those that are not meant to be the derivative of their forward, as in `examine`; with
+               "Quantize(x)", only its gradient of x.
+    more:      examine the last call of each pattern, too, and the first one whose output is not
+               finite. Each call is copied for that.
+    child:     False examines everything in this process.
 
     Where the system can fork and no GPU is in use, each Function is examined in a child process: a
-    crash or an endless loop there is reported, and ends nothing else.
+    crash or an endless loop there is reported, and ends nothing else. A child has no threads but
+    one, so that what waits for others hangs there, and not with `child=False`.
     The program's numbers, its random state and the `.grad` of its tensors are not changed. Tensors
     that an argument holds in a closure or a module are not copied: they have the values of the end
     of the block, and what they lack in precision the gradient is not blamed for.
@@ -170,7 +132,8 @@ def rounds(*, seconds=SECONDS, max_bytes=2**28, skip=(), faithful=()):
     for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
         if not isinstance(value, (int, float)) or not value >= 0:
             raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
-    return Rounds(seconds, max_bytes, listed("skip", skip), listed("faithful", faithful))
+    faithful = listed("faithful", faithful)
+    return Rounds(seconds, max_bytes, listed("skip", skip), faithful, more, child)
 
 
 def listed(name, given):
@@ -187,10 +150,11 @@ class Found:
     """What the rounds found: `visits`, one `Visit` for each Function, those with errors first.
 
     skipped: the names of those that were left out as `skip` says
+    unmatched: names in `skip` and `faithful` that match no Function that was applied
     """
 
     def __init__(self):
-        self.visits, self.skipped, self.ended = [], set(), False
+        self.visits, self.skipped, self.unmatched, self.ended = [], set(), [], False
 
     @property
     def ok(self):
@@ -201,10 +165,15 @@ class Found:
         if not self.ended:
             return "Rounds: still under way; what was found is known at the end of the block"
         wrong = sum(not visit.ok for visit in self.visits)
-        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong"
+        warned = sum(v.ok and any(f.severity == "warning" for f in v.findings) for v in self.visits)
+        missed = sum(bool(visit.missed) for visit in self.visits)
+        counts = {"warned of": warned, "not judged or not all of it": missed}
+        counts = "".join(f", {n} {what}" for what, n in counts.items() if n)
+        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong{counts}"
 
     def __repr__(self):
-        return "\n".join([self.summary, *map(str, self.visits)])
+        strange = [f"no Function is called {name}" for name in self.unmatched]
+        return "\n".join([self.summary, *strange, *map(str, self.visits)])
 
     def raise_if_wrong(self):
         """Raise WrongGradientError if there is an error; otherwise return what was found."""
@@ -216,8 +185,9 @@ class Found:
 class Rounds:
     """Hears the calls of Functions while a block runs, and examines them at its end."""
 
-    def __init__(self, seconds, max_bytes, skip, faithful):
+    def __init__(self, seconds, max_bytes, skip, faithful, more=False, child=True):
         self.seconds, self.max_bytes, self.skip, self.faithful = seconds, max_bytes, skip, faithful
+        self.more, self.child = more, child
         self.during = str  # called for what runs at the moment
         self.say = functools.partial(print, file=sys.stderr, flush=True)
         if hasattr(builtins, "__IPYTHON__"):  # where a cell shows by itself that it is at work
@@ -255,22 +225,41 @@ class Rounds:
             return None
         code = getattr(inspect.unwrap(cls.backward), "__code__", None)
         defined = (code.co_filename, code.co_firstlineno) if code and not op else None
-        visit = Visit(name if op else cls.__name__, [], False, name, defined, self.during())
+        visit = Visit(
+            name if op else cls.__name__, [], False, full_name=name, defined=defined,
+            first=self.during(),
+        )  # fmt: skip
         return self.heard.setdefault(kind(cls), (visit, {}))
 
     def note(self, visit, patterns, cls, args):
         key = (*[pattern(a) for a in args], autocasts())
         found = patterns.get(key) or self.first_of_its_pattern(patterns, cls, args)
 
-        def count():
+        def count(result):
             with LOCK:
                 visit.calls += 1
                 if key not in patterns:
                     patterns[key] = found
                     self.size += found.kept.size if found.kept else 0
+                elif later:
+                    self.keep_later(patterns, key, later, result)
                 patterns[key].calls += 1
 
+        later = None
+        if self.more and key in patterns and patterns[key].kept:
+            later = self.first_of_its_pattern({}, cls, args).kept
         return count
+
+    def keep_later(self, patterns, key, call, result):
+        """Keep a call as the last of its pattern, or as the first whose output is not finite."""
+        numbers = [t for _, t in tensors(result) if t.is_floating_point() or t.is_complex()]
+        finite = all(bool(values_of(t).isfinite().all()) for t in numbers)
+        place = (*key, "last" if finite else "not finite")
+        known = patterns.get(place)
+        if known and not finite:
+            return
+        self.size += call.size - (known.kept.size if known else 0)
+        patterns[place] = Pattern(kept=call)
 
     def first_of_its_pattern(self, patterns, cls, args):
         """The `Pattern` with a copy of this call, or with the reason why there is none."""
@@ -307,6 +296,7 @@ class Rounds:
                 for p in waiting(patterns):
                     p.outcome = why_not or "interrupted"
                 conclude(visit, patterns, self.advice.format(visit.full_name))
+            self.found.unmatched = self.unmatched([visit.full_name for visit, _ in heard])
             self.found.visits = sorted((visit for visit, _ in heard), key=lambda visit: visit.ok)
             self.found.ended = True
 
@@ -320,8 +310,26 @@ class Rounds:
             left, name = ends - time.monotonic(), visit.full_name
             share = max(left / (len(heard) - k), min(left, LEAST))
             text = f"doctor: examining {k + 1} of {len(heard)}: `{name}`"
-            faithful = not among(name, self.faithful)
-            examine(patterns, share, faithful, functools.partial(self.say, text))
+            faithful = faithful_as(name, self.faithful)
+            examine(patterns, share, faithful, functools.partial(self.say, text), self.child)
+
+    def unmatched(self, names):
+        """The names that the caller gave, and that no Function has."""
+        names = [*names, *self.found.skipped]
+        given = dict.fromkeys([*self.skip, *self.faithful])
+        return [g for g in given if not any(among(n, [of_input(g)[0]]) for n in names)]
+
+
+def of_input(given):
+    """("Quantize", "x") of "Quantize(x)"; or the name and None."""
+    match = re.fullmatch(r"(.+)\((\w+)\)", given)
+    return match.groups() if match else (given, None)
+
+
+def faithful_as(name, given):
+    """The option `faithful` of `examine` for the Function of this name."""
+    inputs = [x for pattern, x in map(of_input, given) if among(name, [pattern])]
+    return None not in inputs and (dict.fromkeys(inputs, False) or True)
 
 
 def among(name, patterns):

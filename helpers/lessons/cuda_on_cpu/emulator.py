@@ -28,6 +28,7 @@ KernelError: thread (2, 0, 0) of block (1, 0, 0) reads x[10], but x has 10 eleme
 """
 
 import ctypes
+import enum
 import mmap
 import subprocess
 import tempfile
@@ -36,7 +37,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.lessons.c_and_cpp import compiler_version
+from helpers.lessons.native.c_and_cpp import compiler_version
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
@@ -47,8 +48,42 @@ CLANG_FLAGS = ["-mllvm", "-tsan-instrument-read-before-write", "-fno-sanitize=un
 TRAP_OF_GCC = "-fsanitize-undefined-trap-on-error"  # before version 13 it knows no other
 
 
+class Fault(enum.IntEnum):
+    """What a thread did wrong, as watch.h numbers it."""
+
+    OUTSIDE = 1
+    READ_ONLY = 2
+    WRITTEN_TWICE = 3
+    READ_UNWRITTEN = 4
+    UNKNOWN_MEMORY = 5
+    TRAP = 6
+    TOO_LONG = 7
+    RACE = 8
+    SHARED_OUTSIDE = 9
+    SHARED_UNWRITTEN = 10
+    DIVERGED = 11
+    MISALIGNED = 12
+
+
+IN_AN_ARRAY = {
+    Fault.OUTSIDE, Fault.READ_ONLY, Fault.WRITTEN_TWICE, Fault.READ_UNWRITTEN, Fault.MISALIGNED
+}  # fmt: skip
+
+
 class KernelError(RuntimeError):
-    """A kernel that does not compile, or does what a kernel must not do."""
+    """A kernel that does not compile, or does what a kernel must not do.
+
+    compiler: what the compiler wrote, if it does not compile
+    fault:    what a thread did wrong, a `Fault`, if one did
+    thread, block: the indices of that thread, (x, y, z) each
+    array, element: the name of the array that it touched, and the index there, if it was one
+    """
+
+    def __init__(self, sentence, compiler="", fault=None, **who):
+        super().__init__(sentence)
+        self.compiler, self.fault = compiler, fault
+        self.thread, self.block = who.get("thread"), who.get("block")
+        self.array, self.element = who.get("array"), who.get("element")
 
 
 class _Int3(ctypes.Structure):
@@ -172,7 +207,7 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
     pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
     library.run_kernel(pointers, ctypes.byref(request))
     if request.fault:
-        raise KernelError(_sentence(request, tensors))
+        raise _error(request, tensors)
     for name, flags in written.items():
         missing = flags.find(b"\0", 0, tensors[name].numel()) if len(blocks) == x * y * z else -1
         if missing >= 0:
@@ -252,32 +287,40 @@ def _int3(name, value):
     return _Int3(*triple)
 
 
-def _sentence(request, tensors):
+def _error(request, tensors):
+    fault = Fault(request.fault)
+    who = {"thread": tuple(request.fault_thread), "block": tuple(request.fault_block)}
+    if fault in IN_AN_ARRAY:
+        who |= {"array": list(tensors)[request.fault_array], "element": request.fault_element}
+    return KernelError(_sentence(fault, request, tensors), fault=fault, **who)
+
+
+def _sentence(fault, request, tensors):
     who = f"thread {tuple(request.fault_thread)} of block {tuple(request.fault_block)}"
-    if request.fault == 5:
+    if fault is Fault.UNKNOWN_MEMORY:
         return f"{who} touches memory that belongs to no array"
-    if request.fault == 6:
+    if fault is Fault.TRAP:
         return f"{who} divides by zero, or uses an invalid address or index"
-    if request.fault == 7:
+    if fault is Fault.TOO_LONG:
         return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
     verb = "writes" if request.fault_is_write else "reads"
-    if request.fault == 12:
+    if fault is Fault.MISALIGNED:
         name = list(tensors)[request.fault_array]
         return (
             f"{who} {verb} {request.fault_bytes} bytes at {name}[{request.fault_element}], an"
             f" address that is no multiple of {request.fault_bytes}"
         )
-    if request.fault == 8:
+    if fault is Fault.RACE:
         does = "touches" if request.fault_is_write else "writes"
         return (
             f"{who} {verb} shared memory that thread {tuple(request.fault_other)} {does},"
             " with no __syncthreads between"
         )
-    if request.fault == 9:
+    if fault is Fault.SHARED_OUTSIDE:
         return f"{who} {verb} outside of its arrays in shared memory"
-    if request.fault == 10:
+    if fault is Fault.SHARED_UNWRITTEN:
         return f"{who} {verb} shared memory that nothing was written to"
-    if request.fault == 11:
+    if fault is Fault.DIVERGED:
         place, other = request.fault_line, request.fault_other_line
         does = f"waits at another, in line {other}" if other else "has returned"
         return (
@@ -285,13 +328,15 @@ def _sentence(request, tensors):
             f" {tuple(request.fault_other)} {does}: a block must meet at one barrier"
         )
     name = list(tensors)[request.fault_array]
-    what = f"{name}[{request.fault_element}]"
+    what, count = f"{name}[{request.fault_element}]", tensors[name].numel()
+    elements = "1 element" if count == 1 else f"{count} elements"
     return {
-        1: f"{who} {verb} {what}, but {name} has {tensors[name].numel()} elements",
-        2: f"{who} writes {what}, but {name} is const",
-        3: f"{who} writes {what}, which was written before",
-        4: f"{who} reads {what}, which nothing was written to (a pointer to an input is const)",
-    }[request.fault]
+        Fault.OUTSIDE: f"{who} {verb} {what}, but {name} has {elements}",
+        Fault.READ_ONLY: f"{who} writes {what}, but {name} is const",
+        Fault.WRITTEN_TWICE: f"{who} writes {what}, which was written before",
+        Fault.READ_UNWRITTEN: f"{who} reads {what}, which nothing was written to"
+        " (a pointer to an input is const)",
+    }[fault]
 
 
 @cache
@@ -326,7 +371,8 @@ def _compile(source, kernel):
             ):
                 done = subprocess.run(step, capture_output=True, text=True)
                 if done.returncode:
-                    raise KernelError(f"{kernel} does not compile:\n{done.stderr.strip()}")
+                    said = done.stderr.strip()
+                    raise KernelError(f"{kernel} does not compile:\n{said}", compiler=said)
 
     return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))
 

@@ -3,7 +3,7 @@
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
+from helpers.lessons.judge.variations import Feed
 
 
 class Triple(Function):

@@ -7,37 +7,43 @@ import re
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import difference, first_line, unlike
-from helpers.lessons.net import Feed, caught
-from helpers.lessons.requirements import at, instances_apart, keeps_only, random
+from helpers.lessons.judge.compare import difference, first_line, unlike
+from helpers.lessons.judge.properties import instances_apart, keeps_only, random
+from helpers.lessons.judge.variations import Feed, caught
+from helpers.lessons.said import Wrong, at
 from helpers.ops.legacy import Function
 
 
 def _is_legacy(attempt):
     if issubclass(attempt, torch.autograd.Function):
-        yield (
-            "it derives from today's torch.autograd.Function. In the old style you write "
-            "`from helpers.ops.legacy import Function`."
+        yield Wrong(
+            "it derives from today's torch.autograd.Function. In the old style you write `from "
+            "helpers.ops.legacy import Function`."
         )
     if not issubclass(attempt, Function):
-        yield "it does not derive from Function: `from helpers.ops.legacy import Function`."
+        yield Wrong("it does not derive from Function: `from helpers.ops.legacy import Function`.")
     arguments = {"forward": "x", "backward": "grad_output"}
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
-            yield (
-                f"`{name}` is a static method, as it is today. In 2017 {name} took (self, "
-                f"{argument}), and arguments that were not tensors went to `__init__`."
+            yield Wrong(
+                "`{name}` is a static method, as it is today. In 2017 {name} took (self, "
+                "{argument}), and arguments that were not tensors went to `__init__`.",
+                name=name,
+                argument=argument,
             )
     if attempt.__init__ is object.__init__:
-        yield "it has no method `__init__`. Two underscores on each side?"
+        yield Wrong("it has no method `__init__`. Two underscores on each side?")
     for name, argument in arguments.items():
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
-            yield f"it has no method `{name}`, nor inherits one. Look at spelling and indentation."
+            yield Wrong(
+                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
+                name=name,
+            )
         try:
             inspect.signature(method).bind("self", argument)
         except TypeError:
-            yield f"`{name}` must take (self, {argument})."
+            yield Wrong("`{name}` must take (self, {argument}).", name=name, argument=argument)
 
 
 def _instances_like(like, *feeds):
@@ -61,20 +67,30 @@ def _wrong_instance(attempt, arguments, like, x):
     try:
         instance = attempt(*arguments)
     except Exception as error:
-        return f"the constructor raises {type(error).__name__}: {first_line(error).rstrip('.')}."
+        return Wrong(
+            "the constructor raises {kind}: {message}.",
+            kind=type(error).__name__,
+            message=first_line(error).rstrip("."),
+        )
     with contextlib.suppress(Exception):  # `difference` says what raises
         given = x.clone()
         output = instance.forward(given)
         if not torch.equal(given, x):
-            return "`forward` changes `x` in place. Work on a copy."
+            return Wrong("`forward` changes `x` in place. Work on a copy.")
         if output is None:
-            return "it returns None. Is a `return` missing in `forward`?"
+            return Wrong("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
         gradient = output.grad_fn.apply(torch.ones_like(output))[1]  # before the engine casts it
         if output.dtype == x.dtype != gradient.dtype:
             given, right = (str(t.dtype)[6:] for t in (gradient, x))
-            return f"`backward` returns {given} for `x`, which is {right}."
+            return Wrong(
+                "`backward` returns {given} for `x`, which is {right}.", given=given, right=right
+            )
     wrong = difference(lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x])
+    return wrong and Wrong("{words}", words=_of_2017(str(wrong)))
+
+
+def _of_2017(words):
     # The doctor speaks of today's style, and does not know what the argument is called, nor which
     # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
     for old, new in [
@@ -93,8 +109,8 @@ def _wrong_instance(attempt, arguments, like, x):
             r"\1 That renames positions; it does not exchange dimensions.",
         ),
     ]:
-        wrong = wrong and re.sub(old, new, wrong)
-    return wrong
+        words = re.sub(old, new, words)
+    return words
 
 
 class AddConstant(Function):

@@ -4,8 +4,8 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import gradients_fit, keeps_only, random
+from helpers.lessons.judge.properties import gradients_fit, keeps_only, random
+from helpers.lessons.judge.variations import Feed
 
 
 class Square(Function):
@@ -130,7 +130,7 @@ EXERCISE_2 = Exercise(
     success="both gradients are right, each in the shape of its own input, without help from "
     "the engine.",
     hints=(
-        "The gradient of a is grad_output * b. What is its shape if a was broadcast?",
+        "The gradient of a is `grad_output * b`. What is its shape if a was broadcast?",
         "Where one element of a was used several times, its gradient is the sum over its uses.",
         "tensor.sum_to_size(shape) undoes a broadcast.",
     ),

@@ -8,8 +8,9 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import keeps_only, random, saved_by
+from helpers.lessons.judge.properties import keeps_only, random, saved_by
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 
@@ -91,20 +92,20 @@ def _leaves_x_alone(attempt):
     with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
         attempt.apply(h, 0.1).zero_()
     if not torch.equal(h, x):
-        yield "changing the output in place changes `x`, too, and autograd does not notice."
+        yield Wrong("changing the output in place changes `x`, too, and autograd does not notice.")
 
 
 def _makes_no_gradient_up(attempt):
     x = SAMPLE.clone().requires_grad_()
     output = attempt.apply(x, 0.1)
     if "set_materialize_grads" in vars(output.grad_fn):
-        yield "`ctx.set_materialize_grads` is a method; call it."
+        yield Wrong("`ctx.set_materialize_grads` is a method; call it.")
     try:
         (gradient,) = torch.autograd.grad(_StopsHere.apply(output).sum(), x, allow_unused=True)
     except Exception as error:
-        yield f"when grad_output is None, `backward` raises: {error}"
+        yield Wrong("when grad_output is None, `backward` raises: {error}", error=error)
     if gradient is not None:
-        yield (
+        yield Wrong(
             "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
             "on (it is switched off in `forward`; in `backward` it is too late), or `backward` "
             "makes zeros where None would do."
@@ -166,7 +167,9 @@ class Tanh(Function):
 def _saves_what_it_keeps(attempt):
     kept, *_ = saved_by(attempt.apply, SAMPLE)
     if not kept:
-        yield "nothing went through save_for_backward, so autograd cannot watch what is kept."
+        yield Wrong(
+            "nothing went through save_for_backward, so autograd cannot watch what is kept."
+        )
 
 
 def _lets_go_of_the_output(attempt):
@@ -184,7 +187,7 @@ def _lets_go_of_the_output(attempt):
         if collecting:
             gc.enable()
     if leaks:
-        yield (
+        yield Wrong(
             "the output is still alive after its last use. What still holds it: an attribute of "
             "ctx, which is the grad_fn of the output, or something outside the call?"
         )

@@ -5,8 +5,9 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import keeps_only, random
+from helpers.lessons.judge.properties import keeps_only, random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
@@ -91,7 +92,7 @@ def _is_written_by_hand(attempt):
     with _Operations() as operations:
         attempt.apply(SAMPLE)
     if "logsumexp" in operations.names:
-        yield "torch.logsumexp computes it. Write it yourself."
+        yield Wrong("torch.logsumexp computes it. Write it yourself.")
 
 
 EXERCISE_2 = Exercise(
@@ -199,9 +200,9 @@ suspects = {
 def _is_the_wrong_one(answer):
     letter = str(answer).strip().upper()
     if letter not in suspects:
-        yield f'answer with one of "A", "B", "C" or "D"; got {answer!r}.'
+        yield Wrong('answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer)
     if letter != "C":
-        yield f"the gradient of {letter} is right everywhere."
+        yield Wrong("the gradient of {letter} is right everywhere.", letter=letter)
 
 
 EXERCISE_3 = Exercise(

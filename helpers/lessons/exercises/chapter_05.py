@@ -10,8 +10,9 @@ import torch
 from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import keeps_only, random
+from helpers.lessons.judge.properties import keeps_only, random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Said, Wrong
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 
@@ -107,7 +108,11 @@ def _multiplies(attempt):
         v_before, needed, kept = v.clone(), x.requires_grad, x.grad
         hessian = functional.hessian(f, x.detach()).view(x.numel(), -1)
         expected = (hessian @ v.flatten()).view(x.shape)
-        kind = f"x of shape {tuple(x.shape)}, requires_grad={x.requires_grad}"
+        kind = Said(
+            "x of shape {shape}, requires_grad={requires_grad}",
+            shape=tuple(x.shape),
+            requires_grad=x.requires_grad,
+        )
         leaf = x.detach().requires_grad_()
         (gradient,) = grad(f(leaf), leaf)
         before = x.detach().clone()
@@ -121,46 +126,74 @@ def _multiplies(attempt):
         except RuntimeError as error:
             asks = "does not require grad" in str(error)
             why = (
-                " (f got a tensor without requires_grad: make a leaf of your own.)"
+                Said("(f got a tensor without requires_grad: make a leaf of your own.)")
                 if False in needs
-                else " (Does the first derivative have a history?)"
+                else Said("(Does the first derivative have a history?)")
             )
-            yield f"for {kind}, it raises: {error}" + (why if asks else "")
+            wrong = Wrong("for {kind}, it raises: {error}", kind=kind, error=str(error))
+            yield wrong.and_then(why if asks else None)
         for name in ("hvp", "vhp", "jvp"):
             if getattr(functional, name).__code__ in callers:
-                yield f"`functional.{name}` computes it. Write it yourself."
+                yield Wrong("`functional.{name}` computes it. Write it yourself.", name=name)
         if not isinstance(given, torch.Tensor) or given.shape != x.shape:
-            got = f"a {type(given).__name__}"
+            got = Said("a {type}", type=type(given).__name__)
             if isinstance(given, torch.Tensor):
-                got = f"shape {tuple(given.shape)}"
-            yield f"for {kind}, the result must be a tensor of that shape, got {got}."
+                got = Said("shape {shape}", shape=tuple(given.shape))
+            yield Wrong(
+                "for {kind}, the result must be a tensor of that shape, got {got}.",
+                kind=kind,
+                got=got,
+            )
         if given.dtype != expected.dtype:
-            yield f"for {kind}, the result must be {expected.dtype}, got {given.dtype}."
+            yield Wrong(
+                "for {kind}, the result must be {right}, got {given}.",
+                kind=kind,
+                right=expected.dtype,
+                given=given.dtype,
+            )
         strange = shapes - {tuple(x.shape)}
         if strange:
-            yield f"for {kind}, f got a tensor of shape {strange.pop()}."
+            yield Wrong(
+                "for {kind}, f got a tensor of shape {shape}.", kind=kind, shape=strange.pop()
+            )
         if torch.allclose(given - expected, gradient):
-            yield f"for {kind}, it is H·v plus ∇f: the first gradient is still in x.grad."
+            yield Wrong(
+                "for {kind}, it is H·v plus ∇f: the first gradient is still in x.grad.", kind=kind
+            )
         if not torch.allclose(given, expected, rtol=1e-12, atol=1e-12):
             if torch.allclose(given, expected, rtol=1e-4, atol=1e-4):
-                off = f"off by {(given - expected).abs().max():.0e}"
-                why = "did you use differences, or float32?"
-                yield f"for {kind}, it is only nearly H·v, {off}: {why}"
-            yield f"for {kind}, the result is not H·v: its first element is " + (
-                f"{given.flatten()[0]:.4g}, but {expected.flatten()[0]:.4g} is right."
+                yield Wrong(
+                    "for {kind}, it is only nearly H·v, off by {gap:.0e}: did you use differences, "
+                    "or float32?",
+                    kind=kind,
+                    gap=(given - expected).abs().max(),
+                )
+            yield Wrong(
+                "for {kind}, the result is not H·v: its first element is {given:.4g}, but "
+                "{right:.4g} is right.",
+                kind=kind,
+                given=given.flatten()[0],
+                right=expected.flatten()[0],
             )
         if one.grad is not None:
-            yield "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
+            yield Wrong(
+                "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
+            )
         if _Counted.backwards > 2:
-            yield f"the values are right, but f was differentiated {_Counted.backwards} times."
+            yield Wrong(
+                "the values are right, but f was differentiated {backwards} times.",
+                backwards=_Counted.backwards,
+            )
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
         if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
-            yield "it leaves a trace in x: its values, its .grad or its requires_grad changed."
+            yield Wrong(
+                "it leaves a trace in x: its values, its .grad or its requires_grad changed."
+            )
         if not torch.equal(v, v_before):
-            yield "it changes v in place."
+            yield Wrong("it changes v in place.")
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
-        yield (
+        yield Wrong(
             "the values are right, but the tensor that f got is not freed, not even by Python's "
             "garbage collector. Does its .grad, or the result, have a history?"
         )

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net_of_layers import in_step_with
+from helpers.lessons.judge.variations_of_layers import in_step_with
+from helpers.lessons.said import Said, Wrong, at
 
 
 class Scale(nn.Module):
@@ -88,7 +89,7 @@ class Center(nn.Module):
 
 def _has_no_parameter(attempt):
     if "mean" in dict(attempt(3).named_parameters()):
-        yield "`mean` is among `parameters()`, which you pass to an optimizer."
+        yield Wrong("`mean` is among `parameters()`, which you pass to an optimizer.")
 
 
 EXERCISE_2 = Exercise(
@@ -162,7 +163,7 @@ class Dense(nn.Module):
 
 def _loads_old_and_new(attempt):
     if sorted(dict(attempt(3, 5).named_parameters())) != ["kernel", "offset"]:
-        yield "its parameters are no longer called kernel and offset."
+        yield Wrong("its parameters are no longer called kernel and offset.")
 
     def deeper(layer):
         return nn.ModuleDict({"part": nn.Sequential(nn.Identity(), layer)})
@@ -189,30 +190,45 @@ def _loads_old_and_new(attempt):
             module.load_state_dict(state)
         except Exception as error:
             said = _in_one_line(error)
-            hook = " Print which arguments arrive in the hook." * isinstance(error, TypeError)
+            hook = None
+            if isinstance(error, TypeError):
+                hook = Said("Print which arguments arrive in the hook.")
             if dense._load_state_dict_pre_hooks and re.search('"kernel".* Unexp.*"weight"', said):
-                hook = " (The hook ran, but its dict still has the old keys: change that dict.)"
-            yield f"{where}: a checkpoint of nn.Linear does not load: {said}.{hook}"
+                hook = Said(
+                    "(The hook ran, but its dict still has the old keys: change that dict.)"
+                )
+            wrong = Wrong("a checkpoint of nn.Linear does not load: {said}.", said=said)
+            yield at(where, wrong.and_then(hook))
         if list(state) != list(before) or any(
             state[k].shape != v.shape or not torch.equal(state[k], v) for k, v in before.items()
         ):
-            yield f"{where}: loading has changed the caller's state_dict."
+            yield at(where, Wrong("loading has changed the caller's state_dict."))
         if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
-            yield (
-                f"{where}: loading replaces the parameters; an optimizer would keep the old ones."
+            yield at(
+                where,
+                Wrong("loading replaces the parameters; an optimizer would keep the old ones."),
             )
         x = torch.linspace(-1, 2, 6).view(2, 3)
         if not torch.allclose(dense(x), linear(x), atol=1e-6):
-            yield f"{where}: it loads, but its output differs from the output of the nn.Linear."
+            yield at(
+                where, Wrong("it loads, but its output differs from the output of the nn.Linear.")
+            )
         try:
             copy.deepcopy(module).load_state_dict(module.state_dict())
         except Exception as error:
-            yield f"{where}: its own checkpoint no longer loads: {_in_one_line(error)}."
+            yield at(
+                where,
+                Wrong(
+                    "its own checkpoint no longer loads: {message}.", message=_in_one_line(error)
+                ),
+            )
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
         return
-    yield "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
+    yield Wrong(
+        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
+    )
 
 
 def _in_one_line(error):

@@ -7,11 +7,12 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import wrong_outputs
-from helpers.lessons.requirements import at, with_zeros
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
+from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
@@ -42,13 +43,24 @@ def _as_unfold_says(attempt):
             given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
             pair = _plain(given)
             if pair != expected:
-                sizes = f"output {out_height} x {out_width}, stride {stride}, padding {padding}, "
-                call = f"input ({y}, {x}), tap ({i}, {j}), {sizes}dilation {dilation}"
-                yield f"{call}: it returns {given!r}, but {expected} is right."
+                call = Said(
+                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
+                    "padding {padding}, dilation {dilation}",
+                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
+                )  # fmt: skip
+                yield at(
+                    call,
+                    Wrong(
+                        "it returns {given!r}, but {expected} is right.",
+                        given=given,
+                        expected=expected,
+                    ),
+                )
             if expected and not all(isinstance(index, int) for index in pair):
-                yield (
-                    f"it returns {given!r}, but an index is an integer. // gives one, where the "
-                    "division leaves no remainder."
+                yield Wrong(
+                    "it returns {given!r}, but an index is an integer. // gives one, where the "
+                    "division leaves no remainder.",
+                    given=given,
                 )
 
 
@@ -105,13 +117,21 @@ def _as_autograd_says(attempt):
         output = involution2d(x, weight, padding=K // 2)
         (expected,) = torch.autograd.grad(output, weight, grad_output)
         for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
-            where = f"for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
+            where = Said(
+                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
+                n=n,
+                g=g,
+                groups=groups,
+                h=h,
+                w=w,
+                K=K,
+            )
             before = x.clone(), grad_output.clone()
             given = attempt(grad_output, x, n, g, h, w, groups, K)
             if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
-                yield f"{where}: it changes x or grad_output in place."
-            wrong = wrong_outputs(given, expected[n, g, :, :, h, w])
-            yield at(where, wrong and wrong.removeprefix("`forward`: "))
+                yield at(where, Wrong("it changes x or grad_output in place."))
+            right = expected[n, g, :, :, h, w]
+            yield at(where, wrong_outputs(given, right, what=Said("the output")))
 
 
 EXERCISE_2 = Exercise(
@@ -174,12 +194,12 @@ AS_WRITTEN = '#pragma GCC optimize "O0"\n#pragma clang optimize off\n#line 1 "ke
 def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
-        yield "the source must hold `__global__ void depthwise(...)`."
+        yield Wrong("the source must hold `__global__ void depthwise(...)`.")
     cell, source = source, AS_WRITTEN + source
     try:
         emulator._compile(source, "depthwise")  # once, and not again in every copy of this process
     except emulator.KernelError as error:
-        yield _compiler_says(str(error), cell)
+        yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
         (1, 4, 5, 1, 32), (1, 4, 5, 3, 32), (3, 5, 4, 5, 32), (2, 3, 4, 2, 32), (2, 6, 7, 9, 5),
         (3, 20, 23, 3, 64), (1, 260, 257, 1, 256), (0, 2, 3, 3, 32), (5, 1, 1, 4, 1),
@@ -187,7 +207,7 @@ def _runs(source):
         x = with_zeros(channels, height, width, dtype=torch.float32)
         weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
         y = torch.empty_like(x)
-        where = f"with x of shape {tuple(x.shape)} and K = {K}"
+        where = Said("with x of shape {shape} and K = {K}", shape=tuple(x.shape), K=K)
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         blocks, seconds = -(-x.numel() // threads) + 1, c_and_cpp.PROCESSOR_SECONDS
@@ -197,65 +217,90 @@ def _runs(source):
             yield at(where, c_and_cpp.crash_of(launch))
             actions = launch(watch=((0, 0, 0), (min(1, threads - 1), 0, 0)))
         except emulator.KernelError as error:
-            yield f"{where}: {_explained(str(error), cell, x.numel(), threads, run)}"
+            yield at(where, _explained(error, cell, x.numel(), threads, run))
         if not x.numel():
             continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
         if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
-            yield (
-                f"{where}: y[{c}, {row}, {column}] is {y[c, row, column]:.4g}, but "
-                f"{expected[c, row, column]:.4g} is right."
+            yield at(
+                where,
+                Wrong(
+                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
+                    c=c,
+                    row=row,
+                    column=column,
+                    given=y[c, row, column],
+                    right=expected[c, row, column],
+                ),
             )
         if x.numel() > 1 < threads and not any(action == "write" for action, _, _ in actions):
-            yield f"{where}: the numbers are right, but thread 1 writes nothing."
+            yield at(where, Wrong("the numbers are right, but thread 1 writes nothing."))
 
 
-def _compiler_says(text, cell):
+def _compiler_says(error, cell):
     """A compiler's first error, without the lines that lead to it."""
-    error = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", text)
-    if not error:
-        return text
-    number, said = error.groups()
-    place = f" in line {number} of the cell" if number else ""
+    first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
+    if not first:
+        return Wrong("{error}", error=str(error))
+    number, said = first.groups()
+    place = Said(" in line {line} of the cell", line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
-        return f"`{absent[0]}`{place} is not available here on the CPU; you do not need it."
-    hint = ". Is a brace missing at the end?" if not number and "expected" in said else ""
+        return Wrong(
+            "`{name}`{place} is not available here on the CPU; you do not need it.",
+            name=absent[0],
+            place=place,
+        )
+    hint = None
+    if not number and "expected" in said:
+        hint = Said("Is a brace missing at the end?")
     before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
     if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
-        hint = ". In C, `//` begins a comment; `/` divides integers."
-    return f"it does not compile{place}: {said}{hint}"
+        hint = Said("In C, `//` begins a comment; `/` divides integers.")
+    template = "it does not compile{place}: {error}"
+    if hint:
+        template = "it does not compile{place}: {error}."
+    return Wrong(template, place=place, error=said).and_then(hint)
 
 
-def _explained(text, cell, count, threads, run):
+def _explained(error, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
-    if "nothing was written to" in text:
-        return text.split(", which")[0] + ", which has no value yet. Add up in a variable"
-    if "written before" in text:
-        return text + _of_whom(text, threads, run)
-    far = re.search(r"\[-?\d{8,}\]|belongs to no array", text)
+    text = str(error)
+    if error.fault == emulator.Fault.READ_UNWRITTEN:
+        return Wrong(
+            "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
+            "Add up in a variable",
+            thread=error.thread,
+            block=error.block,
+            array=error.array,
+            element=error.element,
+        )
+    if error.fault == emulator.Fault.WRITTEN_TWICE:
+        return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
+    far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
     if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
-        return f"{text}. Here on the CPU there are no arrays outside the function"
-    text = re.sub(r"\b1 elements", "1 element", text)
-    who = re.match(r"thread \((\d+), 0, 0\) of block \((\d+)", text)
-    if who and (number := int(who[1]) + threads * int(who[2])) >= count:
-        text += f". y has {count} elements: thread {number} owns none"
-    return text
+        return Wrong(
+            "{error}. Here on the CPU there are no arrays outside the function", error=text
+        )
+    if error.thread and (number := error.thread[0] + threads * error.block[0]) >= count:
+        owns = Said("y has {count} elements: thread {number} owns none", count=count, number=number)
+        return Wrong("{error}.", error=text).and_then(owns)
+    return Wrong("{error}", error=text)
 
 
-def _of_whom(text, threads, run):
+def _of_whom(error, threads, run):
     """Whether it was another thread that wrote an element before, or the same."""
-    thread, block, element = map(int, re.findall(r"(?:\(|y\[)(\d+)", text)[:3])
+    number, element = error.thread[0] + threads * error.block[0], error.element
     try:
         run(1, 1)
     except emulator.KernelError as alone:
-        another = "written before" not in str(alone) and threads * block + thread != element
+        another = alone.fault != emulator.Fault.WRITTEN_TWICE and number != element
     return (
-        f". Two threads own y[{element}]: how does a thread know its block?"
+        Said("Two threads own y[{element}]: how does a thread know its block?", element=element)
         if another
-        else ". Sum in a variable of the thread, and write once"
+        else Said("Sum in a variable of the thread, and write once")
     )
 
 

@@ -5,11 +5,12 @@ import itertools
 import torch
 from torch.autograd import Function
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import difference
-from helpers.lessons.requirements import at, random, with_zeros
-from helpers.lessons.verdicts import differ
+from helpers.lessons.judge.compare import difference
+from helpers.lessons.judge.properties import random, with_zeros
+from helpers.lessons.judge.verdicts import Worst, differ
+from helpers.lessons.native import c_and_cpp
+from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -22,7 +23,7 @@ def _compiled(cases, language, doors="", calls=""):
             yield c_and_cpp.crash_of(lambda: any(cases(library)))
             yield from cases(library)
         except c_and_cpp.NativeError as error:
-            yield str(error)
+            yield error.wrong
 
     return sentences
 
@@ -32,7 +33,10 @@ def _called(where, *call, **options):
     try:
         c_and_cpp.call(*call, **options)
     except c_and_cpp.NativeError as error:
-        raise c_and_cpp.NativeError(f"{where}: {error}") from None
+        raise c_and_cpp.NativeError(at(where, error.wrong)) from None
+
+
+DIGITS = "Does a constant have too few digits, or is something there a float?"
 
 
 def _wrong(name, given, right):
@@ -42,11 +46,8 @@ def _wrong(name, given, right):
     if not wrong.any():
         return None
     where = wrong.nonzero()[0].tolist()
-    one, other = given[tuple(where)].item(), right[tuple(where)].item()
-    sentence = differ(one, other).partition(" Nearly")[0]
-    if abs(one - other) < 1e-5 * abs(other):
-        sentence += " Does a constant have too few digits, or is something there a float?"
-    return f"{name}{where} {sentence}"
+    worst = Worst(given[tuple(where)].item(), right[tuple(where)].item(), where)
+    return differ(worst, "{name}{place} is {given}, but {right} is right.", near=DIGITS, name=name)
 
 
 EXP_IN_C = """
@@ -67,26 +68,30 @@ def _exp_cases(library):
         if x.dtype != torch.float64:  # the doctor asks for other types, too
             raise TypeError("x must be float64")
         arrays = {"x": x.contiguous(), "y": x.new_empty(x.shape), "count": x.numel()}
-        _called(f"count {x.numel()}", library, "exp_forward", arrays, "y")
+        _called(Said("count {count}", count=x.numel()), library, "exp_forward", arrays, "y")
         return arrays["y"]
 
     def backward(grad_output, y):
         arrays = {"grad_output": grad_output.contiguous(), "y": y}
         arrays |= {"grad_input": torch.empty_like(y), "count": y.numel()}
-        _called(f"count {y.numel()}", library, "exp_backward", arrays, "grad_input")
+        _called(
+            Said("count {count}", count=y.numel()), library, "exp_backward", arrays, "grad_input"
+        )
         return arrays["grad_input"]
 
     for count in (6, 1, 40_000, 0):
         x = with_zeros(count)
         x[1::7] *= 100
-        yield at(f"`exp_forward`, count {count}", _wrong("y", forward(x), x.exp()))
+        yield at(
+            Said("`exp_forward`, count {count}", count=count), _wrong("y", forward(x), x.exp())
+        )
         forward(random(count + 7))  # backward must not remember its count
         grad_output, y = with_zeros(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
         if wrong and torch.allclose(given, y):
-            yield "`exp_backward` does not use grad_output, so it is right only for ones."
-        yield at(f"`exp_backward`, count {count}", wrong)
+            yield Wrong("`exp_backward` does not use grad_output, so it is right only for ones.")
+        yield at(Said("`exp_backward`, count {count}", count=count), wrong)
 
     class Exp(Function):
         @staticmethod
@@ -199,7 +204,13 @@ def _energy_cases(library):
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
             arguments |= {"grad_input": torch.empty_like(x), "rows": rows, "columns": columns}
-            where = f"{types}, x of shape ({rows}, {columns}), grad_output {what}"
+            where = Said(
+                "{types}, x of shape ({rows}, {columns}), grad_output {what}",
+                types=types,
+                rows=rows,
+                columns=columns,
+                what=what,
+            )
             call = library, f"energy_of_{types}", arguments, "grad_input"
             yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
 
@@ -284,7 +295,14 @@ def _product_cases(library):
             arguments = {"x": x, "x_strides": torch.tensor(x.stride())}
             arguments |= {"w": w, "w_strides": torch.tensor(w.stride())}
             arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
-            where = f"{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}"
+            where = Said(
+                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
+                types=types,
+                rows=rows,
+                columns=columns,
+                x_layout=x_layout,
+                w_layout=w_layout,
+            )
             call = library, f"product_of_{types}", arguments, "y"
             yield _tried(where, x * w, *call, says="product")
 

@@ -12,15 +12,15 @@ from torch.autograd import grad
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import at
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
 
 
 def _no_tensor(given):
     if given is None:
-        return "it returns None. Is a `return` missing?"
-    return f"it must return a tensor, got a value of type {type(given).__name__}."
+        return Wrong("it returns None. Is a `return` missing?")
+    return Wrong("it must return a tensor, got a value of type {kind}.", kind=type(given).__name__)
 
 
 def _compiled(function, **options):
@@ -46,11 +46,20 @@ def _promises(attempt):
         (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
     ):
-        where = f"for {n} elements of {dtype}, two apart, size {size}, step {step}"
+        where = Said(
+            "for {n} elements of {dtype}, two apart, size {size}, step {step}",
+            n=n,
+            dtype=dtype,
+            size=size,
+            step=step,
+        )
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
-            yield f"{where}: given a tensor without data, it raises {raised(error)}"
+            yield at(
+                where,
+                Wrong("given a tensor without data, it raises {message}", message=raised(error)),
+            )
         yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
 
 
@@ -58,16 +67,29 @@ def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
         return _no_tensor(given)
     if tuple(given.shape) != shape:
-        return f"it promises the shape {tuple(given.shape)}, but the kernel makes {shape}."
+        return Wrong(
+            "it promises the shape {shape}, but the kernel makes {right}.",
+            shape=tuple(given.shape),
+            right=shape,
+        )
     if given.dtype != dtype:
-        return f"it promises {given.dtype}, but the kernel keeps the dtype of x, {dtype}."
+        return Wrong(
+            "it promises {given}, but the kernel keeps the dtype of x, {right}.",
+            given=given.dtype,
+            right=dtype,
+        )
     if given.device.type != "meta":
-        without_data = '"meta" (a device without data, used to test the promise)'
-        return f'x is on the device {without_data}, but it promises "{given.device.type}".'
+        return Wrong(
+            'x is on the device "meta" (a device without data, used to test the promise), but it '
+            'promises "{type}".',
+            type=given.device.type,
+        )
     if not given.is_contiguous():
-        return (
-            f"it promises the strides {given.stride()}, but the kernel's result is contiguous, "
-            f"with strides {(shape[1], 1)}."
+        return Wrong(
+            "it promises the strides {stride}, but the kernel's result is contiguous, with "
+            "strides {right}.",
+            stride=given.stride(),
+            right=(shape[1], 1),
         )
     return None
 
@@ -98,21 +120,31 @@ def _serves_every_length(attempt):
         try:
             sums, count = compiled(x)
         except Exception as error:
-            problem = (
-                f"with a symbol for the length, PyTorch says: {in_one_sentence(error)} With a "
-                "symbol you may use +, -, * and //."
+            problem = Wrong(
+                "with a symbol for the length, PyTorch says: {message} With a symbol you may use "
+                "+, -, * and //.",
+                message=in_one_sentence(error),
             )
         if elsewhere:
-            yield f'x is on the device "cpu", but it promises "{elsewhere[0]}".'
+            yield Wrong(
+                'x is on the device "cpu", but it promises "{elsewhere}".', elsewhere=elsewhere[0]
+            )
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            yield f"compiled, and called with {n} elements: {count} windows, but {right} is right."
+            yield Wrong(
+                "compiled, and called with {n} elements: {count} windows, but {right} is right.",
+                n=n,
+                count=count,
+                right=right,
+            )
     if len(graphs) > 1:
-        yield (
-            f"it is right, but compiled with dynamic=True it needs {len(graphs)} graphs for the "
-            f"lengths {', '.join(map(str, lengths))}. Something in it turns a symbolic size "
-            "into a fixed number, or compares the two."
+        yield Wrong(
+            "it is right, but compiled with dynamic=True it needs {count} graphs for the lengths "
+            "{names}. Something in it turns a symbolic size into a fixed number, or compares the "
+            "two.",
+            count=len(graphs),
+            names=", ".join(map(str, lengths)),
         )
 
 
@@ -181,13 +213,13 @@ def make_soft_threshold():
 
 def _passes(make):
     if isinstance(make, CustomOpDef):
-        yield "give check the function make_soft_threshold, not the operator that it made."
+        yield Wrong("give check the function make_soft_threshold, not the operator that it made.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
         try:
             op = make()
         except Exception as error:
-            yield f"your code raises {raised(error)}"
+            yield Wrong("your code raises {message}", message=raised(error))
         yield from _wrong_operator(op.default if isinstance(op, OpOverloadPacket) else op)
 
 
@@ -198,7 +230,9 @@ def _operator(make):
 
 def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
-        yield f"it must return the operator, got a value of type {type(op).__name__}."
+        yield Wrong(
+            "it must return the operator, got a value of type {kind}.", kind=type(op).__name__
+        )
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
         "float64": (numbers, 0.5),
@@ -217,7 +251,12 @@ def _wrong_operator(op):
         results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
         for test, result in results.items():
             if result != "SUCCESS":
-                yield f"{test}, sample `{name}`: {in_one_sentence(result)}"
+                yield Wrong(
+                    "{test}, sample `{name}`: {message}",
+                    test=test,
+                    name=name,
+                    message=in_one_sentence(result),
+                )
 
 
 # What the stub gets wrong, each as an edit of the reference.
@@ -308,12 +347,16 @@ def _compiles(attempt):
         try:
             output, expected = compiled(mine, 2.0), attempt(theirs, 2.0)
         except Exception as error:
-            yield f"there is still a break. PyTorch says: {in_one_sentence(error)}"
+            yield Wrong(
+                "there is still a break. PyTorch says: {message}", message=in_one_sentence(error)
+            )
         (given,), (right,) = grad(output.sum(), mine), grad(expected.sum(), theirs)
         if not (torch.allclose(output, expected) and torch.allclose(given, right)):
-            yield f"where {name}, it is right in eager mode, but not compiled."
+            yield Wrong("where {name}, it is right in eager mode, but not compiled.", name=name)
     if len(graphs) > 2:  # float64 and float32
-        yield f"no break, but {len(graphs)} graphs where 2 are enough, one per dtype."
+        yield Wrong(
+            "no break, but {count} graphs where 2 are enough, one per dtype.", count=len(graphs)
+        )
 
 
 FACTOR = "(limit / norm.clamp(min=limit))"

@@ -6,9 +6,10 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
-from helpers.lessons.judging import wrong_outputs
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import at, random
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -24,24 +25,28 @@ def _under(like, tensors, *names):
                 given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
                 same = _alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
-                yield f"under `{name}` it raises {raised(error)}{_own_apply(attempt)}"
+                wrong = Wrong(
+                    "under `{name}` it raises {message}", name=name, message=raised(error)
+                )
+                yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
             else:
-                yield None if same else f"under `{name}` it is silently wrong."
+                yield None if same else Wrong("under `{name}` it is silently wrong.", name=name)
 
     return sentences
 
 
-def _own_apply(attempt):
-    return "" if "apply" not in vars(attempt) else (
-        " torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
-        "`forward` return y alone."
-    )  # fmt: skip
+OWN_APPLY = Said(
+    "torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
+    "`forward` return y alone."
+)
 
 
-def _differs(given, right):
-    """How a result differs from the right one, in words; None if it does not."""
-    wrong = wrong_outputs(given, right, differentiable=False)
-    return wrong and wrong.removeprefix("`forward`: ")
+OUTPUT = Said("the output")
+
+
+def _differs(given, right, what=OUTPUT):
+    """How a result differs from the right one; None if it does not."""
+    return wrong_outputs(given, right, differentiable=False, what=what)
 
 
 def _alike(given, right):
@@ -153,20 +158,21 @@ def _goes_forward(attempt):
     try:
         slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
     except Exception as error:
-        yield f"in forward mode it raises {raised(error)}"
+        yield Wrong("in forward mode it raises {message}", message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
-    wrong = _differs(slope, right)
-    wrong = wrong and wrong.replace("the output", "the tangent of the output")
+    wrong = _differs(slope, right, what=Said("the tangent of the output"))
     if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
-        yield f"where an input is 0, {wrong}"
-    yield at("in forward mode", wrong)
+        yield Wrong("where an input is 0, {wrong}", wrong=wrong)
+    yield at(Said("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
         if not _alike(*second):
-            yield (
-                "the tangent is right, but not its own derivative: "
-                f"`{outer.__name__}({inner.__name__}(f))` is silently wrong."
+            yield Wrong(
+                "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
+                "silently wrong.",
+                outer=outer.__name__,
+                inner=inner.__name__,
             )
 
 
@@ -182,9 +188,10 @@ def _saves_in_one_order(attempt):
                 return
         (alone, under), (right, right_under) = slopes
         if _alike(alone, right) and not _alike(under, right_under):
-            yield (
-                f"through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
-                "in save_for_backward and in save_for_forward."
+            yield Wrong(
+                "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
+                "in save_for_backward and in save_for_forward.",
+                in_dims=in_dims,
             )
 
 
@@ -281,51 +288,63 @@ def _batches(in_dims):
 def _says_where(attempt):
     """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
     for in_dims in everywhere(2):
-        where, batches = f"with in_dims={in_dims}", _batches(in_dims)
+        where, batches = Said("with in_dims={in_dims}", in_dims=in_dims), _batches(in_dims)
         try:
             given, right = (vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul))
             slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
         except Exception:
             return
         if given.shape == (3, *right.shape) and _alike(given[0], right):
-            yield (
-                f"{where} the result has the batch twice. Look at: 0 and None, which are different "
-                "in in_dims, but both false; and the second value that the rule returns."
+            yield Wrong(
+                "{place} the result has the batch twice. Look at: 0 and None, which are different "
+                "in in_dims, but both false; and the second value that the rule returns.",
+                place=where,
             )
         moved = any(_alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
         if moved and not _alike(given, right):
-            yield (
-                f"{where} the numbers are right, but `vmap` finds them in the wrong place. Look "
+            yield Wrong(
+                "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
                 "at: the second value that the rule returns, which says where the batch is in the "
-                "result."
+                "result.",
+                place=where,
             )
         for name, slope in zip(("x", "weight"), slopes, strict=True):
             if _alike(given, right) and not slope.any():
-                yield (
-                    f"{where} the values are right, but the gradient of `{name}` is 0. Look at: "
-                    ".detach(), .data and torch.no_grad in the rule."
+                yield Wrong(
+                    "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
+                    ".detach(), .data and torch.no_grad in the rule.",
+                    place=where,
+                    name=name,
                 )
 
 
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
+        yield Wrong("write the rule itself: a static method `vmap`, without `generate_vmap_rule`.")
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
-        where, rule = f"with in_dims={in_dims}", lambda f, in_dims=in_dims: vmap(f, in_dims)
+        where, rule = (
+            Said("with in_dims={in_dims}", in_dims=in_dims),
+            lambda f, in_dims=in_dims: vmap(f, in_dims),
+        )
         yield _unlike(f, rule, batches, where)
         try:
             slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
         except Exception as error:
-            yield f"the values are right, but with a grad around the vmap it raises {raised(error)}"
+            yield Wrong(
+                "the values are right, but with a grad around the vmap it raises {message}",
+                message=raised(error),
+            )
         if not _alike(*slopes):
-            yield f"the values are right, but not grad of vmap, {where}."
+            yield Wrong("the values are right, but not grad of vmap, {place}.", place=where)
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
-    where = "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+    where = Said(
+        "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+    )
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
-    yield wrong and f"{wrong} Look at: the argument that has no batch."
+    yield wrong and wrong.and_then(Said("Look at: the argument that has no batch."))
 
 
 def _unlike(f, rule, batches, where):
@@ -333,9 +352,9 @@ def _unlike(f, rule, batches, where):
     try:
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
-        return f"{where} it raises {raised(error)}"
+        return Wrong("{place} it raises {message}", place=where, message=raised(error))
     wrong = _differs(given, right)
-    return wrong and f"{where} {wrong}"
+    return wrong and Wrong("{place} {wrong}", place=where, wrong=wrong)
 
 
 EXERCISE_3 = Exercise(

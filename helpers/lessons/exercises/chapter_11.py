@@ -6,8 +6,9 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.said import Wrong
 
 
 class RowDot(Function):
@@ -148,7 +149,7 @@ class LookUp(Function):
 def _minds_the_index(attempt):
     table, index = random(4, 2).requires_grad_(), torch.tensor([0, -1])
     if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
-        yield "it returns a gradient for the index, which has none: None belongs there."
+        yield Wrong("it returns a gradient for the index, which has none: None belongs there.")
 
 
 EXERCISE_4 = Exercise(

@@ -5,10 +5,11 @@ from torch.autograd import Function, grad
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.properties import bytes_hidden, no_tensor_on_ctx, random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.verdicts import copies
 from helpers.lessons.memory import Alive, Kept
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import at, bytes_hidden, no_tensor_on_ctx, random
-from helpers.lessons.verdicts import copies
+from helpers.lessons.said import Said, Wrong, at
 
 
 class Dropout(Function):
@@ -52,35 +53,44 @@ def _drops(attempt):
     x, p = FED[""]
     masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
     if len(set(masks)) < 200:
-        yield f"200 calls drop only {len(set(masks))} different sets of elements."
+        yield Wrong(
+            "200 calls drop only {count} different sets of elements.", count=len(set(masks))
+        )
     if len(set(map(sum, masks))) == 1:
-        yield "each call drops as many elements as the others: they are not drawn independently."
+        yield Wrong(
+            "each call drops as many elements as the others: they are not drawn independently."
+        )
 
 
 def _drops_some(apply, x, p):
     torch.manual_seed(0)
     leaf, y = _called(apply, x, p)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
-        yield "`forward` must return a tensor like x, of its shape and dtype."
+        yield Wrong("`forward` must return a tensor like x, of its shape and dtype.")
     if not torch.equal(leaf, x):
-        yield "`forward` changes `x` in place."
+        yield Wrong("`forward` changes `x` in place.")
     strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
     if strange.any():
         factor = (y / x)[strange][0].item()
-        yield f"an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right."
+        yield Wrong(
+            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right.",
+            factor=factor,
+        )
     share = (y == 0).double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
-            yield f"what is dropped is the same all along dimension {dim}: not independently."
+            yield Wrong(
+                "what is dropped is the same all along dimension {dim}: not independently.", dim=dim
+            )
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
-        yield f"with p = {p}, the share of zeros is {share:.2f}."
+        yield Wrong("with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share)
     if p and torch.equal(apply(x, p), y):
-        yield "two calls drop the same elements."
+        yield Wrong("two calls drop the same elements.")
     torch.manual_seed(0)
     if not torch.equal(apply(x, p), y):
-        yield "two calls, each after torch.manual_seed(0), drop different elements."
+        yield Wrong("two calls, each after torch.manual_seed(0), drop different elements.")
     if torch.initial_seed() != 0:
-        yield "forward reseeds the program's generator."
+        yield Wrong("forward reseeds the program's generator.")
 
 
 def _goes_back(attempt):
@@ -98,29 +108,34 @@ def _goes_back_through(apply, x, p):
         handed = weight.clone()
         (given,) = grad(y, leaf, handed, retain_graph=True)
         if not torch.equal(handed, weight):
-            yield "backward changes grad_output in place."
+            yield Wrong("backward changes grad_output in place.")
         if given.shape != x.shape:
-            yield f"the gradient has shape {tuple(given.shape)}, but {tuple(x.shape)} is right."
+            yield Wrong(
+                "the gradient has shape {given}, but {right} is right.",
+                given=tuple(given.shape),
+                right=tuple(x.shape),
+            )
         if not torch.equal(given == 0, y == 0):
-            yield at(where, "backward drops other elements than forward does.")
+            yield at(where, Wrong("backward drops other elements than forward does."))
         right = torch.where(y == 0, 0.0, weight / (1 - p))
         if not torch.allclose(given, right):
             factor = (given / weight)[y != 0][0].item()
-            yield (
-                f"where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
-                "factor of forward is right."
+            yield Wrong(
+                "where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
+                "factor of forward is right.",
+                factor=factor,
             )
     if not torch.equal(torch.get_rng_state(), state):
-        yield "backward changes the random state of the program: later draws differ."
+        yield Wrong("backward changes the random state of the program: later draws differ.")
 
 
 def _knows_what_it_dropped(attempt):
     leaf, y = _called(attempt.apply, WIDE.relu(), 0.25)
     (given,) = grad(y.sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
-        yield (
-            "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the output "
-            "does not show what was dropped."
+        yield Wrong(
+            "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the "
+            "output does not show what was dropped."
         )
 
 
@@ -130,12 +145,13 @@ def _keeps_a_bit(attempt):
         attempt.apply(x, 0.25)
     bits = 8 * kept.total / x.numel()
     if bits > 1.5:
-        yield f"it is right, but it saves {bits:.0f} bits for each element."
+        yield Wrong("it is right, but it saves {bits:.0f} bits for each element.", bits=bits)
     hidden = bytes_hidden(attempt.apply, x, 0.25)
     if 8 * hidden > 4 * x.numel():  # bits that NumPy packed are counted twice
-        yield (
-            f"it is right, but {hidden:,} bytes stay alive for backward, in tensors, arrays, lists "
-            "or functions that the hooks do not see."
+        yield Wrong(
+            "it is right, but {hidden:,} bytes stay alive for backward, in tensors, arrays, lists "
+            "or functions that the hooks do not see.",
+            hidden=hidden,
         )
 
 
@@ -248,23 +264,43 @@ def _in_parts(attempt):
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
-    asked = f"with {rows} rows, {classes} classes and size = {size}"
+    asked = Said(
+        "with {rows} rows, {classes} classes and size = {size}",
+        rows=rows,
+        classes=classes,
+        size=size,
+    )
     for when, bytes_there in (("forward", forward), ("backward", alive.peak)):
         if bytes_there > whole / 4:
-            yield (
-                f"it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
-                f"logits are {whole:,}."
+            yield Wrong(
+                "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
+                "logits are {whole:,}.",
+                asked=asked,
+                when=when,
+                bytes_there=bytes_there,
+                whole=whole,
             )
     if left > 4 * result.nbytes:
-        yield f"it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
+        yield Wrong(
+            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward.",
+            asked=asked,
+            left=left,
+        )
     for shape, product in sorted(alive.shapes, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
-            yield f"it is right, but it has {classes} columns at a time: cut weight, not x."
+            yield Wrong(
+                "it is right, but it has {classes} columns at a time: cut weight, not x.",
+                classes=classes,
+            )
         widest = max([n for n in shape if n != rows] or [rows])
         one_each = widest == -(-classes // size) and not product  # a number for each part
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
             made = " × ".join(map(str, shape))
-            yield f"it is right, but with size = {size}, a tensor of {made} logits is made."
+            yield Wrong(
+                "it is right, but with size = {size}, a tensor of {made} logits is made.",
+                size=size,
+                made=made,
+            )
 
 
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
@@ -347,37 +383,48 @@ def _inverts(attempt):
     given1, given2 = y1.clone(), y2.clone()
     result = attempt(*functions, given1, given2)
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
-        yield f"it must return the pair (x1, x2), got a {type(result).__name__}."
+        yield Wrong("it must return the pair (x1, x2), got a {kind}.", kind=type(result).__name__)
     for name, given, y in zip(("x1", "x2"), result, (y1, y2), strict=True):
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (y.shape, y.dtype):
-            yield f"{name} must be a tensor of the shape and dtype of y1 and y2."
+            yield Wrong("{name} must be a tensor of the shape and dtype of y1 and y2.", name=name)
     for name, arguments in seen.items():
         if len(arguments) != 1:
-            yield f"`{name}` must be called once; it was called {len(arguments)} times."
+            yield Wrong(
+                "`{name}` must be called once; it was called {count} times.",
+                name=name,
+                count=len(arguments),
+            )
     if not torch.allclose(seen["g"][0], y1):
-        yield "`g` was called with another argument than in forward. What did it get there?"
+        yield Wrong("`g` was called with another argument than in forward. What did it get there?")
     if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
-        yield "x1 and x2 are exchanged."
+        yield Wrong("x1 and x2 are exchanged.")
     if torch.allclose(result[1], y2 + torch.cos(y1)):
-        yield "x2 is wrong. What undoes an addition?"
+        yield Wrong("x2 is wrong. What undoes an addition?")
     if not torch.allclose(result[1], x2):
-        yield "x2 is wrong, although `g` got what it got in forward. What was added to x2?"
+        yield Wrong("x2 is wrong, although `g` got what it got in forward. What was added to x2?")
     for name in "sf":
         if not torch.allclose(seen[name][0], x2):
-            yield f"x2 is right, but `{name}` was called with another argument than in forward."
+            yield Wrong(
+                "x2 is right, but `{name}` was called with another argument than in forward.",
+                name=name,
+            )
     scale, shift = 4 * x2, torch.sin(2 * x2)
     for factor in (1, scale.exp(), 1 / scale, scale):
         if torch.allclose(result[0], (y1 - shift) * factor):
-            yield "x2 is right. In x1 the shift is undone, the scale is not."
+            yield Wrong("x2 is right. In x1 the shift is undone, the scale is not.")
     if torch.allclose(result[0], y1 - shift * torch.exp(-scale)):
-        yield "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
+        yield Wrong(
+            "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
+        )
     if not torch.allclose(result[0], x1, 1e-9, 1e-9):
-        yield "x2 is right, x1 is not."
+        yield Wrong("x2 is right, x1 is not.")
     if not (torch.equal(given1, y1) and torch.equal(given2, y2)):
-        yield "it is right, but it changes y1 or y2 in place."
+        yield Wrong("it is right, but it changes y1 or y2 in place.")
     for name, given, before in returned:
         if not torch.equal(given, before):
-            yield f"it changes in place what `{name}` returned, which is not yours."
+            yield Wrong(
+                "it changes in place what `{name}` returned, which is not yours.", name=name
+            )
 
 
 EXERCISE_3 = Exercise(

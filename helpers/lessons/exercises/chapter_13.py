@@ -7,10 +7,11 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judging import first_line
-from helpers.lessons.net import Feed
-from helpers.lessons.requirements import saved_by
-from helpers.lessons.verdicts import copies
+from helpers.lessons.judge.compare import first_line
+from helpers.lessons.judge.properties import saved_by
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.verdicts import copies
+from helpers.lessons.said import Said, Wrong, at
 
 NUMBERS = torch.tensor(
     [[-3.7, -2.0, -1.5, -0.5000000001], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64
@@ -36,12 +37,17 @@ def _has_forward_mode(attempt):
     try:
         _, given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))
     except Exception as error:
-        yield f"`backward` is right, but forward mode (torch.func.jvp) raises: {first_line(error)}"
+        yield Wrong(
+            "`backward` is right, but forward mode (torch.func.jvp) raises: {message}",
+            message=first_line(error),
+        )
     _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
     if not torch.allclose(given, right):
-        yield (
+        yield Wrong(
             "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
-            f"largest element is {given.abs().max():.4g}, and {right.abs().max():.4g} is right."
+            "largest element is {given:.4g}, and {right:.4g} is right.",
+            given=given.abs().max(),
+            right=right.abs().max(),
         )
 
 
@@ -49,11 +55,13 @@ def _is_exact(attempt):
     large = torch.tensor([-3e4, -5.0, 5.0, 3e4], dtype=torch.float16)
     given = attempt(large, -1, 1)
     if given.dtype != torch.float16:
-        yield f"for float16 it returns {given.dtype}."
+        yield Wrong("for float16 it returns {dtype}.", dtype=given.dtype)
     if given.tolist() != [-1, -1, 1, 1]:
-        yield (
-            f"in float16, {large.tolist()} between -1 and 1 becomes {given.tolist()}: adding "
-            "a large number and subtracting it again loses digits."
+        yield Wrong(
+            "in float16, {numbers} between -1 and 1 becomes {given}: adding a large number and "
+            "subtracting it again loses digits.",
+            numbers=large.tolist(),
+            given=given.tolist(),
         )
 
 
@@ -167,16 +175,17 @@ def _ends(attempt):
         with _Operations() as forward, contextlib.suppress(Exception):  # which others name
             attempt.apply(numbers.clone())
         if len(forward.names) == 5000:
-            yield (
-                f"`forward` does not end for {numbers.flatten().tolist()}. It must take at most "
-                "60 steps, whatever the numbers are."
+            yield Wrong(
+                "`forward` does not end for {value}. It must take at most 60 steps, whatever the "
+                "numbers are.",
+                value=numbers.flatten().tolist(),
             )
         if {"sqrt", "rsqrt"} & {*forward.names}:
-            yield "`forward` calls PyTorch's own root. Find the root by Newton's steps."
+            yield Wrong("`forward` calls PyTorch's own root. Find the root by Newton's steps.")
     with _Operations() as forward, contextlib.suppress(Exception):
         attempt.apply(ONE.clone())
     if len(forward.names) > 60:
-        yield "`forward` goes on for [1.0], where no step changes an element: stop there."
+        yield Wrong("`forward` goes on for [1.0], where no step changes an element: stop there.")
 
 
 def _goes_by_the_theorem(attempt):
@@ -185,30 +194,52 @@ def _goes_by_the_theorem(attempt):
         with _Operations() as backward:
             output.sum().backward()
         if len(backward.names) > 20:
-            yield (
-                f"`backward` takes {len(backward.names)} operations. It need not iterate: "
-                "differentiate both sides of z · z = a."
+            yield Wrong(
+                "`backward` takes {count} operations. It need not iterate: differentiate both "
+                "sides of z · z = a.",
+                count=len(backward.names),
             )
         if len(kept) > 1:
-            yield f"{len(kept)} tensors are saved; one is enough."
+            yield Wrong("{count} tensors are saved; one is enough.", count=len(kept))
+
+
+HOW = (
+    "`forward` returns {given}, but {right} is right.",
+    "the gradient is {given}, but {right} is right.",
+)
 
 
 def _is_the_root(attempt):
     for a in OTHERS:
-        of = f"of {a.tolist()}, {a.dtype}" if a.dim() else "of a tensor without dimensions"
+        of = (
+            Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
+            if a.dim()
+            else Said("of a tensor without dimensions")
+        )
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         if given.shape != right.shape or given.dtype != right.dtype:
-            yield (
-                f"{of}: `forward` returns shape {tuple(given.shape)}, {given.dtype}, but "
-                f"{tuple(right.shape)}, {right.dtype} is right."
+            yield at(
+                of,
+                Wrong(
+                    "`forward` returns shape {shape}, {dtype}, but {right_shape}, {right_dtype} is "
+                    "right.",
+                    shape=tuple(given.shape),
+                    dtype=given.dtype,
+                    right_shape=tuple(right.shape),
+                    right_dtype=right.dtype,
+                ),
             )
         (slope,) = torch.autograd.grad(given.sum(), leaf)
-        for what, one, other in (
-            ("`forward` returns", given, right), ("the gradient is", slope, 0.5 / right)
+        for template, one, other in (
+            (HOW[0], given, right),
+            (HOW[1], slope, 0.5 / right),
         ):  # fmt: skip
             if not torch.allclose(one, other, rtol=2e-3 if a.itemsize == 2 else 1e-6, atol=0):
-                yield f"{of}: {what} {one.tolist()}, but {other.tolist()} is right."
+                yield at(
+                    of,
+                    Wrong(template, given=one.tolist(), right=other.tolist()),
+                )
 
 
 EXERCISE_2 = Exercise(

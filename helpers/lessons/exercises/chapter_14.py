@@ -7,8 +7,9 @@ import torch.distributed as dist
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.net_of_processes import SIZES, aloud, in_each
-from helpers.lessons.requirements import at, random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
+from helpers.lessons.said import Said, Wrong, at
 from helpers.ops import collectives
 
 
@@ -17,7 +18,8 @@ def _is(given, expected, within=1e-9):
 
 
 def _nearly(given, expected):
-    return " Nearly: is something rounded to float32?" * _is(given, expected, within=1e-5)
+    near = _is(given, expected, within=1e-5)
+    return Said("Nearly: is something rounded to float32?") if near else None
 
 
 def gathered(x):
@@ -60,7 +62,7 @@ def _gather_and_back(apply, rows, columns, silent):
 
 def _gathers(attempt):
     for size, rows, columns, silent in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)):
-        where = f"with {size} processes of {rows} rows"
+        where = Said("with {size} processes of {rows} rows", size=size, rows=rows)
         for said in _gathers_rows(attempt, size, rows, columns, silent):
             yield at(where, said)
 
@@ -74,24 +76,33 @@ def _gathers_rows(attempt, size, rows, columns, silent):
     total = sum(v).chunk(size)
     for rank, (output, gradient, _) in enumerate(answers):
         if not _is(output, whole):
-            yield f"on rank {rank}, `forward` does not return all rows; leave it unchanged."
+            yield Wrong(
+                "on rank {rank}, `forward` does not return all rows; leave it unchanged.", rank=rank
+            )
         if gradient is None:
-            yield f"on rank {rank}, `backward` returns no gradient."
+            yield Wrong("on rank {rank}, `backward` returns no gradient.", rank=rank)
     if any(changed for *_, changed in answers):
-        yield "`backward` changes `grad_output` in place, but it belongs to the engine. Sum a copy."
+        yield Wrong(
+            "`backward` changes `grad_output` in place, but it belongs to the engine. Sum a copy."
+        )
     for rank in reversed(range(size)):
         gradient = answers[rank][1]
         if _is(gradient, v[rank].chunk(size)[rank]):
-            yield (
-                f"on rank {rank}, the gradient comes from this process's own loss only. "
-                "The other processes used its rows, too."
+            yield Wrong(
+                "on rank {rank}, the gradient comes from this process's own loss only. The other "
+                "processes used its rows, too.",
+                rank=rank,
             )
         if _is(gradient, total[rank] / size):
-            yield f"on rank {rank}, the gradient is {size} times too small."
+            yield Wrong(
+                "on rank {rank}, the gradient is {size} times too small.", rank=rank, size=size
+            )
         if not _is(gradient, total[rank]):
-            yield (
-                f"on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-                f"has its own `grad_output`, for all rows.{_nearly(gradient, total[rank])}"
+            yield Wrong(
+                "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
+                "has its own `grad_output`, for all rows.",
+                rank=rank,
+                nearly=_nearly(gradient, total[rank]),
             )
 
 
@@ -148,9 +159,10 @@ def _mean_and_slope(answer):
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None, None
     if not torch.equal(kept, before):
-        return mean, "it changes `x` in place, which the caller may still need.", None
+        return mean, Wrong("it changes `x` in place, which the caller may still need."), None
     if short.dtype != torch.float32:
-        return mean, f"where `x` is torch.float32, the result is {short.dtype}.", None
+        wrong = Wrong("where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype)
+        return mean, wrong, None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
     (slope,) = grad(loss, x, create_graph=True)
     try:
@@ -171,7 +183,7 @@ def _slopes(inputs, mean):
 def _is_the_mean(attempt):
     for size in SIZES:
         for said in _is_the_mean_of(attempt, size):
-            yield at(f"with {size} processes", said)
+            yield at(Said("with {size} processes", size=size), said)
 
 
 def _is_the_mean_of(attempt, size):
@@ -183,39 +195,49 @@ def _is_the_mean_of(attempt, size):
     for given, *_ in answers:
         what = type(given).__name__
         if isinstance(given, torch.Tensor):
-            what = f"shape {tuple(given.shape)} and {given.dtype}"
-        right = f"shape {tuple(mean.shape)} and {mean.dtype}"
+            what = Said("shape {shape} and {dtype}", shape=tuple(given.shape), dtype=given.dtype)
+        right = Said("shape {shape} and {dtype}", shape=tuple(mean.shape), dtype=mean.dtype)
         if what != right:
-            yield f"the result must have {right}, one mean per column; got {what}."
+            yield Wrong(
+                "the result must have {right}, one mean per column; got {what}.",
+                right=right,
+                what=what,
+            )
     if all(_is(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
-        yield "on each process, the result is the mean of this process's rows only."
+        yield Wrong("on each process, the result is the mean of this process's rows only.")
     for rank, (given, *_) in enumerate(answers):
         if _is(given, means.mean(0).detach()):
-            yield "the result is the mean of the means: where rows are few, they count more."
+            yield Wrong("the result is the mean of the means: where rows are few, they count more.")
         if not _is(given, mean.detach()):
-            why = _nearly(given, mean.detach()) or " Does each process count the rows of all?"
-            yield f"on rank {rank}, the result is not the mean over all rows.{why}"
-    yield from (slope for _, slope, _ in answers if isinstance(slope, str))
+            why = _nearly(given, mean.detach()) or Said("Does each process count the rows of all?")
+            template = "on rank {rank}, the result is not the mean over all rows."
+            yield Wrong(template, rank=rank).and_then(why)
+    yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
     if any(slope is None for _, slope, _ in answers):
-        yield "the mean is right, but it has no history: no gradient passes through it."
+        yield Wrong("the mean is right, but it has no history: no gradient passes through it.")
     expected, seconds = _slopes(inputs, mean)
     for rank, (_, slope, _) in enumerate(answers):
         if not _is(slope, expected[rank]):
             own = grad(((rank + 1) * ((inputs[rank] - mean) ** 3)).sum(), inputs[rank],
                        retain_graph=True)[0]  # fmt: skip
             if _is(slope, own):
-                yield (
-                    f"the mean is right. But on rank {rank} the gradient comes from the loss of "
+                yield Wrong(
+                    "the mean is right. But on rank {rank} the gradient comes from the loss of "
                     "this process only, but the others subtract the mean, too. Does each sum go "
-                    "through `collectives.all_reduce`, and with which `loss`?"
+                    "through `collectives.all_reduce`, and with which `loss`?",
+                    rank=rank,
                 )
-            yield f"the mean is right, but on rank {rank} the gradient of the summed losses is not."
+            yield Wrong(
+                "the mean is right, but on rank {rank} the gradient of the summed losses is not.",
+                rank=rank,
+            )
     for rank, (_, _, second) in enumerate(answers):
         if second is not None and not _is(second, seconds[rank]):
-            yield (
-                f"mean and gradient are right. But on rank {rank} the second derivative is "
+            yield Wrong(
+                "mean and gradient are right. But on rank {rank} the second derivative is "
                 "silently wrong: autograd does not see what `backward` sends. Does each sum go "
-                "through `collectives.all_reduce`?"
+                "through `collectives.all_reduce`?",
+                rank=rank,
             )
 
 
@@ -339,18 +361,22 @@ def _finds(attempt):
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
-                yield (
-                    f"the processes answer differently: {', '.join(map(str, given))}. Each "
-                    "computes a part; compare the sums."
+                yield Wrong(
+                    "the processes answer differently: {names}. Each computes a part; compare the "
+                    "sums.",
+                    names=", ".join(map(str, given)),
                 )
             if given[0] != where:
-                right = "all are right" if where is None else f"rank {where} is wrong"
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
-                    why = (
-                        f"The backward of rank {given[0]} is right, up to rounding. Are both "
-                        "products summed over the processes?"
+                    why = Said(
+                        "The backward of rank {given} is right, up to rounding. Are both products "
+                        "summed over the processes?",
+                        given=given[0],
                     )
-                yield f"where {right}, it answers {given[0]}. {why}".rstrip()
+                template = "where rank {rank} is wrong, it answers {answer}."
+                if where is None:
+                    template = "where all are right, it answers {answer}."
+                yield Wrong(template, rank=where, answer=given[0]).and_then(why or None)
 
 
 EXERCISE_3 = Exercise(

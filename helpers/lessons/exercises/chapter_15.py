@@ -9,11 +9,12 @@ from unittest import mock
 
 import torch
 
-from helpers.lessons import c_and_cpp
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import with_zeros
-from helpers.lessons.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
+from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.native import c_and_cpp
+from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
+from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -32,20 +33,39 @@ def _as_counted(attempt):
                   for i in range(K) for j in range(K)}  # fmt: skip
         expected = len(window) + K * K * rows, K * K * rows * channels
         given = attempt(K, channels, rows)
-        where = f"with K = {K}, channels = {channels}, rows = {rows}"
+        where = Said(
+            "with K = {K}, channels = {channels}, rows = {rows}", K=K, channels=channels, rows=rows
+        )
         given = given.tolist() if hasattr(given, "tolist") else given
         pair = isinstance(given, (tuple, list)) and len(given) == 2
         if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
-            yield f"{where}: return two numbers, got {given!r}."
+            yield at(where, Wrong("return two numbers, got {given!r}.", given=given))
         if tuple(given) == expected[::-1] != expected:
-            yield f"{where}: {given[0]} and {given[1]}. The other way round?"
+            yield at(
+                where,
+                Wrong("{one} and {other}. The other way round?", one=given[0], other=given[1]),
+            )
         if given[1] != expected[1]:
-            yield f"{where}: {given[1]} multiply-adds, but it makes {expected[1]}."
+            yield at(
+                where,
+                Wrong(
+                    "{given} multiply-adds, but it makes {expected}.",
+                    given=given[1],
+                    expected=expected[1],
+                ),
+            )
         if given[0] != expected[0]:
             inputs, weights = len(window), K * K * rows
-            yield (
-                f"{where}: {given[0]} loads, but it makes {expected[0]}, {inputs} of the input and"
-                f" {weights} of the weight."
+            yield at(
+                where,
+                Wrong(
+                    "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
+                    "of the weight.",
+                    given=given[0],
+                    expected=expected[0],
+                    inputs=inputs,
+                    weights=weights,
+                ),
             )
 
 
@@ -115,7 +135,7 @@ def _in_one_dimension(x, weight):
     return sum(weight[k] * padded[..., k : k + n] for k in range(3))
 
 
-ONCE = " Add up in a register, and write each element once: each write moves the bytes again."
+ONCE = "Add up in a register, and write each element once: each write moves the bytes again."
 
 
 def _compiles_for_cuda(source):
@@ -124,7 +144,7 @@ def _compiles_for_cuda(source):
         every_architecture.machine_code(90, source, ["taps"])
     except every_architecture.NvrtcError as error:
         said = re.search(r"error: (.*)", str(error))
-        yield f"it runs here, but CUDA's compiler refuses it: {said[1]}."
+        yield Wrong("it runs here, but CUDA's compiler refuses it: {said}.", said=said[1])
     except ImportError:
         return  # there is none to ask
 
@@ -135,34 +155,60 @@ def _loads_once(source):
         weight = with_zeros(3, n, dtype=torch.float32, seed=1)
         arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
         arguments = arrays | {"channels": channels, "n": n}
-        where = f"with {channels} channel{'s' * (channels != 1)} of {n}"
+        template = "with 1 channel of {n}" if channels == 1 else "with {channels} channels of {n}"
+        where = Said(template, channels=channels, n=n)
         try:
             options = {"watch": ((0, 0, 0), (2, 0, 0)), "seconds": c_and_cpp.PROCESSOR_SECONDS}
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
-            said = re.search(r"error: (.*)", str(error))
-            once = ONCE * ("which was written before" in str(error))
-            yield f"it does not compile: {said[1]}." if said else f"{where}: {error}.{once}"
+            said = re.search(r"error: (.*)", error.compiler)
+            once = Said(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
+            yield (
+                Wrong("it does not compile: {said}.", said=said[1])
+                if said
+                else at(where, Wrong("{error}.", error=str(error)).and_then(once))
+            )
             return
         expected = _in_one_dimension(x.double(), weight.double()).float()
         wrong = (arrays["y"] - expected).abs().nan_to_num(torch.inf)
         if (wrong > 1e-4).any():
             c, i = divmod(int(wrong.argmax()), n)
             got = arrays["y"][c, i]
-            yield f"{where}: y[{c}, {i}] is {got:.4g}, but {expected[c, i]:.4g} is right."
+            yield at(
+                where,
+                Wrong(
+                    "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right.",
+                    c=c,
+                    i=i,
+                    got=got,
+                    expected=expected[c, i],
+                ),
+            )
         reads = [name for action, name, _ in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
-            yield (
-                f"{where}: the numbers are right, but `__shared__` memory is loaded each time,"
-                f" too: {reads.count('__shared__')} loads by thread 2. Use registers."
+            yield at(
+                where,
+                Wrong(
+                    "the numbers are right, but `__shared__` memory is loaded each time, too: "
+                    "{count} loads by thread 2. Use registers.",
+                    count=reads.count("__shared__"),
+                ),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
-                yield "`__restrict__` lets the compiler move the loads. Here, move them yourself."
+                yield Wrong(
+                    "`__restrict__` lets the compiler move the loads. Here, move them yourself."
+                )
             if reads.count(name) > needed and channels:
-                yield (
-                    f"{where}: the numbers are right, but thread 2 loads from `{name}`"
-                    f" {reads.count(name)} times, and needs {needed} elements of it."
+                yield at(
+                    where,
+                    Wrong(
+                        "the numbers are right, but thread 2 loads from `{name}` {count} times, "
+                        "and needs {needed} elements of it.",
+                        name=name,
+                        count=reads.count(name),
+                        needed=needed,
+                    ),
                 )
 
 
@@ -263,33 +309,49 @@ def _runs_in_triton(attempt):
                 kernel[(programs,)](x[own], weight[32:], y[32:], n)
             except Exception:
                 if indexed := re.search(r"\b(x|weight|y)\[", inspect.getsource(attempt)):
-                    yield (
-                        f"`{indexed[1]}` is an address, not an array. `tl.load` reads at an"
-                        " address, `tl.store` writes there."
+                    yield Wrong(
+                        "`{indexed}` is an address, not an array. `tl.load` reads at an address, "
+                        "`tl.store` writes there.",
+                        indexed=indexed[1],
                     )
                 yield from compiles_for_a_gpu(attempt)
                 raise
         y = y.cpu()
-        where = f"with n = {n}"
+        where = Said("with n = {n}", n=n)
         if beside:
             loose = re.search(r"\band\b|& *\w+ *[<>]", inspect.getsource(attempt))
-            why = f" {PRECEDENCE}" if loose else ""
-            yield f"{where}: {beside[0]} elements. Look at that load's mask.{why}"
+            look = Said("Look at that load's mask.")
+            yield at(where, beside[0].and_then(look, Said(PRECEDENCE) if loose else None))
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield f"{where}: it writes beyond y, which ends at y[{n - 1}]. Look at the store."
+            yield at(
+                where,
+                Wrong(
+                    "it writes beyond y, which ends at y[{value}]. Look at the store.", value=n - 1
+                ),
+            )
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
             if others.any():
                 i = 32 + int(others.int().argmax())
-                yield f"{where}: program 0 writes y[{i}]; its own elements end at y[31]."
+                yield at(
+                    where, Wrong("program 0 writes y[{i}]; its own elements end at y[31].", i=i)
+                )
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
-            yield f"{where}: y[{int((given == UNWRITTEN).int().argmax())}] is not written."
+            yield at(
+                where,
+                Wrong("y[{i}] is not written.", i=int((given == UNWRITTEN).int().argmax())),
+            )
         if not torch.allclose(given, expected):
             i = int((given - expected).abs().argmax())
-            why = ": a load whose mask leaves an element out needs `other`" * bool(given[i].isnan())
-            yield f"{where}: y[{i}] is {given[i]:.4g}, but {expected[i]:.4g} is right{why}."
+            template = "y[{i}] is {given:.4g}, but {right:.4g} is right."
+            if given[i].isnan():
+                template = (
+                    "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose mask leaves an "
+                    "element out needs `other`."
+                )
+            yield at(where, Wrong(template, i=i, given=given[i], right=expected[i]))
 
 
 SEEN_BY_THE_INTERPRETER = [

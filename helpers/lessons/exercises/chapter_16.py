@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.said import Said, Wrong
 
 PYPROJECT = """
 [build-system]
@@ -55,7 +56,7 @@ def _packed(pyproject):
         Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
         backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
         if backend.partition(":")[0] != BACKEND:
-            raise _BackendError(f"keep setuptools as its backend, {BACKEND!r}; got {backend!r}")
+            raise _BackendError(backend)
         distribution = Distribution({"script_name": "setup.py"})
         distribution.parse_config_files()
         distribution.set_defaults()
@@ -75,29 +76,39 @@ def _complete(pyproject):
     try:
         packed, others = _packed(pyproject)
     except _BackendError as error:
-        yield f"{error}."
+        yield Wrong(
+            "keep setuptools as its backend, {right!r}; got {given!r}.",
+            right=BACKEND,
+            given=error.args[0],
+        )
     except Exception as error:
         line = str(error).strip().splitlines()[0]
-        yield f"setuptools cannot read it: {line}"
+        yield Wrong("setuptools cannot read it: {line}", line=line)
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
-            yield (
-                f"the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
-                "In which folder should setuptools look for packages?"
+            yield Wrong(
+                "the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
+                "In which folder should setuptools look for packages?",
+                file=file,
             )
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            what = f"; it holds {', '.join(f'`{f}`' for f in packed)}" if packed else ""
-            hint = " A key is what you import; a pattern is relative to that package's folder."
-            yield f"the wheel lacks `{file}`{what}. Look at {kind}.{hint * ('data' in kind)}"
+            template = "the wheel lacks `{file}`. Look at {kind}."
+            if packed:
+                template = "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
+            hint = Said("A key is what you import; a pattern is relative to that package's folder.")
+            names = ", ".join(f"`{name}`" for name in packed)
+            wrong = Wrong(template, file=file, packed=names, kind=kind)
+            yield wrong.and_then(hint if "data" in kind else None)
     if strange:
-        yield f"the wheel holds `{strange[0]}`, which no user needs."
+        yield Wrong("the wheel holds `{strange}`, which no user needs.", strange=strange[0])
     if others:
-        yield (
-            f"the wheel holds `fast_scans-1.0.data/{others[0]}`, too, which is installed "
-            "elsewhere: data-files and script-files are no package-data."
+        yield Wrong(
+            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed elsewhere: "
+            "data-files and script-files are no package-data.",
+            others=others[0],
         )
 
 
@@ -202,32 +213,42 @@ def _saved():
 
 def _keeps_programs_right(schema):
     if not isinstance(schema, str):
-        yield f"give check the schema, a string; got a value of type {type(schema).__name__}."
+        yield Wrong(
+            "give check the schema, a string; got a value of type {kind}.",
+            kind=type(schema).__name__,
+        )
     schema = schema.strip()
     if "::" in schema:
-        yield "write the schema without a namespace: it begins with `scan(`."
+        yield Wrong("write the schema without a namespace: it begins with `scan(`.")
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
     except (RuntimeError, ValueError) as error:
         order = re.search("Non-default positional argument follows default argument", str(error))
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
-        yield f"PyTorch cannot read it: {line}."
+        yield Wrong("PyTorch cannot read it: {line}.", line=line)
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
-        beside = "a new operator next to `scan` would also keep old programs right"
-        yield f"{beside}; here, give `scan` itself the argument."
+        yield Wrong(
+            "a new operator next to `scan` would also keep old programs right; here, give `scan` "
+            "itself the argument."
+        )
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
-        yield f"old programs expect the one Tensor of release 1; here they get `{returns}`."
+        yield Wrong(
+            "old programs expect the one Tensor of release 1; here they get `{returns}`.",
+            returns=returns,
+        )
     if any(argument.alias_info for argument in (*parsed.arguments, *parsed.returns)) and (
         not parsed.is_mutable
     ):
-        yield "`Tensor(a)` says that the result shares the memory of an argument; it does not."
+        yield Wrong(
+            "`Tensor(a)` says that the result shares the memory of an argument; it does not."
+        )
     if parsed.is_mutable:
-        yield "`!` says that `scan` writes into its argument, which release 1 did not."
+        yield Wrong("`!` says that `scan` writes into its argument, which release 1 did not.")
     scale = {a.name: a for a in parsed.arguments}.get("scale")
     kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
     if scale and str(scale.type) not in FACTORS:
-        yield f"`scale` is a factor, any number, and here it is `{kind}`."
+        yield Wrong("`scale` is a factor, any number, and here it is `{kind}`.", kind=kind)
     _saved()
     logging.disable(logging.ERROR)  # torch.export would log a page for a program that fails
     try:
@@ -235,7 +256,7 @@ def _keeps_programs_right(schema):
     finally:
         logging.disable(logging.NOTSET)
     if scale is None:
-        yield "old programs stay right, but there is no argument `scale`."
+        yield Wrong("old programs stay right, but there is no argument `scale`.")
 
 
 def _wrong_programs(schema):
@@ -244,16 +265,20 @@ def _wrong_programs(schema):
             try:
                 given = torch.export.load(io.BytesIO(file)).module()(X, DECAY)
             except Exception:
-                yield (
-                    f"a program saved with {name} cannot be loaded and run any more. Which "
-                    "argument does the new schema want that the file lacks, or has elsewhere?"
+                yield Wrong(
+                    "a program saved with {name} cannot be loaded and run any more. Which "
+                    "argument does the new schema want that the file lacks, or has elsewhere?",
+                    name=name,
                 )
                 return
         if not torch.equal(given, expected):
-            yield (
-                f"a program saved with {name} runs, and gives {given.tolist()} instead of "
-                f"{expected.tolist()}, silently. The file holds only what differed from release "
-                "1's defaults: what is missing in it, and where does the rest go now?"
+            yield Wrong(
+                "a program saved with {name} runs, and gives {given} instead of {right}, "
+                "silently. The file holds only what differed from release 1's defaults: what is "
+                "missing in it, and where does the rest go now?",
+                name=name,
+                given=given.tolist(),
+                right=expected.tolist(),
             )
 
 
@@ -354,14 +379,25 @@ def _catches(attempt):
                 wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
-                yield f"it must return a list, got a value of type {type(given).__name__}."
-            what = f"the package's files are {', '.join(files)}, the tag {' and '.join(tags)}"
+                yield Wrong(
+                    "it must return a list, got a value of type {kind}.", kind=type(given).__name__
+                )
+            what = Said(
+                "the package's files are {files}, the tag {tags}",
+                files=", ".join(files),
+                tags=" and ".join(tags),
+            )
             if bad and not given:
-                yield f"{says} goes through: {what}."
+                yield Wrong("{says} goes through: {what}.", says=says, what=what)
             if given and not bad:
-                yield f"{says} is refused: {what}. It says: {given[0]}"
+                yield Wrong(
+                    "{says} is refused: {what}. It says: {given}",
+                    says=says,
+                    what=what,
+                    given=given[0],
+                )
             if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
-                yield "what it returns is a list, but not of sentences."
+                yield Wrong("what it returns is a list, but not of sentences.")
             path.unlink()
 
 

@@ -6,7 +6,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.requirements import random
+from helpers.lessons.judge.properties import random
+from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
 
 aten = torch.ops.aten
@@ -23,7 +24,7 @@ class Products(TorchDispatchMode):
 
 def _is_mode(attempt):
     if not issubclass(attempt, TorchDispatchMode):
-        yield "it must derive from TorchDispatchMode, which stands below autograd."
+        yield Wrong("it must derive from TorchDispatchMode, which stands below autograd.")
 
 
 def _linear():
@@ -45,28 +46,38 @@ def _without():
     return torch.full((3,), 2.0, dtype=torch.float64).square().sum()
 
 
+PROGRAMS = (  # and how many products each has
+    (Said("for a linear layer, forward and backward"), _linear, 2),
+    (Said("for a linear layer with a bias, forward and backward"), _with_bias, 2),
+    (Said("for `torch.bmm`"), _batched, 1),
+    (Said("for a program without a matrix product"), _without, 0),
+)
+
+
 def _counts(attempt):
-    for where, program, right in (
-        ("for a linear layer, forward and backward", _linear, 2),
-        ("for a linear layer with a bias, forward and backward", _with_bias, 2),
-        ("for `torch.bmm`", _batched, 1),
-        ("for a program without a matrix product", _without, 0),
-    ):
+    for where, program, right in PROGRAMS:
         expected = program()
         try:
             with attempt() as products:
                 given = program()
         except Exception as error:
-            yield f"{where} it raises {raised(error)}"
+            yield Wrong("{where} it raises {error}", where=where, error=raised(error))
             return
         if not isinstance(products, attempt):
-            yield "`with Products() as products` must give the mode itself."
+            yield Wrong("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
-            yield f"{where} the program computes something else inside the mode."
+            yield Wrong("{where} the program computes something else inside the mode.", where=where)
         if products.count != right:
-            yield f"{where} it counts {products.count}; {right} ran."
+            yield Wrong(
+                "{where} it counts {given}; {right} ran.",
+                where=where,
+                given=products.count,
+                right=right,
+            )
     if attempt().count != 0:
-        yield "a second mode begins with the count of the first: count on self, not on the class."
+        yield Wrong(
+            "a second mode begins with the count of the first: count on self, not on the class."
+        )
 
 
 EXERCISE_1 = Exercise(
@@ -151,25 +162,42 @@ def _multiplies(attempt):
             with _Largest() as largest:
                 given = function(attempt(u, v))
         except Exception as error:
-            yield f"`{name}` raises {raised(error)}"
+            yield Wrong("`{name}` raises {error}", name=name, error=raised(error))
             return
         expected = function(dense)
         if type(given) is not Tensor:
-            yield f"`{name}` must be a plain tensor, got a value of type {type(given).__name__}."
+            yield Wrong(
+                "`{name}` must be a plain tensor, got a value of type {kind}.",
+                name=name,
+                kind=type(given).__name__,
+            )
             return
         if given.shape != expected.shape:
-            yield f"`{name}` has shape {tuple(given.shape)}; {tuple(expected.shape)} is right."
+            yield Wrong(
+                "`{name}` has shape {given}; {right} is right.",
+                name=name,
+                given=tuple(given.shape),
+                right=tuple(expected.shape),
+            )
         elif not torch.allclose(given, expected):
-            yield f"`{name}` has the right shape, but other numbers."
+            yield Wrong("`{name}` has the right shape, but other numbers.", name=name)
         if largest.numbers >= dense.numel():
-            yield f"`{name}` is right, but it makes a tensor of {largest.numbers:,} numbers."
+            yield Wrong(
+                "`{name}` is right, but it makes a tensor of {numbers:,} numbers.",
+                name=name,
+                numbers=largest.numbers,
+            )
 
 
 def _keeps_its_kind(attempt):
     r = attempt(random(3), random(2, seed=1))
     for name, given in (("t", r.t()), ("detach", r.detach())):
         if not isinstance(given, attempt):
-            yield f"`{name}` loses the type: it returns a {type(given).__name__}."
+            yield Wrong(
+                "`{name}` loses the type: it returns a {kind}.",
+                name=name,
+                kind=type(given).__name__,
+            )
 
 
 def _refuses(attempt):
@@ -183,11 +211,15 @@ def _refuses(attempt):
             function()
         except NotImplementedError as error:
             if "aten." not in str(error):
-                yield f"the error of `{name}` does not name the operation."
+                yield Wrong("the error of `{name}` does not name the operation.", name=name)
         except Exception as error:
-            yield f"`{name}` raises {raised(error)} Raise a NotImplementedError that names func."
+            yield Wrong(
+                "`{name}` raises {error} Raise a NotImplementedError that names func.",
+                name=name,
+                error=raised(error),
+            )
         else:
-            yield f"`{name}` raises no error; for what it does not know, it must."
+            yield Wrong("`{name}` raises no error; for what it does not know, it must.", name=name)
 
 
 def _passes_gradients(attempt):
@@ -195,7 +227,7 @@ def _passes_gradients(attempt):
     (given,) = torch.autograd.grad((x @ attempt(u, v)).square().sum(), x)
     (right,) = torch.autograd.grad((x @ torch.outer(u, v)).square().sum(), x)
     if not torch.allclose(given, right):
-        yield "the product is right, but the gradient of the plain matrix is not."
+        yield Wrong("the product is right, but the gradient of the plain matrix is not.")
 
 
 EXERCISE_2 = Exercise(
@@ -256,19 +288,23 @@ def _moves(attempt):
         d, e = _Held(start.clone()), _Held(end.clone())
         shared = d.elements
         given = attempt(d, e, weight)
-        where = f"with weight = {weight}"
+        where = Said("with weight = {weight}", weight=weight)
         if given is None:
-            yield "it returns nothing; an in-place operation returns the tensor that it changed."
+            yield Wrong(
+                "it returns nothing; an in-place operation returns the tensor that it changed."
+            )
         elif given is not d:
-            yield "it must return `d` itself, not a new value."
+            yield Wrong("it must return `d` itself, not a new value.")
         if not torch.equal(e.elements, end):
-            yield f"{where} it changes `end`."
+            yield at(where, Wrong("it changes `end`."))
         right = torch.lerp(start, end, weight)
         if not torch.allclose(d.elements, right):
             same = torch.equal(d.elements, start)
-            yield f"{where} " + ("nothing moves." if same else "it moves to other numbers.")
+            yield at(where, Wrong("nothing moves." if same else "it moves to other numbers."))
         if not torch.allclose(shared, right):
-            yield "`d.elements` is replaced, not changed: who shares the old one sees no change."
+            yield Wrong(
+                "`d.elements` is replaced, not changed: who shares the old one sees no change."
+            )
 
 
 EXERCISE_3 = Exercise(

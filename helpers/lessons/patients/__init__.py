@@ -10,7 +10,7 @@ from . import (  # noqa: F401
     formulas,
     healthy,
     healthy_numbers,
-    kept,
+    left_behind,
     misleading,
     numbers,
     products,

@@ -71,6 +71,7 @@ right(
 
 
 SPARSE = torch.eye(3, dtype=torch.float64).to_sparse()
+NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 # --- special points -------------------------------------------------------------------------------
 
@@ -140,9 +141,26 @@ def bernoulli(x):
     return x * torch.bernoulli(x.detach())
 
 
-@healthy("a sparse matrix beside it", lambda: (SPARSE, *draw((3, 2))), "not-examined")
+@healthy("a sparse matrix beside it", lambda: (SPARSE, *draw((3, 2))))
 def sparse_product(matrix, x):
     return torch.sparse.mm(matrix, x)
+
+
+@healthy("a nested tensor beside it", lambda: (NESTED, *draw((3, 2))), "not-examined")
+def times_longest(parts, x):
+    return x * max(len(part) for part in parts.unbind())
+
+
+@healthy("a view, which nobody may write to", lambda: draw((3, 4)), "view-returned")
+class Flatten(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output.view(ctx.shape)
 
 
 right(

@@ -1,4 +1,4 @@
-r"""Collective communication that gradients go through, and layers made of it.
+r"""Collective communication that gradients go through, and what is made of it: layers, a loss.
 
 A collective is linear: the vectors of all processes, one under the other, times a matrix of zeros
 and ones. So its backward is the transpose, another collective, and so are derivatives of every
@@ -33,8 +33,9 @@ an error on every one of them, which names the rank, instead of a deadlock. `che
 shapes to be the same everywhere. Without `check`, all of them compile in one graph on torch 2.13.
 
 Tensors: float64, float32, bfloat16 or float16. Derivatives of every order, in backward mode;
-forward mode and vmap raise. If `torch.distributed` is not initialised, they raise ValueError; in a
-single process all of them work, and nothing is sent.
+forward mode raises. `torch.vmap` sends the whole batch at once. Its size must be the same on all
+processes, which nothing checks. If `torch.distributed` is not initialised, all functions raise
+ValueError; in a single process all of them work, and nothing is sent.
 
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
 `all_reduce` its g); https://docs.pytorch.org/docs/2.13/distributed.html
@@ -53,9 +54,11 @@ tensor(6.)
 >>> dist.destroy_process_group()
 
 The files: `functional.py` has the functions to call; `agreement.py` compares what the processes
-have; `maps.py` has the maps and their Function; `modules.py` the linear layers.
+have; `maps.py` has the maps and their Function; `modules.py` the linear layers;
+`cross_entropy.py` the loss of logits whose classes are cut.
 """
 
+from .cross_entropy import vocab_parallel_cross_entropy
 from .functional import all_gather, all_reduce, all_to_all, copy, halo_exchange, reduce_scatter
 from .maps import Collective, shares
 from .modules import ColumnParallelLinear, RowParallelLinear
@@ -71,4 +74,5 @@ __all__ = [
     "halo_exchange",
     "reduce_scatter",
     "shares",
+    "vocab_parallel_cross_entropy",
 ]

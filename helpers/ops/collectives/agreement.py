@@ -8,7 +8,15 @@ import torch.distributed as dist
 from .maps import all_gather_single
 
 LOSSES = ("replicated", "summed")
-CALLS = ("copy", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "halo_exchange")
+CALLS = (
+    "copy",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "halo_exchange",
+    "vocab_parallel_cross_entropy",
+)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MOST_DIMS = 8
 
@@ -68,7 +76,8 @@ def wrong_tensor(input):
     if not isinstance(input, torch.Tensor):
         return TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if input.dtype not in DTYPES:
-        return TypeError(f"input must be floating-point, got {input.dtype}")
+        known = ", ".join(map(str, DTYPES))
+        return TypeError(f"input must be one of {known}, got {input.dtype}")
     if input.layout is not torch.strided:
         return TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if input.dim() > MOST_DIMS:

@@ -26,6 +26,12 @@ class Collective(torch.autograd.Function):
     def backward(ctx, grad_output):
         return Collective.apply(grad_output, ctx.back, ctx.there), None, None
 
+    @staticmethod
+    def vmap(info, in_dims, input, there, back):
+        # The maps count dimensions from the front, so a batch at the end changes nothing for them.
+        output = Collective.apply(input.movedim(in_dims[0], -1), there, back)
+        return output, output.dim() - 1
+
 
 def same(tensor):
     return tensor.view_as(tensor)
@@ -38,6 +44,13 @@ def cloned(tensor):
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
+    return result
+
+
+def largest(tensor, group):
+    """Not linear, so of tensors without a history."""
+    result = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(result, dist.ReduceOp.MAX, group=group)
     return result
 
 

@@ -1,5 +1,6 @@
 """Linear layers that are cut across processes."""
 
+import copy
 from functools import partial
 
 import torch
@@ -25,6 +26,11 @@ class _ParallelLinear(torch.nn.Module):
         dtype=None,
     ):
         super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise TypeError(f"{name} must be an int, got {type(size).__name__}")
+            if size < 0:
+                raise ValueError(f"{name} must not be negative, got {size}")
         self.in_features, self.out_features = in_features, out_features
         self.group, self.check = group, check
         # As the whole layer draws them, so that one seed gives the same numbers on any number of
@@ -49,6 +55,13 @@ class _ParallelLinear(torch.nn.Module):
                 f"input must have shape (..., {features}), got {tuple(input.shape)}"
             )
         agree(self.call, input, self.group, self.check, problem, free=free)
+
+    def __deepcopy__(self, memo):
+        """A copy in the same group: a group of processes cannot be copied."""
+        memo[id(self.group)] = self.group
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def extra_repr(self):
         bias = self.bias is not None
@@ -87,6 +100,9 @@ class ColumnParallelLinear(_ParallelLinear):
     on all processes, the parameters are parts of those of `nn.Linear`; and `state_dict` gives and
     `load_state_dict` takes those of the whole layer. Call `state_dict` on every process: it
     gathers.
+
+    A deep copy works in the same group. Raises TypeError or ValueError for sizes that are no
+    integers or negative.
 
     The loss is meant to be the same on every process ("replicated").
     """

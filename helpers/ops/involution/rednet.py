@@ -71,7 +71,7 @@ class RedNet(nn.Module):
 
     def __init__(self, depth, num_classes=1000, keep_filters=True, stem_kernel_size=3):
         super().__init__()
-        if depth not in self.BLOCKS:
+        if depth not in tuple(self.BLOCKS):  # a list has no hash
             raise ValueError(
                 f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got {depth!r}"
             )

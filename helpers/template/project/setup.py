@@ -7,6 +7,7 @@ nothing was compiled, the operator runs in PyTorch's own operations.
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,16 @@ PACKAGE = "my_package"
 OLDEST_TORCH = [("TORCH_TARGET_VERSION", "0x020A000000000000")]
 DEBUG = ["-O0", "-g"] if os.environ.get("DEBUG") == "1" else []
 SMALL = [] if sys.platform == "win32" else ["-g0"]  # a tenth of the size
+
+# The GPUs built for where none is there to ask; the last one's code runs on later ones, too.
+GPUS = ["7.5", "8.0", "8.6", "9.0", "10.0", "12.0"]
+
+
+def gpus_of_nvcc():
+    """Those of `GPUS` that the nvcc at hand compiles for, as PyTorch's builder wants them."""
+    command = [os.path.join(CUDA_HOME, "bin", "nvcc"), "--list-gpu-arch"]
+    known = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return ";".join(gpu for gpu in GPUS if f"compute_{gpu.replace('.', '')}" in known) + "+PTX"
 
 
 def library(kind, name, source, *defines):
@@ -38,6 +49,8 @@ compiler = os.environ.get("CXX", "" if sys.platform == "win32" else "c++")
 if not compiler or shutil.which(compiler):
     libraries.append(library(CppExtension, "_cpu", "csrc/recurrence_cpu.cpp"))
     if CUDA_HOME and torch.version.cuda and os.environ.get("USE_CUDA") != "0":
+        if not torch.cuda.is_available():
+            os.environ.setdefault("TORCH_CUDA_ARCH_LIST", gpus_of_nvcc())
         cuda = library(CUDAExtension, "_cuda", "csrc/recurrence_cuda.cu", ("USE_CUDA", None))
         libraries.append(cuda)
 

@@ -1,0 +1,52 @@
+"""How a cause is declared: one row of a table, its test beside it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..function.raised import CallError
+from ..report import TEXTS, Text, error
+
+CAUSES = []  # in the order in which they are tried
+
+
+@dataclass
+class Cause:
+    text: Text
+    test: Callable
+
+    def words(self, ms):
+        """What fills the gaps of the sentence, if this is the cause; or None."""
+        if not inspect.isgeneratorfunction(self.test):
+            return self.test(ms)
+        tried = (words for words, holds in self.test(ms) if all(true_of(holds, m) for m in ms))
+        return next(tried, None)
+
+
+def cause(code, message=None, look=""):
+    """Make a row of the decorated test; without a message it finds a cause that has another.
+
+    The test takes the `Measurements` of one wrong gradient. It returns the words that fill the gaps
+    of the sentence, or None; or it yields hypotheses, (words, holds): the words of the first one
+    count for which holds(m) is true at all points.
+    """
+
+    def register(test):
+        CAUSES.append(Cause(error(code, message, look) if message else TEXTS[code], test))
+        return test
+
+    return register
+
+
+def true_of(holds, m):
+    """holds(m), or False where shapes do not fit, or backward does not take what it is given."""
+    try:
+        return bool(holds(m))
+    except (CallError, RuntimeError):
+        return False
+
+
+def named(ms):
+    """The text and the words of the first cause that fits; the last one always does."""
+    found = ((row.text, row.words(ms)) for row in CAUSES)
+    return next((text, words) for text, words in found if words is not None)

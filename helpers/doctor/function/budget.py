@@ -1,0 +1,92 @@
+"""What an examination may cost.
+
+What is measured of a gradient is bounded by counting, so that a report is always the same; the
+search for lines has a `Budget`.
+"""
+
+import time
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from ..report import note
+from .private import Mode
+
+PER_ELEMENT = 7  # calls of forward, at least
+AN_OPERATION = 2000  # takes as long as this many elements of its output
+AT_EASE, CALLS_A_RUN, LEAST = 10, 8, 40  # seconds, estimated; calls of forward; runs
+STOPPED_LOOKING = note(
+    "stopped-looking",
+    "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
+    "examination began; the verdict stands.",
+    look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
+)
+
+
+class Budget:
+    """What the search for lines may cost in one examination.
+
+    runs: of backward, with an edit; of a slow function, so many fewer that they take some ten
+          seconds on an idle machine, by what is counted of its work
+    seconds: since the examination began; the last bound, so that the words do not depend on how
+          busy a machine is
+    """
+
+    def __init__(self, runs=2000, seconds=60.0):
+        self.runs, self.seconds, self.start = runs, seconds, time.monotonic()
+        self.spent, self.stopped = 0, False
+        self.known = []  # what was found for one gradient, to be tried first for the next
+        self.mends_all = None  # what was found for all of them
+
+    def fit(self, subject):
+        """No more runs than this function may take."""
+        self.runs = min(self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN))
+
+    def spend(self):
+        self.spent += 1
+
+    @property
+    def is_spent(self):
+        """Must the search stop? The report then says that it did."""
+        self.stopped |= self.spent >= self.runs or time.monotonic() - self.start > self.seconds
+        return self.stopped
+
+    def findings(self):
+        """The note that the search has stopped, if it has."""
+        if self.stopped:
+            yield STOPPED_LOOKING(runs=self.spent, seconds=time.monotonic() - self.start)
+
+
+class Work(Mode):
+    """Counts as FlopCounterMode does, but leaves modules alone, which backward may call."""
+
+    def __init__(self):
+        super().__init__()
+        self.flops = self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula:
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        size = result.numel() if isinstance(result, torch.Tensor) else 0
+        self.elements += AN_OPERATION + size
+        return result
+
+
+def calls_a_second(subject):
+    """How often forward can be called in about a second, estimated from its operations."""
+    with Work() as work:
+        subject.forward(subject.values)
+    return int(3e8 / (work.elements + work.flops / 10))
+
+
+def calls_allowed(subject):
+    """How often a diagnosis may call forward: three times as often as until then, or a second."""
+    return max(3 * subject.calls, subject.calls_a_second)
+
+
+def shared(calls, inputs):
+    """How many inputs, and how many elements of each, this many calls of forward can examine."""
+    inputs = max(1, min(inputs, calls // (16 * PER_ELEMENT)))
+    return inputs, min(512, max(16, calls // (PER_ELEMENT * inputs)))

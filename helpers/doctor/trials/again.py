@@ -1,0 +1,204 @@
+"""The same gradient once more with one thing changed, and compared with that of the first backward.
+
+To add such a change: a trial that hands what it changed to `Examination.compare`, its row in the
+table of `__init__.py`, and a patient.
+"""
+
+import contextlib
+import functools
+import re
+
+import torch
+
+from ..causes.exceptions import told
+from ..function.budget import Work
+from ..function.raised import CallError
+from ..function.subject import graph, name_of, smaller, with_other_arguments
+from ..report import error, warning
+
+NOT_DETERMINISTIC = error(
+    "backward-not-deterministic",
+    "The same backward gives another gradient {when}.",
+    look="what backward changes, draws or adds to; what forward drew must be saved",
+)
+STATE_BETWEEN_CALLS = error(
+    "state-between-calls",
+    "The gradient of {x} is another {when}.",
+    look="{left}",
+)
+LAYOUT = error(
+    "grad-output-layout",
+    "Backward {fails} a grad_output that is {when}.",
+    look="code that reads memory directly (.view, data_ptr, kernels), and assertions",
+)
+NONE_NOT_HANDLED = error(
+    "none-not-handled",
+    "Backward {fails} None, which arrives for an output that is not used.",
+    look="set_materialize_grads(False) demands an answer to None",
+)
+ONLY_ONCE = warning(
+    "backward-only-once",
+    "Backward fails the second time, under retain_graph=True.",
+    look="what backward deletes or changes",
+)
+NOT_ASKED = warning(
+    "needs-input-grad-ignored",
+    "When only {x} requires a gradient, backward still computes that of {others}.",
+    look="ctx.needs_input_grad",
+)
+ONLY_ONE = error(
+    "needs-input-grad-wrong",
+    "Backward {fails} {x} as the only input that requires a gradient.",
+    look="the use of ctx.needs_input_grad",
+)
+
+
+# --- once more, and in other calls ----------------------------------------------------------------
+
+
+def second_time(exam, seed=1):
+    """The same backward, after it has run once, through the same graph."""
+    return exam.subject.backward(exam.run, exam.vs, retain=True, seed=seed)
+
+
+def calls_between(exam):
+    """With other inputs, other signs, fewer rows and other arguments."""
+    subject, near = exam.subject, [exam.dice.nearby(v) for v in exam.subject.values]
+    run = subject.run(subject.values)
+    others = [(subject, near), (subject, [-v.flip(tuple(range(v.dim()))) for v in near])]
+    others += [(other, other.values) for other in smaller(subject)]
+    for other, values in (*others, *((other, near) for other in with_other_arguments(subject))):
+        with contextlib.suppress(CallError):
+            other.run(values, seed=3)
+    try:
+        return subject.backward(run, exam.vs)
+    except CallError:  # with what another call has left
+        return [None] * len(subject.values)
+
+
+REPEATED = (  # text, when, gradients
+    (NOT_DETERMINISTIC, "the second time", second_time),
+    (NOT_DETERMINISTIC, "for another random state, because it draws random numbers",
+     lambda exam: second_time(exam, seed=2)),
+    (STATE_BETWEEN_CALLS, "in a later call with the same inputs", lambda exam: exam.gradients()),
+    (STATE_BETWEEN_CALLS, "if forward runs once more, with other inputs, before backward",
+     calls_between),
+)  # fmt: skip
+
+
+def repeated(exam):
+    """Is the gradient the same once more, and in other calls?"""
+    for text, when, changed in REPEATED:
+        raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
+        changed = functools.partial(changed, exam)
+        found = list(exam.compare(text, changed, raising=raising, when=when, left=""))
+        for finding in found:
+            finding.remedy = finding.remedy or exam.outside.left  # after the calls
+            yield finding
+        if found:
+            return
+
+
+# --- what backward is handed, and what is wanted of it --------------------------------------------
+
+
+def strided(v):
+    """The dimensions in another order in memory, and gaps, so that no .view is possible."""
+    back = tuple(range(v.dim()))[::-1]
+    turned = v.permute(back).contiguous()
+    return torch.stack([turned, turned], -1)[..., 0].permute(back)
+
+
+def layouts(exam):
+    """Does backward take whatever grad_output may be?"""
+    outputs = exam.run.outputs
+    ones = [torch.ones_like(o, memory_format=torch.contiguous_format) for o in outputs]
+    views = [o.new_ones(()).expand(o.shape) for o in outputs]
+    expected, when = exam.gradients(ones), "an expanded view, as `.sum()` makes it"
+    if (yield from exam.compare(LAYOUT, lambda: exam.gradients(views), expected, when=when)):
+        apart = [strided(v) for v in exam.vs]
+        yield from exam.compare(LAYOUT, lambda: exam.gradients(apart), when="not contiguous")
+
+
+class Nothing(torch.autograd.Function):
+    """The identity, through which no gradient flows back: the node before it receives None."""
+
+    @staticmethod
+    def forward(ctx, output):
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return None
+
+
+def unused_outputs(exam):
+    """None, and then each alone is used: the same as if zeros arrived for the others."""
+    outputs = exam.run.outputs if has_own_nodes(exam) else ()
+    several = len(outputs) > 1 and not exam.has("error")
+    alone = [[k] for k, o in enumerate(outputs) if several and o.requires_grad]
+    for used in ([], *alone) if outputs else ():
+        zeros = [v if k in used else torch.zeros_like(v) for k, v in enumerate(exam.vs)]
+        found = functools.partial(with_none, exam, used)
+        if not (yield from exam.compare(NONE_NOT_HANDLED, found, exam.gradients(zeros))):
+            return
+
+
+def with_none(exam, used):
+    """The gradients where None arrives for all outputs but these."""
+    run = exam.subject.run(exam.subject.values)
+    run.outputs = [o if k in used else Nothing.apply(o) for k, o in enumerate(run.outputs)]
+    return exam.subject.backward(run, exam.vs)
+
+
+def has_own_nodes(exam):
+    """Is a Function involved, or are all nodes PyTorch's own, which are right in these respects?"""
+    names = [name_of(node) for node in graph(exam.run.outputs)]
+    return not all(re.search(r"Backward\d+$|AccumulateGrad$|CopySlices$", name) for name in names)
+
+
+def in_vain(exam, i, returned):
+    """Of the gradients that backward returned, those that are no step on the way to that of i."""
+    subject, x = exam.subject, exam.subject.inputs[i]
+    run = subject.run(subject.values)
+    with contextlib.suppress(CallError), exam.watched() as (_, recorded):
+        subject.backward(run, exam.vs, create=True)
+        steps = set(graph([recorded[x]])) if x in recorded else set()
+        returned = [name for name in returned if recorded[name].grad_fn not in steps]
+    return [name for name in returned if name != x]
+
+
+def one_input(exam):
+    """Each as the only one that requires a gradient: the same gradient, with less work."""
+    if len(exam.subject.values) == 1 or not has_own_nodes(exam):
+        return
+    subject, ignored = exam.subject, []
+
+    def alone(which):
+        """Its gradients, what backward returned, the operations, whether an output requires one."""
+        run = subject.run(subject.values, which)
+        with Work() as work, exam.watched() as (_, returned):
+            grads = subject.backward(run, exam.vs)
+        return grads, returned, work.flops, any(o.requires_grad for o in run.outputs)
+
+    _, _, total, _ = alone(True)
+    for i, x in enumerate(subject.inputs):
+        try:
+            grads, returned, spent, graded = alone([j == i for j in range(len(subject.values))])
+        except CallError as raised:
+            if raised.phase == "backward":  # else forward itself asks for a gradient
+                severity = None if subject.cls and not exam.of_a_program else "warning"
+                yield told(subject, raised, ONLY_ONE, x, severity=severity)
+            return
+        expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
+        # Where no output requires one, as of a reentrant checkpoint, PyTorch itself warns.
+        words = {"x": x, "severity": None if graded else "warning"}
+        if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **words)):
+            return
+        vain = [f"`{name}`" for name in in_vain(exam, i, returned)]
+        if vain and spent == total > 0:
+            ignored.append((x, vain))
+    if len(ignored) == len(subject.inputs):
+        x, vain = ignored[0]
+        seen = {f"operations for `{x}` alone": total, "for all inputs": total}
+        yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))

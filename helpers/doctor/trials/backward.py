@@ -1,0 +1,198 @@
+"""Trials of backward: does a gradient come back, of which kind, finite, and in which precision?"""
+
+import contextlib
+
+import torch
+
+from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
+from ..function.grain import Grain, dtype_of
+from ..function.raised import CallError
+from ..function.random_state import OwnGenerators, draws
+from ..function.tensors import differentiable, is_number, largest, position, values_of, worst
+from ..measure.measurement import Point
+from ..report import CUT_OFF, brief, error, note, warning
+
+OUTPUT_DETACHED = error(
+    "output-detached",
+    "{y} requires no gradient, though it changes with {x}: forward has left autograd.",
+    look=CUT_OFF,
+)
+MARKED_NON_DIFFERENTIABLE = note(
+    "marked-non-differentiable", "{y} is marked as non-differentiable, though it changes with {x}."
+)
+
+
+def outputs_require_a_gradient(exam):
+    """Does a gradient come back through each output that changes with an input?"""
+    for k, (name, output) in enumerate(zip(exam.run.names, exam.run.outputs, strict=True)):
+        x = None if output.requires_grad else depends_on(exam, k)
+        if x:
+            marked = any(output is t for t in exam.run.marked)
+            yield (MARKED_NON_DIFFERENTIABLE if marked else OUTPUT_DETACHED)(x, name)
+    return not any(output.requires_grad for output in exam.run.outputs)
+
+
+def depends_on(exam, k):
+    """The name of an input with which output k changes, or None."""
+    subject = exam.subject
+    point = Point(subject, subject.values, exam.dice)
+    for i, value in enumerate(subject.values):
+        slope = point.slopes(i, exam.dice.direction(value))[k]
+        if (slope.value.abs() > 1e-6 * largest(point.y0[k]))[slope.trusted].any():
+            return subject.inputs[i]
+
+
+GRADIENT_FOR_INDEX = warning(
+    "gradient-for-index",
+    "Backward returns a gradient for {x}, which is of {dtype}.",
+    look="the place where None belongs",
+)
+GRADIENT_DTYPE = warning(
+    "gradient-dtype",
+    "Backward returns {dtype} for {x}, which is of higher precision.",
+    look="casts in backward, and tensors made with a fixed dtype",
+)
+ENGINE_SUMS = note(
+    "engine-sums",
+    "Backward returns shape {got} for {x} of shape {wanted}; the engine sums it.",
+    look="a sum over the broadcast dimensions",
+)
+
+
+def what_backward_does(exam):
+    """Does it leave alone what it is handed? Do gradients have their input's dtype and shape?"""
+    exam.go_back()
+    if exam.first.grad_output_changed:
+        yield GRAD_OUTPUT_MODIFIED()
+    if changed := exam.first.saved_changed:
+        callers = [memory(t) for t in (*exam.run.passed, *exam.run.outputs)]
+        own = not any(memory(t) in callers for t in changed)  # so that only a second call fails
+        yield SAVED_MODIFIED(which=", by backward itself", severity="warning" if own else None)
+    for x, grad in exam.first.returned.items():
+        t = exam.subject.arguments[x]
+        if not is_number(t):
+            yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
+        elif not differentiable(values_of(grad)) or torch.finfo(grad.dtype).eps > exam.precision:
+            yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
+        if grad.shape != t.shape:
+            yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))
+
+
+def memory(tensor):
+    """Where the memory of its values begins."""
+    return values_of(tensor).untyped_storage().data_ptr()
+
+
+# --- nan and inf ----------------------------------------------------------------------------------
+
+BACKWARD_NOT_FINITE = error(
+    "backward-not-finite",
+    "Backward makes {what} in the gradient of {x}, where {finite} finite.",
+    look="0/0, 0 times inf, and overflow; a gradient of 0 stops no nan, as behind torch.where",
+)
+SINGULAR = note("singular", "The gradient of {x} is infinite at the edge of the domain.")
+
+
+def gradients_are_finite(exam):
+    """Is a gradient finite where its input, the output and the slope are?"""
+    subject = exam.subject
+    for i, (x, grad) in enumerate(zip(subject.inputs, exam.first.grads, strict=True)):
+        if grad is None or grad.isfinite().all():
+            continue
+        bad = ~grad.isfinite() & subject.values[i].isfinite()
+        for output in exam.run.outputs:  # where forward failed, backward may
+            bad &= output.isfinite() if output.shape == grad.shape else output.isfinite().all()
+        if not bad.any():
+            continue
+        k = int(bad.reshape(-1).nonzero()[0])
+        given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
+        seen = {"at": position(k, grad.shape), f"`{x}` there": value, "given": given}
+        point = Point(subject, subject.values, exam.dice)
+        slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
+        if all(slope.trusted.all() for slope in slopes):
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan or inf", finite="the slope is")
+        elif grad[bad].isnan().any():  # nan is no slope, not even at an edge
+            yield BACKWARD_NOT_FINITE(x, seen=seen, what="nan", finite="input and output are")
+        else:
+            yield SINGULAR(x, seen=seen)
+
+
+# --- lower precision: in backward alone, and in the dtype that was given --------------------------
+
+COARSE_BACKWARD = warning(
+    "coarse-backward",
+    "Backward computes the gradient of {x} in {dtype}, forward computes in {finer}.",
+    look="casts in backward",
+)
+LOW_PRECISION = error(
+    "low-precision",
+    "The gradient of {x} is right in float64 but not in {dtype}{made}.",
+    look="overflow, cancellation and long sums in the formula",
+)
+PART = {torch.float32: 1e-2, torch.float16: 1e-1}  # of a gradient, by which it may be off
+
+
+def precision_of_backward(exam):
+    """Has a gradient fewer digits than forward, what it saves, and what was given?"""
+    with exam.as_it_was_given() as subject, contextlib.suppress(CallError):
+        with Grain(subject.values) as watch:
+            run = subject.run(subject.values)
+            coarse = [eps or 0.0 for eps in watch.of(run.outputs)]
+            coarse += [torch.finfo(t.dtype).eps for t in run.saved if is_number(t)]
+            vs = [v.to(o.dtype) for v, o in zip(exam.vs, run.outputs, strict=True)]
+            watch.note(vs)
+            grads = subject.backward(run, vs)
+        finest = max(exam.precision, *coarse)
+        finer = torch.float64 if finest < 1e-10 else dtype_of(finest)
+        for x, grad in zip(subject.inputs, grads, strict=True):
+            (eps,) = (None,) if grad is None else watch.of([grad])
+            if eps and eps > max(1e-10, 100 * finest):
+                yield COARSE_BACKWARD(x, dtype=brief(dtype_of(eps)), finer=brief(finer))
+
+
+def as_given(exam):
+    """Is the gradient in the dtype that was given that of float64?"""
+    # Of both signs; and none below zero: long sums grow, and lose digits.
+    for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.low else ():
+        yield from with_these(exam, vs)
+
+
+def with_these(exam, vs):
+    """The finding for these grad_outputs, if one is due."""
+    subject, dtype = exam.subject, exam.low
+    try:
+        with exam.as_it_was_given(), exam.outside.as_before():  # not what float64 has left
+            with OwnGenerators() as own:
+                run = subject.run(subject.values)
+            if own.used or draws():
+                return  # other numbers in another dtype, so nothing can be compared
+            vs = [v.to(o.dtype) for o, v in zip(run.outputs, vs, strict=True)]
+            low = subject.backward(run, vs)
+    except CallError as raised:
+        yield told(subject, raised)
+        return
+    high = exam.gradients(wide := [v.to(w.dtype) for v, w in zip(vs, exam.vs, strict=True)])
+    # How far would the gradients be off if only the inputs were rounded?
+    eps = torch.finfo(dtype).eps
+    rounded = [v + eps * exam.dice.direction(v, symmetric=True) for v in subject.values]
+    rounded = subject.gradients(rounded, wide)
+    # A gradient that is exactly zero, as that of a bias before batch norm, is a sum of terms that
+    # cancel. What rounding leaves of them is measured by the other gradients.
+    scale = max((largest(g) for g in high if g is not None), default=0.0)
+    for x, a, b, c, whole in zip(subject.inputs, low, high, rounded, exam.sizes, strict=True):
+        if a is None or b is None or not (b.numel() and b.isfinite().all()):
+            continue
+        has_no_such = b.abs() > torch.finfo(dtype).max
+        a = torch.where(has_no_such, b, a.to(b.dtype))
+        off = (a - b).abs().nan_to_num(nan=torch.inf)
+        size = largest(b) if largest(b) > 1e-9 * scale else scale
+        if off.max() > PART.get(dtype, 3e-1) * size + 30 * largest(c - b) + 10 * eps * whole:
+            made, severity = "", None
+            if not all(o.isfinite().all() for o in run.outputs):
+                made = ": forward makes nan or inf"
+            elif not a.isfinite().all():
+                made = ": backward makes nan or inf"
+            elif exam.copies_differ():  # by design, perhaps
+                made, severity = ", nor is the output", "warning"
+            seen = worst(a, b)
+            yield LOW_PRECISION(x, seen=seen, severity=severity, dtype=brief(dtype), made=made)

@@ -1,0 +1,305 @@
+"""The trial on which the others wait: is the gradient the derivative of forward?"""
+
+import contextlib
+import functools
+import itertools
+from collections import namedtuple
+
+import torch
+
+from ..causes.cause import named
+from ..causes.exceptions import SAVED_MODIFIED
+from ..causes.whole import grad_output_ignored
+from ..function.budget import calls_allowed, shared
+from ..function.frames import place_of, saving
+from ..function.raised import CallError, forgiving
+from ..function.random_state import draws
+from ..function.subject import with_other_arguments
+from ..function.tensors import as_vector
+from ..measure.measurement import Measurement, Point, in_a_corner
+from ..measure.slopes import edges, is_large, kink, screen
+from ..report import CUT_OFF, MEANT, TEXTS, error, note
+from .again import STATE_BETWEEN_CALLS, has_own_nodes
+from .forward import NOT_EXAMINED
+from .measured import Measured
+
+UNFAITHFUL = note(
+    "unfaithful",
+    "The gradient of {x} is not the derivative of forward, which faithful=False accepts.",
+)
+ESTIMATOR = note(
+    "estimator",
+    "Forward draws random numbers, and the gradient of {which} is not the derivative of what it "
+    "draws. An estimator is right on average only, which is not examined.",
+)
+RAISES = "forward raises near the given point, so that there are no differences"
+SMALL = 5000  # elements
+SEEDS = 100  # over which an estimator is averaged
+TOO_MANY = "another of many inputs is wrong, and was judged first"
+IN_A_CORNER = "in a corner of shape"
+COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
+SHARP = (  # which say what to write
+    "conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear", "reversed",
+    "right-here-only", "straight-through", "transposed",
+)  # fmt: skip
+
+
+# A gradient that is wrong at a point, or may be; louder(): the point with other v; here: is it the
+# given one?
+Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
+
+
+def derivative_of_forward(exam):
+    """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
+    try:
+        suspected, doubted = screened(exam, points_of(exam))
+    except CallError as raised:
+        if raised.phase != "forward":
+            raise
+        yield NOT_EXAMINED(what="The gradient is", why=RAISES)
+        return
+    for point, i in doubted:
+        with contextlib.suppress(CallError):
+            yield kink(point, i)
+    measured = Measured(exam, suspected)
+    yield from measured.notes
+    wrong = measured.measurements()
+    # What explains a gradient that is not zero may explain that another one is.
+    # What somebody trains comes before what was given as a constant.
+    frozen = {i for i, k in enumerate(exam.subject.examined) if k in exam.subject.frozen}
+    wrong = dict(sorted(wrong.items(), key=lambda item: item[0][0] in frozen))
+    in_order = sorted(
+        wrong.items(), key=lambda item: (item[0][0] in frozen, not item[1][0].given.any())
+    )
+    found = {io: diagnosis(exam, ms) for io, ms in in_order}
+    if exam.lines and exam.lines.mends_all:
+        for *_, words in found.values():
+            words |= exam.lines.mends_all.words() if words.get("change") else {}
+    if found and is_estimator(exam, wrong, found):
+        which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
+        yield ESTIMATOR(which=which)
+        return
+    for i, o in wrong:
+        yield finding_of(exam, i, o, found)
+
+
+def points_of(exam):
+    """The given point, and others near it where forward is finite."""
+    points = [exam.subject.values]
+    for _ in range(1 if is_large(points[0]) else 2):
+        other = [exam.dice.nearby(v) for v in exam.subject.values]
+        with contextlib.suppress(CallError):
+            if all(y.isfinite().all() for y in exam.subject.forward(other)):
+                points.append(other)
+    return points
+
+
+def screened(exam, points, other=None):
+    """All that is `Suspected`, and (point, input) where differences prove nothing.
+
+    other: a subject with other arguments, which is screened instead
+    """
+    subject, suspected, doubted = other or exam.subject, [], []
+    run = other.run(other.values) if other else exam.run
+    for here, values in zip((True, False, False), points, strict=False):
+        try:
+            point = Point(subject, values, exam.dice)
+            judge = functools.partial(
+                screen, subject.forward, point.vjp, values, exam.dice, subject.eps, exam.tolerance,
+                point.y0, 2 if here else 1,
+            )  # fmt: skip
+            verdicts, doubts, factors = judged(judge)
+            if doubts and here:
+                verdicts, doubts = judged_but_for_edges(judge, point, verdicts, doubts)
+        except CallError:
+            if here:
+                raise
+            continue  # it does not take what lies near the given point
+        if exam.loud > 1 and "wrong" not in verdicts.values():
+            verdicts = dict.fromkeys(verdicts, "wrong")
+            factors = [torch.full_like(w, exam.loud) for w in factors]
+        louder = functools.partial(Point, subject, values, exam.dice, factors)
+        suspected += [Suspected(point, louder, *io, verdict, here)
+                      for io, verdict in verdicts.items()
+                      if run.outputs[io[1]].requires_grad]  # fmt: skip
+        if not other:
+            count_judged(exam, verdicts)
+        if here:
+            point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
+            doubted += [(point, i) for i in doubts]
+        if "unknown" in verdicts.values():
+            break
+    return suspected, doubted
+
+
+def count_judged(exam, verdicts):
+    """One point more for each input that was judged there through all outputs."""
+    for i, x in enumerate(exam.subject.inputs):
+        of_this = {v for (j, o), v in verdicts.items()
+                   if j == i and exam.run.outputs[o].requires_grad}  # fmt: skip
+        if of_this and of_this <= {"right", "wrong"}:
+            exam.judged[x].points += 1
+            exam.judged[x].order = 1
+        elif "unknown" in of_this:
+            exam.judged[x].why = TOO_MANY
+
+
+def judged_but_for_edges(judge, point, verdicts, doubts):
+    """The same while the elements at a kink or a jump, by which all may be moved, hold still.
+
+    Returns the verdicts, which these elements can no longer hide, and the inputs that have some.
+    """
+    still = {i: edges(point, i) for i in doubts}
+    if not any(mask.any() for mask in still.values()):
+        return verdicts, doubts
+    again, *_ = judged(functools.partial(judge, still=still))
+    for pair, verdict in again.items():
+        if verdict == "wrong" or verdicts[pair] == "unsure":
+            verdicts[pair] = verdict
+    return verdicts, doubts
+
+
+def judged(judge, symmetric=False):
+    """What `screen` returns; along symmetric changes, if forward takes nothing else."""
+    try:
+        return judge(symmetric=symmetric)
+    except CallError:
+        return judge(symmetric=True)
+
+
+def is_estimator(exam, wrong, found):
+    """Does forward draw, and is the true gradient zero, or is what backward gives right on average?
+
+    A name that says what is wrong, as of a mask that is drawn anew, is better than that.
+    """
+    exam.subject.run(exam.subject.values)
+    if not draws():
+        return False
+    codes = {io: text.code for io, (text, *_) in found.items()}
+    return all(code == "straight-through" or code in COARSE and right_on_average(wrong[io][0])
+               for io, code in codes.items())  # fmt: skip
+
+
+def right_on_average(m):
+    """Over many seeds, is the gradient along one direction that of forward, but for its noise?"""
+    u, v, off = m.point.dice.direction(m.x), as_vector(m.vs[0]), []
+    near = [[value + t * u if i == m.i else value for i, value in enumerate(m.point.values)]
+            for t in (0, 1e-5, -1e-5)]  # fmt: skip
+    for seed in range(SEEDS):
+        here, *sides = (m.subject.run(values, seed=seed) for values in near)
+        high, low = (v @ as_vector(run.outputs[m.o]) for run in sides)
+        given = (next(m.rows_of(here)).conj() @ m.row(u)).real
+        off.append(given - (high - low) / 2e-5)
+    off = torch.stack(off)
+    return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / SEEDS**0.5)
+
+
+def diagnosis(exam, ms):
+    """(text, input, evidence, words) for a wrong gradient."""
+    m = ms[0]
+    if not exam.is_faithful(m.input):
+        return accepted(exam, ms)
+    if not m.wrong.any():
+        return TEXTS["gradient-wrong"], m.input, {}, {}
+    if known := elsewhere(exam, m):
+        return known
+    text, words = named(ms)
+    seen, sharp, corner = {}, text.code in SHARP, None
+    size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
+    if not sharp and (m.sparse or size > SMALL):
+        corner = in_a_corner(ms)
+    if corner and m.sparse and text.code in COARSE:
+        there, its_words = named(corner)
+        if there.code not in COARSE:
+            m, text, words = corner[0], there, its_words
+            seen = {IN_A_CORNER: list(m.shape)}
+    words = {"meant": MEANT if m.is_identity else "", **words}
+    if exam.line and text.code != "straight-through":
+        sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
+        words |= exam.line.find(corner or ms, exam.lines, few=sharp)
+    if words.get("change"):
+        words["nameless"] = ""
+    return text, m.input, seen | m.evidence, words
+
+
+def accepted(exam, ms):
+    """What there is to say of a gradient that need not be the derivative of forward."""
+    if ms[0].given.any() and grad_output_ignored(ms):
+        return TEXTS["grad-output-ignored"], ms[0].input, {}, {"only": ""}
+    if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
+        return TEXTS["gradient-none"], ms[0].input, {}, {"severity": "warning"}
+    return UNFAITHFUL, ms[0].input, {}, {}
+
+
+def elsewhere(exam, m):
+    """The diagnosis of a wrong gradient that is right under another circumstance, or None.
+
+    Where copies are saved of what is changed in place, or where no other call has left anything.
+    """
+    places = {}
+
+    def copies(saved, frame):
+        places[place_of(frame)] = None
+        return [None if t is None else t.clone() for t in saved]
+
+    def right_under(circumstance):
+        with forgiving(), circumstance:
+            return m.fits(m.rows_of(m.subject.run(m.point.values)))
+
+    if exam.run.stale and right_under(saving(copies)):
+        which = f" and before forward returned, so the gradient of `{m.input}` is wrong"
+        words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
+        return SAVED_MODIFIED, None, m.evidence, words | {"place": ", and ".join(places)}
+    if exam.outside.changed() and right_under(exam.outside.as_before()):
+        words = {"when": "one, the right one, where no other call has left anything"}
+        words["left"] = exam.outside.left
+        return STATE_BETWEEN_CALLS, m.input, m.evidence, words
+    return None
+
+
+def finding_of(exam, i, o, found):
+    """The finding of a diagnosis: through which output, and what to look at."""
+    text, x, seen, words = found[i, o]
+    of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
+    said = {
+        (t, t.code not in SHARP and w.get("change"), w.get("other"), w.get("what"))
+        for t, w in of_this
+    }
+    graded = sum(o.requires_grad for o in exam.run.outputs)
+    everywhere = len(of_this) == graded and len(said) == 1
+    everywhere &= graded == 1 or text.code != "derivative-wrong"  # another for each output
+    if everywhere and len({w.get("change") for _, w in of_this}) > 1:
+        words = {**words, "change": "", "place": ""}
+    y = exam.run.names[o]
+    finding = text(x, y, seen, **{**words, "through": "" if everywhere else y})
+    if IN_A_CORNER in seen:
+        message = finding.message[0].lower() + finding.message[1:]
+        finding.message = f"{IN_A_CORNER.capitalize()} {seen[IN_A_CORNER]}, {message}"
+    if finding.remedy and not has_own_nodes(exam):
+        finding.remedy = CUT_OFF
+    return finding
+
+
+# --- other arguments ------------------------------------------------------------------------------
+
+OTHERS = 6  # arguments, at most
+WRONG_ELSEWHERE = error(
+    "arguments-ignored",
+    "The gradient of {x} is right for the given arguments, but wrong where {what}.",
+    look="numbers, branches and caches that do not depend on it, as what forward computes does",
+)
+
+
+def with_other_numbers(exam):
+    """Is the gradient right for another value of a number, too? Until one is found."""
+    subject = exam.subject
+    skipped = exam.of_a_program or exam.faithful is not True or subject.is_slow
+    if skipped or is_large(subject.values):
+        return
+    for other in itertools.islice(with_other_arguments(subject), OTHERS):
+        with contextlib.suppress(CallError, RuntimeError):
+            for s in screened(exam, [other.values], other)[0]:
+                m = Measurement(s.point, s.i, s.o, exam.tolerance)
+                if s.verdict == "wrong" and m.wrong.any():
+                    yield WRONG_ELSEWHERE(subject.inputs[s.i], seen=m.evidence, what=other.what)
+                    return

@@ -1,0 +1,357 @@
+"""One examination: what its trials share, computed when it is first asked for."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ..causes.exceptions import told
+from ..function.budget import Budget
+from ..function.private import methods, transforming
+from ..function.raised import CallError
+from ..function.random_state import draws
+from ..function.subject import Subject
+from ..function.tensors import Dice, as_vector, is_number, largest, tensors
+from ..report import CUT_OFF, SEVERITIES, Judged, Report
+from .left_behind import Outside
+
+try:
+    from .. import line
+except ImportError:  # it may be left out
+    line = None
+
+
+CONSTANT = "it requires no gradient, and backward returns None for it"
+FAILS = "it requires no gradient, and the function fails once it does"
+
+
+@dataclass
+class Trial:
+    """A row of the table of trials.
+
+    run:    the generator
+    unless: the codes, or the severity, of findings after which it is left out
+    edits:  the method of a Function in which the line to change is looked for; or none is
+    """
+
+    run: Callable
+    unless: Iterable = ()
+    edits: str = ""
+
+
+@dataclass
+class FirstBackward:
+    """What came of the first backward pass."""
+
+    grads: list
+    returned: dict  # what backward returned for each argument, before the engine corrected it
+    grad_output_changed: bool
+    saved_changed: list  # what was saved, and changed
+
+
+def tolerance(eps):
+    """The part of a gradient by which differences may be off, with numbers of this eps."""
+    return 1e-5 if eps < 1e-10 else 5e-3 if eps < 1e-5 else 3e-2
+
+
+class Examination:
+    """One function with its inputs, what is known of it so far, and the findings.
+
+    faithful, lines: as in `examine`; of_a_program: made by rounds, so that there are calls that the
+    program would not make; as_given: in the dtype of its inputs, not in float64.
+    """
+
+    def __init__(
+        self, fn, args, kwargs, faithful, of_a_program=False, as_given=False, lines=True
+    ):  # fmt: skip
+        self.given, self.faithful = (fn, args, kwargs, faithful, of_a_program), faithful
+        self.subject, self.of_a_program = Subject(fn, args, kwargs), of_a_program
+        if of_a_program:
+            self.subject.leaves = set()  # the copies are, what was copied perhaps not
+        self.outside = Outside(self.subject)
+        self.findings, self.dice, self.examined = [], Dice(), True
+        self.lines = Budget() if lines is True else lines
+        self.given_up = False  # has a trial ended with an exception that is no finding?
+        self.subject.lower = None if as_given else self.subject.lower
+        self.settled, self.refusal, self.first = False, None, None
+        self.judged = {x: Judged(x) for x in self.subject.inputs}
+
+    def report(self, trials):
+        """The report of these trials; as given, where in float64 something else is computed."""
+        try:
+            for finding in self.run_through(trials):
+                if finding.remedy == CUT_OFF and self.line:
+                    finding.remedy = self.line.exits(self.subject) or CUT_OFF
+                known = [f.message for f in self.findings
+                         if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
+                if not known or finding.through and finding.message not in known:
+                    self.findings.append(finding)
+            if self.settled and self.has("error") and self.low and self.copies_differ():
+                return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
+        finally:
+            self.outside.restore()
+        self.findings += self.lines.findings() if self.lines else ()
+        self.findings.sort(key=lambda f: list(SEVERITIES).index(f.severity))
+        judged = [self.judged[x] for x in self.subject.names if x in self.judged]
+        return Report(self.subject.label, self.findings, self.examined, judged)
+
+    @property
+    def line(self):
+        """The folder that finds lines, unless it is left out."""
+        return line if self.lines else None
+
+    def with_line(self, trial):
+        """What this trial finds; with the one edit, if there is one, after which it finds no error.
+
+        An edit may not spoil the gradients, which are right where nothing else is the matter.
+        """
+        found = list(trial.run(self))
+        wrong = [f for f in found if f.severity == "error"]
+        if wrong and self.line:
+            state = self.dice.generator.get_state()
+
+            def passes():
+                self.dice.generator.set_state(state)
+                self.given_up = False
+                left = any(f.severity == "error" for f in trial.run(self)) or self.given_up
+                pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
+                return not left and all(self.same(*pair) for pair in pairs)
+
+            words = self.line.after_which(self.subject, trial.edits, passes, self.lines)
+            for finding in wrong if words else ():
+                finding.change, finding.place = words["change"], words["place"]
+        return found
+
+    def run_through(self, trials):
+        """The findings of all trials; an exception of the function is the last of them."""
+        try:
+            for trial in trials:
+                if self.has(*trial.unless):
+                    continue
+                if trial.edits:
+                    yield from self.with_line(trial)
+                elif (yield from trial.run(self)):
+                    return
+        except CallError as raised:
+            self.examined = raised.phase != "forward" or self.first is not None
+            yield told(self.subject, raised)
+
+    def has(self, *codes):
+        """Is there a finding with one of these codes, or of one of these severities?"""
+        return any(f.code in codes or f.severity in codes for f in self.findings)
+
+    def is_faithful(self, x):
+        """Is the gradient of this input meant to be the derivative of forward?"""
+        given = self.faithful
+        return given.get(x, True) if isinstance(given, dict) else given
+
+    def not_judged(self, x, why, meant=False):
+        """Say in the report that the gradient of this input was not judged, and why."""
+        judged = self.judged.setdefault(x, Judged(x))
+        judged.why, judged.meant = why, meant
+
+    # --- in which precision, and of which inputs --------------------------------------------------
+
+    def settle(self):
+        """Choose the precision and the inputs, before what is compared is computed."""
+        self.refusal = self.refused()
+        self.settled = True
+        if self.subject.frozen:
+            self.choose_among_the_frozen()
+
+    def refused(self):
+        """What the function raises in float64, so that it is examined as given; or None."""
+        if self.subject.lower is None:
+            return None
+        self.subject.use(torch.float64)
+        try:
+            self.try_out()
+        except CallError as raised:
+            self.subject.use(None)
+            self.outside.restore()
+            self.try_out()
+            return raised
+        return None
+
+    def choose_among_the_frozen(self):
+        """Judge what was given as a constant, too, where backward has a gradient for it."""
+        subject, chosen = self.subject, self.subject.examined
+        try:
+            self.choose(chosen, subject.frozen)
+        except CallError:
+            for k in subject.frozen:
+                try:
+                    self.choose(subject.examined, [k])
+                except CallError:
+                    self.not_judged(subject.names[k], FAILS)
+        self.outside.restore()
+
+    def choose(self, chosen, frozen):
+        """Examine these of the frozen inputs, too; those that get None are constants."""
+        subject = self.subject
+        subject.choose(sorted([*chosen, *frozen]))
+        try:
+            grads = dict(zip(subject.examined, self.try_out(), strict=True))
+        except CallError:
+            subject.choose(chosen)
+            raise
+        constant = [k for k in frozen if grads[k] is None]
+        subject.choose([k for k in subject.examined if k not in constant])
+        self.judged |= {x: Judged(x) for x in subject.inputs if x not in self.judged}
+        for k in constant:
+            self.not_judged(subject.names[k], CONSTANT, meant=True)
+
+    def try_out(self):
+        """The gradients of one forward and one backward pass, or what they raise."""
+        run = self.subject.run(self.subject.values)
+        return self.subject.backward(run, [torch.ones_like(o) for o in run.outputs])
+
+    def copies_differ(self):
+        """Does forward compute something else in float64 than in the dtype that was given?"""
+        with contextlib.suppress(CallError):
+            double = self.subject.forward(self.subject.values)
+            with self.as_it_was_given() as subject:
+                for a, b in zip(double, subject.forward(subject.values), strict=True):
+                    both = a.isfinite() & b.isfinite()
+                    if (a - b)[both].norm() > 0.5 * a[both].norm():
+                        return not draws()
+        return False
+
+    @property
+    def low(self):
+        """The dtype that was given, if a float64 copy is examined in its place."""
+        return None if self.refusal else self.subject.lower
+
+    @property
+    def precision(self):
+        """The eps of what was given."""
+        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+    @property
+    def tolerance(self):
+        """The part of a gradient by which differences, and what is saved coarsely, may be off."""
+        saved = [torch.finfo(t.dtype).eps for t in self.run.saved if is_number(t)]
+        coarse = max((eps for eps in saved if eps > self.precision), default=0.0)
+        return max(tolerance(self.subject.eps), 10 * coarse)
+
+    @contextlib.contextmanager
+    def as_it_was_given(self):
+        """Inside, the function is called with inputs of the dtype that was given."""
+        low = self.low
+        self.subject.use(None)
+        try:
+            yield self.subject
+        finally:
+            self.subject.use(torch.float64 if low else None)
+
+    @functools.cached_property
+    def run(self):
+        """The first forward pass."""
+        return self.subject.run(self.subject.values)
+
+    @functools.cached_property
+    def vs(self):
+        """The grad_output of every output."""
+        # Backwards, for the input may have been drawn in the same way from the same seed.
+        vs = [self.dice.normal(o) for o in self.run.outputs]
+        vs = [v.flip(tuple(range(v.dim()))) for v in vs]
+        return [torch.where(o.isfinite(), v, 0) for o, v in zip(self.run.outputs, vs, strict=True)]
+
+    def gradients(self, vs=None):
+        """Those of a new run with the given inputs; vs: other grad_outputs than those of `first`"""
+        return self.subject.gradients(self.subject.values, self.vs if vs is None else vs)
+
+    def go_back(self):
+        """The first backward pass; what it changes is protected from then on."""
+        versions = [t._version for t in self.run.saved]
+        with self.watched() as (handed, returned):
+            grads = self.subject.backward(self.run, [v.clone() for v in self.vs], retain=True)
+        grads = [None if grad is None else grad.clone() for grad in grads]
+        changed = any(not torch.equal(g.nan_to_num(), copy.nan_to_num()) for g, copy in handed)
+        pairs = list(zip(self.run.saved, versions, strict=True))
+        if changed:  # what follows from that is no finding of its own
+            self.subject.protects = True
+            grads = self.gradients()
+        self.first = FirstBackward(
+            grads, returned, changed, [t for t, v in pairs if t._version != v]
+        )
+
+    @contextlib.contextmanager
+    def watched(self):
+        """What backward is handed (with copies), and what it returns before the engine corrects it.
+
+        Yields a list and a dict from the examined Function's arguments to their gradients.
+        """
+        handed, returned = [], {}
+
+        def way(method, cls, ctx, *grads):
+            if not transforming():
+                handed.extend((g, g.clone()) for _, g in tensors(grads))
+            result = method(ctx, *grads)
+            if cls is self.subject.cls:
+                each = result if isinstance(result, tuple) else (result,)
+                for (x, t), grad in zip(self.subject.arguments.items(), each, strict=False):
+                    if isinstance(t, torch.Tensor) and isinstance(grad, torch.Tensor):
+                        returned[x] = grad
+            return result
+
+        with methods("backward", way):
+            yield handed, returned
+
+    @functools.cached_property
+    def loud(self):
+        """By how much grad_output must grow for all of a gradient to show: 1 if it is linear."""
+        with contextlib.suppress(CallError):
+            grads = self.subject.backward(self.run, [-100 * v for v in self.vs], retain=True)
+            for grad, first, floor in zip(grads, self.first.grads, self.floors, strict=True):
+                if not self.same(grad, None if first is None else -100 * first, 100 * floor):
+                    return 100.0
+        return 1.0
+
+    @functools.cached_property
+    def sizes(self):
+        """Of each gradient, before anything cancels: changes of the output by the input."""
+        pairs = zip(self.run.outputs, self.vs, strict=True)
+        size = sum(largest(v * o) * o.numel() ** 0.5 for o, v in pairs)
+        return [size / (largest(value) or 1.0) for value in self.subject.values]
+
+    @property
+    def floors(self):
+        """What each gradient may be by rounding alone."""
+        return [max(1e-10, 30 * self.subject.eps) * size for size in self.sizes]
+
+    def same(self, a, b, floor=0.0):
+        """Are two tensors the same apart from rounding? None is zero."""
+        if a is None or b is None:
+            return all(t is None or largest(as_vector(t)) <= floor for t in (a, b))
+        a, b = as_vector(a), as_vector(b)
+        limit = (1e-7 if self.subject.eps < 1e-10 else 1e-3) * largest(b) + floor
+        both = a.isfinite() & b.isfinite()
+        fine = torch.equal(a.isfinite(), b.isfinite())
+        return fine and bool(((a - b)[both].abs() <= limit).all())
+
+    def all_same(self, some, others):
+        """The same of two lists, such as of outputs; they may differ in length."""
+        return len(some) == len(others) and all(map(self.same, some, others))
+
+    def compare(self, text, gradients, expected=None, x=None, raising=None, **words):
+        """Are the gradients that gradients() returns those of the first backward, or as expected?
+
+        Yields `text`, with these words, for the first that is not, and `raising`, or that, for an
+        exception; returns whether all are.
+        """
+        try:
+            found = gradients()
+        except CallError as raised:
+            yield told(self.subject, raised, raising or text, x, **words)
+            return False
+        expected = expected or self.first.grads
+        for name, *pair in zip(self.subject.inputs, found, expected, self.floors, strict=True):
+            if not self.same(*pair):
+                fails = "gives no gradient for" if pair[0] is None else "gives another gradient for"
+                yield text(x or name, fails=fails, **words)
+                return False
+        return True

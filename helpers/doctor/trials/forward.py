@@ -1,0 +1,227 @@
+"""Trials of forward: what it is given, what it returns, what it leaves behind."""
+
+import contextlib
+import re
+
+import torch
+
+from ..causes.exceptions import IN_PLACE, told
+from ..function.grain import Grain, dtype_of
+from ..function.private import BackwardCFunction
+from ..function.raised import CallError
+from ..function.subject import name_of, nodes_in_python
+from ..function.tensors import Dice, differentiable, has_memory, position, tensors
+from ..report import TEXTS, brief, error, note, warning
+
+NOTHING_TO_EXAMINE = error(
+    "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
+)
+NOT_EXAMINED = note("not-examined", "{what} not examined: {why}.")
+NESTED = "it is nested, not a dense tensor"
+
+
+def there_are_inputs(exam):
+    """Is there anything to be differentiated? Notes what is nested, and so left out."""
+    if not exam.subject.values:
+        exam.examined = False
+        yield NOTHING_TO_EXAMINE()
+        return True
+    for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
+        if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
+            exam.not_judged(name, NESTED)
+            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=NESTED)
+
+
+DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not in {dtype}.")
+NOT_IN_DOUBLE = note(
+    "not-in-double", "It does not run in float64, so it was examined in {dtype}{where}."
+)
+INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
+
+
+def numbers_that_are_given(exam):
+    """Chooses the dtype of the examination and its inputs; notes those that are not finite."""
+    exam.settle()
+    dtype = brief(exam.subject.lower)
+    if exam.refusal:
+        where = "" if exam.subject.eps > 1e-3 else ", where only errors of some percent show"
+        yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
+    elif exam.low:
+        yield DOUBLE_COPY(dtype=dtype)
+    for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
+        if not value.isfinite().all():
+            yield INPUT_NOT_FINITE(name)
+
+
+NO_OUTPUT = error(
+    "no-output",
+    "Forward returned no floating-point or complex tensor, so there is no gradient.",
+    look="the return statement of forward",
+)
+NOT_DETERMINISTIC = error(
+    "forward-not-deterministic",
+    "The same input and the same random seed give another output {when}.",
+    look="counters, caches, what is kept of the last call, generators of its own, uninitialised "
+    "memory, races",
+)
+
+
+def forward_twice(exam):
+    """Is there an output, and is it the same once more, and after another call?"""
+    subject, outputs = exam.subject, exam.run.outputs
+    if not outputs:
+        yield NO_OUTPUT(severity="note" if exam.run.others else None)
+        return True
+    near, when = [Dice().nearby(v) for v in subject.values], "the second time"
+    try:
+        again = subject.run(subject.values, needs=False).outputs
+    except CallError:
+        again = []
+    if not exam.all_same(again, outputs):  # or is it that nothing is recorded?
+        subject.records = True
+        again = subject.run(subject.values).outputs
+    with contextlib.suppress(CallError):
+        if exam.all_same(again, outputs):
+            when = "after a call with another input"
+            there = subject.run(near).outputs
+            again = subject.run(subject.values, needs=subject.records).outputs
+        if not exam.all_same(again, outputs):
+            yield NOT_DETERMINISTIC(when=when)
+            return True
+        if exam.outside.changed():  # as of a cache, or of what the first call initializes
+            with exam.outside.as_before():
+                if not exam.all_same(subject.run(near).outputs, there):
+                    yield NOT_DETERMINISTIC(when=when, severity="warning")
+
+
+COARSE_INSIDE = note(
+    "coarse-inside", "Forward computes in {dtype} inside, so that only errors of some percent show."
+)
+COARSE = "numbers are too coarse for differences"
+TOO_COARSE = note(
+    "too-coarse",
+    "Numbers of {dtype} are too coarse for differences of forward, so the gradient was not "
+    "compared with them.",
+)
+
+
+def precision_inside(exam):
+    """Notes whether forward computes in coarser numbers, and whether differences would show."""
+    subject = exam.subject
+    # The last call is the one to which exam.run belongs.
+    coarse = Grain.within(subject.values, lambda: subject.forward(subject.values))
+    if coarse > max(subject.eps, 1e-10):
+        subject.eps = coarse
+        yield COARSE_INSIDE(dtype=brief(dtype_of(coarse)))
+    if subject.eps > 1e-3:
+        for x in subject.inputs:
+            exam.not_judged(x, COARSE)
+        yield TOO_COARSE(dtype=brief(dtype_of(subject.eps)))
+
+
+READ_ONLY_VIEW = note(
+    "view-returned",
+    "{y} is a view that forward made: autograd refuses to change it, or its base, in place.",
+)
+OUTPUT_DTYPE = warning(
+    "output-dtype",
+    "Forward returns {dtype} for inputs of higher precision.",
+    look="casts in forward",
+)
+FORWARD_NOT_FINITE = warning(
+    "forward-not-finite",
+    "Forward makes nan or inf in {y} from finite inputs.",
+    look="overflow, division by zero, log and sqrt at the edge of their domain",
+)
+
+
+def numbers_that_are_returned(exam):
+    """Is an output a view, of lower precision than the inputs, or not finite where they are?"""
+    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
+        if isinstance(output.grad_fn, BackwardCFunction) and output._is_view():
+            yield READ_ONLY_VIEW(y=name)
+    for name, output in zip(exam.run.names, exam.run.outputs, strict=True):
+        if torch.finfo(output.dtype).eps > exam.precision:
+            yield OUTPUT_DTYPE(y=name, dtype=brief(output.dtype))
+        if not output.isfinite().all() and not exam.has("input-not-finite"):
+            k = int((~output.isfinite()).reshape(-1).nonzero()[0])
+            seen = {"output at": position(k, output.shape), "value": output.reshape(-1)[k].item()}
+            for x, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
+                if value.shape == output.shape:
+                    seen[f"`{x}` there"] = value.reshape(-1)[k].item()
+            yield FORWARD_NOT_FINITE(y=name, seen=seen)
+
+
+INPUT_MODIFIED = error(
+    "input-modified",
+    "Forward changes {x} in place{how}.",
+    look=IN_PLACE + "; work on a copy, or call ctx.mark_dirty",
+)
+CALLERS = (
+    ", which is the caller's; where it is a leaf that requires a gradient, autograd refuses that"
+)
+
+
+def inputs_are_untouched(exam):
+    """Does forward change what belongs to the caller?"""
+    subject, run = exam.subject, exam.run
+    given = dict(enumerate(subject.tensors)) | dict(zip(subject.examined, run.leaves, strict=True))
+    for k, (name, t) in enumerate(zip(subject.names, run.passed, strict=True)):
+        if name in subject.state or not (has_memory(given[k]) and has_memory(t)):
+            continue  # such as running statistics, and what is freed
+        recorded = t.grad_fn is not None and "Clone" not in name_of(t.grad_fn)
+        if recorded and name in subject.leaves:
+            yield TEXTS["in-place-leaf"](phase="Forward")
+        elif recorded:
+            marked = isinstance(t.grad_fn, BackwardCFunction)  # by ctx.mark_dirty
+            yield INPUT_MODIFIED(name, severity="note" if marked else "warning", how=CALLERS)
+        elif not exam.same(t, given[k]):
+            integers = "note" if t.is_floating_point() else "warning"
+            severity = None if k in subject.examined else integers
+            yield INPUT_MODIFIED(name, severity=severity, how=" without telling autograd")
+
+
+TENSOR_ON_CTX = warning(
+    "tensor-on-ctx",
+    "`{path}` holds {what} outside `save_for_backward`, so autograd does not notice when it "
+    "changes in place{also}.",
+    look="ctx.save_for_backward{or_else}",
+)
+REFERENCE_CYCLE = error(
+    "reference-cycle",
+    "`{path}` holds an output: output and ctx refer to each other, so their memory waits for "
+    "Python's garbage collector.",
+    look="ctx.save_for_backward",
+)
+OF_AN_INPUT = {"what": "an input", "also": "", "or_else": ""}
+OF_A_TENSOR = {
+    "what": "a tensor",
+    "also": ", and a second derivative, if there is one, takes it for a constant",
+    "or_else": " for the one; to recompute it in backward, or to return it from forward, for both",
+}
+
+
+def what_ctx_holds(exam):
+    """Are there tensors on ctx that belong into save_for_backward?"""
+    for node in nodes_in_python(exam.run.outputs):
+        for path, t in tensors(vars(node), "ctx"):
+            words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
+            words["seen"] = {"shape": list(t.shape)}
+            if t.grad_fn is node:
+                yield REFERENCE_CYCLE(**words)
+            elif any(t is p for p in exam.run.passed):
+                yield TENSOR_ON_CTX(**words, **OF_AN_INPUT)
+            elif differentiable(t) and not is_constant(exam, path, t):
+                yield TENSOR_ON_CTX(**words, **OF_A_TENSOR)
+
+
+def is_constant(exam, path, t):
+    """Is what ctx holds the same for other inputs, as a window or a table is?"""
+    others = [exam.dice.nearby(-v) for v in exam.subject.values]
+    try:
+        found = nodes_in_python(exam.subject.run(others).outputs)
+    except CallError:
+        return False
+    held = [tensors(vars(node), "ctx") for node in found]
+    same = [torch.equal(t, other) for pairs in held for name, other in pairs if name == path]
+    return bool(same) and all(same)

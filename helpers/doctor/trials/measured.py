@@ -1,0 +1,122 @@
+"""What is suspected is measured, element by element, until it is wrong or right after all."""
+
+from ..function.budget import calls_allowed, shared
+from ..function.raised import CallError
+from ..function.tensors import Dice, as_vector, is_symmetric
+from ..measure.measurement import Measurement, Measurements
+from ..measure.slopes import KINK, agrees, is_large
+from ..report import TEXTS, note
+from .forward import NOT_EXAMINED
+
+SYMMETRIC_ONLY = note(
+    "symmetric-only",
+    "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
+    "where forward reads one triangle.",
+)
+
+
+class Measured:
+    """What came of measuring what is suspected.
+
+    wrong: {(i, o): list of `Measurement`}, one for each point at which it is wrong, at most two
+    notes: findings about what is right after all, or was not measured
+    right: (i, o) of what is right at the given point
+    left:  the inputs for which there were no calls left
+    """
+
+    def __init__(self, exam, suspected):
+        self.exam, self.suspected, self.wrong, self.notes = exam, suspected, {}, []
+        self.right = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
+        self.symmetric = {}
+        self.choose()
+        for s in self.judged:
+            if s.i not in self.left and len(self.wrong.get((s.i, s.o), ())) < self.points:
+                if not self.measure(s):
+                    self.wrong, self.symmetric = {}, {}
+                    return
+        self.notes += map(SYMMETRIC_ONLY, self.symmetric)
+        if self.left and self.wrong:
+            self.notes.append(self.say_what_is_left())
+
+    def choose(self):
+        """Which inputs, how many of their elements, and at how many points calls suffice for."""
+        subject = self.exam.subject
+        self.judged = [s for s in self.suspected if s.verdict in ("wrong", "unsure")]
+        inputs = {s.i for s in self.judged}
+        self.points = 1 if is_large(subject.values) or subject.is_slow else 2
+        number, self.limit = shared(calls_allowed(subject) // self.points, len(inputs) or 1)
+        unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
+        self.left = unknown | set(sorted(inputs)[number:])
+
+    def measure(self, s):
+        """Measure one; False if forward takes no element that moves alone."""
+        x, tolerance = self.exam.subject.inputs[s.i], self.exam.tolerance
+        s.point.limit = min(s.point.limit, self.limit)
+        try:
+            m = Measurement(s.point, s.i, s.o, tolerance)
+        except CallError as raised:
+            if raised.phase != "forward":
+                raise
+            if s.verdict == "wrong":  # along what is symmetric, and it takes nothing else
+                self.notes.append(TEXTS["gradient-wrong"](x, self.exam.run.names[s.o]))
+            elif is_symmetric(self.exam.subject.values[s.i]):
+                self.notes.append(SYMMETRIC_ONLY(x))
+            return False
+        if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
+            m = Measurement(s.louder(), s.i, s.o, tolerance)
+        self.place(s, m)
+        return True
+
+    def place(self, s, m):
+        """Is it wrong, or right after all?"""
+        if is_symmetric(m.x) and right_if_symmetric(s.point, m):
+            self.symmetric[m.input] = None
+        elif m.wrong.any() and not adds_up(s.point, m):
+            self.notes.append(KINK(m.input))
+        # If not all elements are examined, the wrong one may not be among them.
+        elif m.wrong.any() or s.verdict == "wrong" and m.sparse:
+            self.wrong.setdefault((s.i, s.o), []).append(m)
+        elif s.here and m.whole:
+            self.right.add((s.i, s.o))
+
+    def say_what_is_left(self):
+        many = len(self.left) > 1
+        what = f"{len(self.left)} more gradient{'s are' if many else ' is'}"
+        advice = "; mend this one" if self.exam.faithful else ""
+        why = f"element by element, that would take long{advice}"
+        return NOT_EXAMINED(what=what, why=why)
+
+    def measurements(self):
+        """{(i, o): `Measurements`} of what is wrong."""
+        several = any(not s.here for s in self.suspected)
+        through = {(s.i, s.o) for s in self.suspected if s.verdict in ("wrong", "unknown")}
+        together = [some[0] for some in self.wrong.values()]
+        return {
+            io: Measurements(
+                found, io in self.right and several, through | set(self.wrong), together
+            )
+            for io, found in self.wrong.items()
+        }
+
+
+def adds_up(point, m):
+    """Is the slope along all elements at once the sum of theirs, as of what is differentiable?"""
+    if not m.whole or m.x.is_complex():
+        return True
+    u = Dice().direction(m.x).reshape(-1)
+    slope, products = point.slopes(m.i, u)[m.o], m.expected * as_vector(u)
+    pairs = zip(map(as_vector, m.vs), products, strict=True)
+    near = [agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs]
+    return all(near) or not slope.trusted.all()
+
+
+def right_if_symmetric(point, m):
+    """Is v · J · u right for a symmetric u, and is the gradient not just transposed?"""
+    turned = m.given.reshape(-1, *m.shape).mT.reshape(m.given.shape)
+    if m.wrong.any() and m.fits(turned):
+        return False
+    u = point.dice.direction(m.x, symmetric=True)
+    slope, v = point.slopes(m.i, u)[m.o], as_vector(m.vs[0])
+    products = as_vector(point.given(m.o)[0][m.i]) * as_vector(u)
+    floor = max(1e-11, point.subject.eps) * (v * point.y0[m.o]).norm()
+    return agrees(v, slope, products, m.tolerance, floor)

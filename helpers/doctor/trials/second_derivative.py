@@ -1,0 +1,181 @@
+"""The trial of second order: is the derivative of the gradient right, or refused openly?"""
+
+import functools
+import itertools
+import re
+
+import torch
+
+from ..causes.exceptions import told
+from ..function.grain import Grain
+from ..function.private import is_a_users
+from ..function.raised import CallError, phase
+from ..function.subject import graph, name_of
+from ..function.tensors import as_vector, shaped
+from ..measure.slopes import screen
+from ..report import CUT_OFF, error, note, warning
+from .derivative import judged
+from .examination import tolerance
+
+REFUSED = (
+    r"once_differentiable|twice|second[- ](order|derivative)|double[- ]backward"
+    r"|derivative for \S+ is not implemented"
+)
+WRONG = error(
+    "double-backward-wrong",
+    "The gradient of {x} is right here, but its own derivative with respect to {by} is silently "
+    "wrong.",
+    look="{look}",
+)
+IN_BACKWARD = (
+    "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
+    "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
+    "backward is wrong"
+)
+MISSING = warning(
+    "double-backward-missing",
+    "There is no second derivative: {how}.",
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
+)
+RAISES = "backward raises when it is differentiated"
+LEAVES = (
+    "backward leaves autograd, so that what is differentiated through the gradient silently "
+    "loses it"
+)
+OF_SPARSE = "of what is sparse, only the first derivative is compared"
+COARSE = 1e-5  # an eps with which differences of a gradient show only much
+SECOND_UNSURE = "its derivative cannot be compared with differences"
+OPENLY_REFUSED = note(
+    "double-backward-refused", "Backward refuses to be differentiated, and says so."
+)
+
+
+class Gradients:
+    """The gradients as a function: of the inputs, and of the grad_outputs of graded outputs.
+
+    values: the point at which it is examined: the inputs, then the grad_outputs
+    which:  the numbers of the inputs that have a gradient, known once it was `recorded`
+    """
+
+    def __init__(self, exam):
+        self.subject, self.count = exam.subject, len(exam.subject.values)
+        self.outputs = len(exam.vs)
+        self.graded = [k for k, o in enumerate(exam.run.outputs) if o.requires_grad]
+        self.values = [*exam.subject.values, *(exam.vs[k] for k in self.graded)]
+        self.which = []
+
+    def at(self, values, create=False):
+        """The gradients there, what they depend on, and the run of which they are."""
+        run, vs = self.subject.run(values[: self.count]), [None] * self.outputs
+        leaves = [v.detach().clone().requires_grad_(create) for v in values[self.count :]]
+        for k, leaf in zip(self.graded, leaves, strict=True):
+            vs[k] = leaf
+        return self.subject.backward(run, vs, create=create), run.leaves + leaves, run
+
+    def recorded(self):
+        """Those that there are, with their graph; and the coarsest eps on the way to them."""
+        with Grain(self.values) as watch:
+            grads, *_ = self.at(self.values, create=True)
+        self.which = [i for i, grad in enumerate(grads) if grad is not None]
+        some = [grads[i] for i in self.which]
+        return some, max([self.subject.eps, *filter(None, watch.of(some))])
+
+    def forward(self, values):
+        grads, *_ = self.at(values)
+        return [as_vector(grads[i]) for i in self.which]
+
+    def vjp(self, ws):
+        """Their derivatives, for {o: w}: by autograd through backward."""
+        grads, leaves, run = self.at(self.values, create=True)
+        pairs = [(grads[self.which[o]], w) for o, w in ws.items()]
+        pairs = [(grad, shaped(w, grad)) for grad, w in pairs if grad.requires_grad]
+        if not pairs:
+            return [None] * len(leaves)
+        outputs, ws = zip(*pairs, strict=True)
+
+        def differentiated():
+            return torch.autograd.grad(outputs, leaves, ws, allow_unused=True)
+
+        with phase("double backward"):
+            return self.subject.within(run.state, differentiated)
+
+    def constant_though_they_move(self):
+        """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet moves with it.
+
+        As where backward reads a rounded copy that forward saved: its steps hide what differences
+        would show. A move of many steps shows it.
+        """
+        found, here = {}, self.forward(self.values)
+        for o, j in itertools.product(range(len(here)), range(self.count)):
+            slope = self.vjp({o: here[o]})[j]
+            if slope is None or not slope.any():
+                moved = [0.7 * v if k == j else v for k, v in enumerate(self.values)]
+                change = self.forward(moved)[o] - here[o]
+                if change.norm() > 0.1 * here[o].norm():
+                    found[j, o] = "wrong"
+        return found
+
+
+def second_derivative(exam):
+    """Is the derivative of the gradient right, or refused openly?"""
+    subject = exam.subject
+    if subject.sparse:
+        for x in subject.inputs:
+            exam.not_judged(x, OF_SPARSE)
+        return
+    if any(torch.finfo(o.dtype).eps > 100 * subject.eps for o in exam.run.outputs):
+        return  # in coarser numbers than those of the differences
+    symmetric = exam.has("one-triangle", "symmetric-only")
+    try:
+        of = Gradients(exam)
+        some, eps = of.recorded()
+        if (said := not_recorded(some)) is not None:
+            yield from said
+            return
+        judge = functools.partial(
+            screen, of.forward, of.vjp, of.values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
+        )
+        verdicts, *_ = judged(judge, symmetric)
+        if eps > COARSE:
+            verdicts |= of.constant_though_they_move()
+        count_second(exam, verdicts, of.which)
+    except CallError as raised:
+        by_will = isinstance(raised.error, NotImplementedError)
+        refused = by_will or re.search(REFUSED, str(raised.error))
+        yield told(subject, raised, OPENLY_REFUSED if refused else MISSING, how=RAISES)
+        return
+    wrong = [pair for pair, verdict in verdicts.items() if verdict == "wrong"]
+    yield from accused(exam, of, wrong, lambda: "wrong" not in judged(judge, symmetric)[0].values())
+
+
+def not_recorded(grads):
+    """What is to be said, in a list, of gradients of which autograd has no graph; or None."""
+    if not any(grad.requires_grad for grad in grads):
+        return [MISSING(how=LEAVES)] if any(grad.any() for grad in grads) else []
+    # once_differentiable leaves a node that raises, but to which no input is connected.
+    if any(name_of(node).endswith("::Error") for node in graph(grads)):
+        return [OPENLY_REFUSED()]
+    return None
+
+
+def accused(exam, of, wrong, is_right):
+    """The findings for the pairs (j, o) that are wrong."""
+    names = [f"`{name}`" for name in exam.subject.inputs] + ["grad_output"] * len(of.graded)
+    own = exam.subject.functions
+    # It is an error only where a user has written the backward.
+    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
+    words["look"] = IN_BACKWARD if own else CUT_OFF
+    if wrong and exam.line:
+        words |= exam.line.uncut_if(exam.subject, is_right)
+    for j, o in wrong:
+        yield WRONG(exam.subject.inputs[of.which[o]], by=names[j], **words)
+
+
+def count_second(exam, verdicts, which):
+    """Note in the report of which gradients the derivative was judged."""
+    for o, i in enumerate(which):
+        judged = exam.judged[exam.subject.inputs[i]]
+        if all(verdict in ("right", "wrong") for (_, p), verdict in verdicts.items() if p == o):
+            judged.order = 2
+        else:
+            judged.why = judged.why or SECOND_UNSURE

@@ -1,0 +1,216 @@
+"""Trials of what else is asked of a Function: a tangent (jvp), a batch (vmap).
+
+A Function that declares neither jvp nor a rule for vmap costs nothing here: each raises by itself
+when it is asked for.
+"""
+
+import traceback
+
+import torch
+from torch.autograd import Function, forward_ad
+
+from ..causes.exceptions import told
+from ..causes.where import relation
+from ..function.private import FUNCTORCH, is_a_users
+from ..function.raised import CallError, phase
+from ..function.random_state import draws, reseed
+from ..function.tensors import as_vector, differentiable, largest, shaped, tensors, worst
+from ..measure.slopes import slopes_along
+from ..report import error
+
+# --- what a Function declares ---------------------------------------------------------------------
+
+
+def declaring(exam, *names):
+    """The user's Functions that are applied, and declare one of these: {name: Function}."""
+    return {
+        cls.__name__: cls for cls in filter(is_a_users, exam.subject.functions)
+        if any(getattr(cls, name) is not getattr(Function, name) for name in names)
+    }  # fmt: skip
+
+
+def called(exam, given):
+    """The outputs that can have a gradient, for these tensors, handed over as they are."""
+    reseed(0)
+    found = tensors(exam.subject.call([t.clone() for t in given]))
+    return [t for _, t in found if differentiable(t)]
+
+
+# --- forward mode ---------------------------------------------------------------------------------
+
+JVP_WRONG = error(
+    "jvp-wrong",
+    "Where {what}, the tangent of {y} that `{name}.jvp` gives {how}.",
+    look="the derivative of forward times the tangent of each input, the same derivative as in "
+    "backward, not transposed",
+)
+JVP_FAILS = error(
+    "jvp-fails",
+    "`{name}.jvp` {fails} the tangent of {x}.",
+    look="one tangent for each output, of its shape; None arrives for what does not move under "
+    "set_materialize_grads(False); save_for_forward",
+)
+
+
+def forward_mode(exam):
+    """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
+    subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
+    name = "" if subject.sparse else name
+    lies = {f.input for f in exam.findings if f.code == "unfaithful"}
+    symmetric = exam.has("one-triangle", "symmetric-only")
+    us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
+          if subject.inputs[i] not in lies}  # fmt: skip
+    every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)
+    for moves in every if name else ():
+        x = subject.inputs[min(moves)]
+        try:
+            found = moved(exam, moves)
+        except CallError as raised:
+            if "must implement the jvp" not in str(raised.error):  # as another Function must
+                yield told(subject, raised, JVP_FAILS, x, name=name)
+            return
+        what = f"`{x}` moves" if len(moves) == 1 else "all inputs move"
+        if finding := against_differences(exam, moves, found, name=name, what=what):
+            yield finding
+            return
+
+
+def moved(exam, us):
+    """J · u by forward mode, for every output that has a gradient; otherwise None.
+
+    us: the tangents of some inputs, by their number.
+    """
+    subject = exam.subject
+    given = [t.detach() for t in subject.tensors]
+    with phase("jvp"), forward_ad.dual_level():
+        for i, u in us.items():
+            given[subject.examined[i]] = forward_ad.make_dual(subject.values[i].detach(), u)
+        pairs = [forward_ad.unpack_dual(o) for o in called(exam, given)]
+    found = [torch.zeros_like(y) if t is None else t for y, t in pairs]
+    return [t if o.requires_grad else None for t, o in zip(found, exam.run.outputs, strict=True)]
+
+
+def against_differences(exam, us, found, **words):
+    """The finding for the first output whose tangent is not what differences say, or None."""
+    subject, y0 = exam.subject, [as_vector(o) for o in exam.run.outputs]
+    slopes = slopes_along(subject.forward, subject.values, us, y0, subject.eps)
+    for o, (tangent, slope) in enumerate(zip(found, slopes, strict=True)):
+        if tangent is None:
+            continue
+        given = as_vector(tangent)
+        limit = 10 * slope.error + exam.tolerance * largest(slope.value)
+        expected = torch.where(slope.trusted, slope.value, given)
+        wrong = (given - expected).abs().nan_to_num(torch.inf) > limit
+        if wrong.any():
+            x, y = subject.inputs[min(us)], exam.run.names[o]
+            doubled = moved(exam, {i: 2 * u for i, u in us.items()})[o]
+            how = "is wrong"
+            if torch.equal(tangent, doubled) and given.any():
+                how = f"does not change with that of `{x}`"
+            elif len(given) > 1:  # one number is another's multiple by chance
+                how = relation(given[wrong], expected[wrong], limit[wrong], subject.numbers)
+            seen = worst(tangent, shaped(expected, tangent))
+            return JVP_WRONG(x, y, seen, how=how, **words)
+    return None
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+VMAP_WRONG = error(
+    "vmap-wrong",
+    "Under vmap, `{name}` gives another {what} than a loop over the batch, where {where}.",
+    look="{rule}",
+)
+VMAP_FAILS = error(
+    "vmap-fails",
+    "Under vmap, `{name}` fails on inputs that require a gradient, where {where}.",
+    look="{rule}",
+)
+BY_HAND = "the rule: in_dims says where each argument has its batch, or None if it has none"
+GENERATED = (
+    "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
+    "NumPy, no branches on values, nothing in place on what has no batch, and the same tensors for "
+    "save_for_forward as for save_for_backward"
+)
+
+
+def over_batches(exam):
+    """Is what the rule for vmap gives the same as a loop gives?
+
+    Each tensor has a batch, alone, then all of them; first as dimension 0, then as the last.
+    """
+    subject, rules = exam.subject, declaring(exam, "vmap", "generate_vmap_rule")
+    if not rules or subject.sparse or subject.run(subject.values) and draws():
+        return
+    by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
+    words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
+    others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
+    pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
+    everything = [*range(len(pairs))]
+    for batched in [*([k] for k in everything[:6]), everything][: 1 if len(pairs) == 1 else None]:
+        try:
+            loop = [one_of_batch(exam, pairs, batched, which) for which in (0, 1)]
+        except CallError:  # not at the other point
+            continue
+        over = " and of ".join(f"`{subject.names[k]}`" for k in batched)
+        over = over if len(batched) < 4 else "all tensors"
+        for dim in (0, -1):
+            words["where"] = f"the batch is dimension {dim} of {over}"
+            try:
+                wrong = compared(exam, pairs, batched, dim, loop)
+            except CallError as raised:
+                exam.given_up = True
+                if to_blame(exam, raised):
+                    if dim == 0:
+                        only = " only" * (len(batched) < len(pairs))
+                        words["where"] = f"there is a batch of {over}{only}"
+                    yield told(subject, raised, VMAP_FAILS, subject.names[batched[0]], **words)
+                    return
+            else:
+                if wrong:
+                    yield VMAP_WRONG(subject.names[batched[0]], **wrong, **words)
+                    return
+
+
+def one_of_batch(exam, pairs, batched, which):
+    """Outputs and gradients for one of the two elements of the batch."""
+    values = [pairs[k][which if k in batched else 0] for k in exam.subject.examined]
+    run = exam.subject.run(values)
+    return run.outputs, exam.subject.backward(run, exam.vs)
+
+
+def compared(exam, pairs, batched, dim, loop):
+    """The words for what vmap gives with this batch, if a loop gives something else, or None."""
+    subject = exam.subject
+    given = [torch.stack(pair, dim) if k in batched else pair[0] for k, pair in enumerate(pairs)]
+    for k in subject.examined:
+        given[k] = given[k].detach().clone().requires_grad_()
+    in_dims = tuple(dim if k in batched else None for k in range(len(pairs)))
+    with phase("vmap"):
+        over = torch.func.vmap(lambda *ts: called(exam, ts), in_dims, randomness="same")
+        outputs = over(*given)
+    due = [torch.stack(pair) for pair in zip(*(run for run, _ in loop), strict=True)]
+    found = [("result", o, pair) for o, pair in zip(outputs, due, strict=True)]
+    if all(o.shape == pair.shape for _, o, pair in found):
+        graded = [(o, v) for o, v in zip(outputs, exam.vs, strict=True) if o.requires_grad]
+        outputs, vs = [o for o, _ in graded], [v.expand(2, *v.shape) for _, v in graded]
+        with phase("backward of vmap"):
+            leaves = [given[k] for k in subject.examined]
+            grads = torch.autograd.grad(outputs, leaves, vs, allow_unused=True)
+        for k, grad, *each in zip(subject.examined, grads, *(g for _, g in loop), strict=True):
+            each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
+            due = torch.stack(each, dim) if k in batched else sum(each)
+            grad = torch.zeros_like(due) if grad is None else grad
+            found.append((f"gradient of `{subject.names[k]}`", grad, due))
+    for what, a, b in found:
+        if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
+            return {"seen": worst(a, b), "what": what}
+    return None
+
+
+def to_blame(exam, raised):
+    """Did the Function that declares the rule fail, not code around it, and not on purpose?"""
+    if isinstance(raised.error, NotImplementedError):
+        return False
+    frames = traceback.extract_tb(raised.error.__traceback__)
+    return bool(exam.subject.cls) or any(f.filename == FUNCTORCH for f in frames)

@@ -1,0 +1,264 @@
+"""Exercises of chapter 17: fewer bits."""
+
+import torch
+from torch.autograd import Function, grad
+
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.properties import random
+from helpers.lessons.said import Wrong, at
+
+
+class Product(Function):
+    """The chapter's: it multiplies only tensors of one dtype, forward and backward."""
+
+    @staticmethod
+    def forward(x, weight):
+        return x @ weight
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, weight = ctx.saved_tensors
+        return grad_output @ weight.t(), x.t() @ grad_output
+
+
+def product(x, weight):
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    return Product.apply(x, weight)
+
+
+SITUATIONS = {
+    "outside of autocast": (torch.bfloat16, False),
+    "under autocast to bfloat16": (torch.bfloat16, True),
+    "under autocast to float16": (torch.float16, True),
+}
+
+
+def _casts(attempt):
+    for where, (dtype, enabled) in SITUATIONS.items():
+        yield from (at(where, wrong) for wrong in _casts_where(attempt, dtype, enabled))
+
+
+def _casts_where(attempt, dtype, enabled):
+    # The weight is of autocast's dtype already in the second round.
+    for weight_dtype in [torch.float32, *[dtype] * enabled]:
+        x = random(3, 4).float().requires_grad_()
+        weight = random(4, 2, seed=1).to(weight_dtype).requires_grad_()
+        weighting = random(3, 2, seed=2).float()
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            y, right = attempt(x, weight), torch.mm(x, weight)
+        if not torch.is_tensor(y) or y.dtype != right.dtype:
+            given = y.dtype if torch.is_tensor(y) else type(y).__name__
+            yield Wrong(
+                "the result is {given}; {right}, as of `torch.mm`, is right.",
+                given=given,
+                right=right.dtype,
+            )
+        if y.grad_fn is None:
+            yield Wrong("the result has no history: something cut it off.")
+        if not torch.allclose(y, right):
+            yield Wrong(
+                "the result is not the product of x and weight in that dtype, to the last digits."
+            )
+        expected = grad((right * weighting).sum(), (x, weight))
+        given = grad((y * weighting).sum(), (x, weight), allow_unused=True)
+        for name, leaf, got, wanted in zip(
+            ("x", "weight"), (x, weight), given, expected, strict=True
+        ):
+            if got is None:
+                yield Wrong("no gradient reaches `{name}`: the cast must be recorded.", name=name)
+            if not torch.allclose(got, wanted.to(leaf.dtype), rtol=0.02, atol=0.02):
+                yield Wrong("the gradient of `{name}` is wrong.", name=name)
+
+
+EXERCISE_1 = Exercise(
+    number="17.1",
+    name="product",
+    reference=product,
+    stub="def product(x, weight): ...",
+    wrong=[
+        ("if torch.is_autocast_enabled(x.device.type):", "if False:", "raises RuntimeError"),
+        ("if torch.is_autocast_enabled(x.device.type):", "if True:",
+         "outside of autocast: the result is torch.bfloat16; torch.float32"),
+        ("torch.get_autocast_dtype(x.device.type)", "torch.bfloat16",
+         "under autocast to float16: the result is not the product"),
+        ("x.to(dtype), weight", "x.detach().to(dtype), weight", "no gradient reaches `x`"),
+        ("x, weight = x.to(dtype), weight.to(dtype)", "x = x.to(dtype)", "raises RuntimeError"),
+        ("return Product", "with torch.no_grad(): return Product", "has no history"),
+        ("x, weight = x.to(dtype), weight.to(dtype)\n",
+         "return Product.apply(x.to(dtype), weight.to(dtype)).float()\n",
+         "the result is torch.float32; torch.bfloat16"),
+    ],
+    properties=[_casts],
+    success="the cast is recorded, so its backward returns each gradient in the dtype of its leaf.",
+    hints=(
+        "Cast before `Product.apply`: autograd records what happens outside of a Function.",
+        "torch.is_autocast_enabled and torch.get_autocast_dtype take the type of a device: "
+        "x.device.type.",
+    ),
+    explanation="The Function sees one dtype, forward and backward, and needs to know nothing of "
+    "autocast. The operations of helpers/ops do the same.",
+)  # fmt: skip
+
+
+def update(scale, streak, finite, interval):
+    if not finite:
+        return scale / 2, 0
+    streak += 1
+    if streak == interval:
+        return scale * 2, 0
+    return scale, streak
+
+
+def as_gradscaler(history, interval, scale=2.0**10):
+    """The scales that `torch.amp.GradScaler` has after steps with finite gradients, or not."""
+    weight = torch.ones(1, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    scales = []
+    for finite in history:
+        optimiser.zero_grad()
+        scaler.scale(weight.sum() * (1.0 if finite else torch.inf)).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+HISTORIES = {
+    "when every gradient is finite": ([True] * 9, 3),
+    "when no gradient is finite": ([False] * 3, 3),
+    "when an overflow comes within the interval": ([True, True, False, True, True, True, True], 3),
+    "when the overflow comes right after the scale grew": ([True] * 3 + [False] + [True] * 3, 3),
+    "with interval = 1": ([True, True, False, True], 1),
+}
+
+
+STEPS = {  # by whether the gradient is finite
+    True: "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
+    "{scale:g}; GradScaler's is {right:g}.",
+    False: "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
+    "{scale:g}; GradScaler's is {right:g}.",
+}
+
+
+def _follows(attempt):
+    for where, (history, interval) in HISTORIES.items():
+        scale, streak = 2.0**10, 0
+        for n, (finite, right) in enumerate(
+            zip(history, as_gradscaler(history, interval), strict=True), 1
+        ):
+            given = attempt(scale, streak, finite, interval)
+            if not (isinstance(given, tuple) and len(given) == 2):
+                yield Wrong(
+                    "it must return the pair (scale, streak), got a {kind}.",
+                    kind=type(given).__name__,
+                )
+            before, (scale, streak) = scale, given
+            if scale != right:
+                wrong = Wrong(STEPS[finite], n=n, before=before, scale=scale, right=right)
+                yield at(where, wrong)
+
+
+EXERCISE_2 = Exercise(
+    number="17.2",
+    name="update",
+    reference=update,
+    stub="def update(scale, streak, finite, interval): ...",
+    wrong=[
+        ("return scale / 2, 0", "return scale / 2, streak", "an overflow comes within"),
+        ("return scale * 2, 0", "return scale * 2, streak", "when every gradient is finite"),
+        ("scale / 2, 0", "scale, 0", "your scale goes from 1024 to 1024; GradScaler's is 512"),
+        ("streak == interval", "streak > interval", "from 1024 to 1024; GradScaler's is 2048"),
+        ("return scale, streak", "return scale", "the pair (scale, streak), got a float"),
+        ("    if not finite:\n        return scale / 2, 0\n", "", "when no gradient is finite"),
+    ],
+    properties=[_follows],
+    success="the scale climbs until a gradient overflows, falls back by half, and climbs again.",
+    hints=(
+        "There are three cases: an overflow, the last step of an interval, and any other step.",
+        "The steps in a row begin again at 0 in two of the three cases.",
+    ),
+    explanation="One overflow costs one skipped step and starts the count again. The scale stays "
+    "within a factor of 2 or so of the largest that does not overflow.",
+)  # fmt: skip
+
+
+def round_randomly(x, step):
+    return torch.floor(x / step + torch.rand_like(x)) * step
+
+
+def _rounds(attempt):
+    step, draws = 0.25, 4000
+    torch.manual_seed(0)
+    for value in (0.3, 0.45, 1.0, -0.3, 0.02, -0.2):
+        x = torch.full((draws,), value)
+        given = attempt(x, step)
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (x.shape, x.dtype):
+            yield Wrong("it must return a tensor of the shape and dtype of x.")
+        if not torch.equal(x, torch.full_like(x, value)):
+            yield Wrong("it changes x in place.")
+        below = torch.tensor(value / step).floor().item() * step
+        fed = {"value": value, "step": step}
+        strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
+        if strange:
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g}, which is not a multiple of the "
+                "step next to it.",
+                given=strange[0],
+                **fed,
+            )
+        if value == below and not torch.equal(given, x):
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g}: a multiple of the step must "
+                "stay.",
+                given=given[given != x][0].item(),
+                **fed,
+            )
+        if value != below and len(given.unique()) == 1:
+            yield Wrong(
+                "of {value} with step = {step} it makes {given:g} each time.",
+                given=given[0].item(),
+                **fed,
+            )
+        mean = given.mean().item()
+        if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
+            yield Wrong(
+                "of {value} with step = {step} it makes {mean:.3f} on average over {draws:,} "
+                "draws; {value} is right.",
+                mean=mean,
+                draws=draws,
+                **fed,
+            )
+
+
+EXERCISE_3 = Exercise(
+    number="17.3",
+    name="round_randomly",
+    reference=round_randomly,
+    stub="def round_randomly(x, step): ...",
+    wrong=[
+        ("torch.floor(x / step + torch.rand_like(x))", "torch.round(x / step)", "each time"),
+        ("torch.floor(", "torch.round(", "on average"),
+        ("torch.rand_like(x)", "torch.rand(())", "each time"),
+        ("torch.rand_like(x)", "(torch.rand_like(x) < 0.5)", "on average"),
+        (") * step", ")", "not a multiple of the step next to it"),
+        ("torch.floor(", "torch.trunc(", "not a multiple of the step next to it"),
+        ("torch.rand_like(x)", "torch.randn_like(x)", "not a multiple of the step next to it"),
+    ],
+    properties=[_rounds],
+    success="each result is off, but on average nothing is lost.",
+    hints=(
+        "How far is x above the multiple of step below it, as a share of step? With that "
+        "probability, round up.",
+        "A uniform random number u of [0, 1) is below p with probability p. What does "
+        "floor(p + u) do?",
+    ),
+    explanation="floor(x / step + u) is the lower neighbour, or the upper one if the fraction and "
+    "u together reach 1, which has the probability of the fraction.",
+)  # fmt: skip

@@ -1,0 +1,189 @@
+"""What an answer must do besides being like something: the properties that exercises share.
+
+A property is called with the answer and yields sentences on what is wrong with it, or None for
+what is right. A check ends at the first sentence, so that what comes later may rely on what came
+before.
+"""
+
+import tracemalloc
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from helpers.lessons.judge.verdicts import as_tuple, copies
+from helpers.lessons.memory import Alive
+from helpers.lessons.said import Wrong, at
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    """The same random tensor at every call."""
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def with_zeros(*shape, **options):
+    """The same, every seventh element being 0: where a kernel may divide, or skip."""
+    numbers = random(*shape, **options)
+    numbers.flatten()[3::7] = 0
+    return numbers
+
+
+def instances_apart(first, second, x, says):
+    """An instance made of `first` must not change when one is made of `second` and called."""
+
+    def results(one, *others):
+        (leaf,) = copies([x])
+        output = one(leaf)
+        for other in others:
+            other(leaf)
+        return output, torch.autograd.grad(output.square().sum(), leaf)[0]
+
+    def sentences(attempt):
+        alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
+        if not all(a.shape == b.shape and a.allclose(b) for a, b in zip(alone, apart, strict=True)):
+            yield Wrong(says)
+
+    return sentences
+
+
+def saved_by(apply, *inputs):
+    """What a call hands to `save_for_backward`, its inputs, and its outputs."""
+    kept, leaves = [], copies(inputs)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        outputs = as_tuple(apply(*leaves))
+    return kept, leaves, outputs
+
+
+def bytes_hidden(apply, *inputs):
+    """What stays alive after a call, besides its inputs and outputs: tensors, arrays, lists."""
+    leaves = copies(inputs)
+    with Alive():
+        apply(*leaves)  # what the first call imports and caches does not count
+    return min(_bytes_hidden(apply, leaves) for _ in range(2))
+
+
+def _bytes_hidden(apply, leaves):
+    with Alive() as alive:
+        outputs = as_tuple(apply(*leaves))
+    theirs = {y.untyped_storage()._cdata: y.untyped_storage().nbytes() for y in outputs}
+    for x in leaves:
+        if isinstance(x, torch.Tensor):
+            theirs.pop(x.untyped_storage()._cdata, None)
+    of_tensors = alive.now - sum(theirs.values())
+    del outputs
+    started = not tracemalloc.is_tracing()
+    if started:
+        tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        outputs = apply(*leaves)  # without Alive, whose own lists grow  # noqa: F841
+        of_python = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if started:
+            tracemalloc.stop()
+    return of_tensors + of_python
+
+
+def no_tensor_on_ctx(*inputs):
+    """What backward needs goes through `save_for_backward`, if it is a tensor."""
+
+    def sentences(attempt):
+        (output, *_) = as_tuple(attempt.apply(*copies(inputs)))
+        for name, value in vars(output.grad_fn).items():
+            if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+                yield Wrong(
+                    "the gradient is right. But `ctx.{name}` holds a tensor outside "
+                    "`save_for_backward`, so autograd neither notices when it changes in place, "
+                    "nor frees it after backward.",
+                    name=name,
+                )
+
+    return sentences
+
+
+GOT = {  # by what is saved that should not be, and whether it is alone
+    ("input", True): Wrong("`save_for_backward` got the input, not the output."),
+    ("input", False): Wrong("`save_for_backward` got the input as well."),
+    ("output", True): Wrong("`save_for_backward` got the output, not the output."),
+    ("output", False): Wrong("`save_for_backward` got the output as well."),
+}
+COPIED = {
+    "input": Wrong(
+        "`save_for_backward` got the numbers of the input, but not the input itself: one is a "
+        "copy, which takes more memory."
+    ),
+    "output": Wrong(
+        "`save_for_backward` got the numbers of the output, but not the output itself: one is a "
+        "copy, which takes more memory."
+    ),
+}
+
+
+def keeps_only(what, *inputs):
+    """For backward nothing is kept but an input or an output itself, as `what` names them.
+
+    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and masks.
+    inputs: of a call, large ones.
+    """
+
+    def sentences(attempt):
+        kept, leaves, outputs = saved_by(attempt.apply, *inputs)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        positions = 0  # bytes
+        for tensor in kept:
+            of = next((name for name, others in (("input", tensors), ("output", outputs))
+                       if any(_shares(tensor, other) for other in others)), None)  # fmt: skip
+            if of and of not in what:
+                yield GOT[of, len(kept) == 1]
+            if of:
+                continue
+            if "positions" in what and not tensor.is_floating_point():
+                positions += tensor.untyped_storage().nbytes()
+                continue
+            for name, others in (("input", tensors), ("output", outputs)):
+                if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
+                    yield COPIED[name]
+            yield Wrong("`save_for_backward` got a tensor that is neither an input nor an output.")
+        yield from no_tensor_on_ctx(*inputs)(attempt)
+        elements = max(tensor.numel() for tensor in tensors)
+        hidden = bytes_hidden(attempt.apply, *inputs) - positions
+        if hidden > elements / 2:
+            yield Wrong(
+                "besides inputs and outputs, {hidden:,} bytes stay alive for backward, where "
+                "there are {elements:,} elements.",
+                hidden=hidden,
+                elements=elements,
+            )
+
+    return sentences
+
+
+def _shares(one, other):
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def gradients_fit(names, feed):
+    """Backward itself gives each gradient the shape of its input, before the engine makes it fit.
+
+    names: of the inputs, as a learner knows them.
+    """
+
+    def sentences(attempt):
+        for where, inputs in feed.shaped():
+            leaves = copies(inputs)
+            output = attempt.apply(*leaves)
+            with torch.no_grad():
+                gradients = as_tuple(output.grad_fn.apply(output.detach()))
+            for name, leaf, given in zip(names, leaves, gradients, strict=False):
+                if given is not None and given.shape != leaf.shape:
+                    yield at(
+                        where,
+                        Wrong(
+                            "`backward` returns a gradient of shape {given} for `{name}`, whose "
+                            "shape is {right}; only the engine made it fit.",
+                            given=tuple(given.shape),
+                            name=name,
+                            right=tuple(leaf.shape),
+                        ),
+                    )
+
+    return sentences

@@ -1,0 +1,210 @@
+"""The net under exercises that ask for a layer: the attempt and the reference go the same way.
+
+Both start alike, are given the same numbers, and after every step what they return, the gradients
+and what they keep are compared.
+"""
+
+import copy
+import re
+
+import torch
+from torch import nn
+
+from helpers.lessons.judge.compare import first_line, wrong_outputs
+from helpers.lessons.judge.properties import random
+from helpers.lessons.said import Said, Wrong, at
+
+
+def in_step_with(reference, calls, shapes):
+    """A property: the layers made by `calls` do what those of `reference` do.
+
+    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the last size
+    shapes: what may come before that size in an input
+    """
+
+    def sentences(attempt):
+        for call in calls:
+            try:
+                mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
+                for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
+                    place = Said("{call}, {place}", call=call, place=where) if where else call
+                    yield at(place, wrong)
+            except Exception as error:
+                yield at(
+                    call,
+                    Wrong(
+                        "it raises {kind}: {message}.",
+                        kind=type(error).__name__,
+                        message=first_line(error).rstrip("."),
+                    ),
+                )
+
+    return sentences
+
+
+def _in_step(mine, theirs, features, shapes):
+    """(where, what is wrong there or None), step by step."""
+    yield "", _starts_otherwise(mine, theirs)
+    new = copy.deepcopy((mine, theirs))
+    _fill(mine, theirs, seed=1)
+    first = (*shapes[0], features)
+    yield (
+        Said("in float32, after load_state_dict"),
+        _differs(mine, theirs, random(*first).float() / 3),
+    )
+    for layer in (mine, theirs):
+        layer.double()
+    _fill(mine, theirs, seed=2)  # what float32 rounded differently is no fault
+    for seed, leading in enumerate(shapes):
+        x = random(*leading, features, seed=seed) / 3
+        yield Said("for an input of shape {shape}", shape=tuple(x.shape)), _differs(mine, theirs, x)
+    x = random(features, *first[:-1], seed=7).movedim(0, -1)
+    yield Said("for an input that is transposed in memory"), _differs(mine, theirs, x)
+    yield Said("for data that require no gradient"), _differs(mine, theirs, x - 1, data=True)
+    yield Said("under torch.no_grad()"), _differs_as_data(mine, theirs, x + 1)
+    for where, training in ((Said("in evaluation"), False), (Said("in training again"), True)):
+        for layer in (mine, theirs):
+            nn.Sequential(layer).train(training)  # it is its parent that is told
+        yield where, _differs(mine, theirs, random(*first, seed=8) + 1)
+        x = random(*first, seed=9)
+        yield Said("{place}, under torch.no_grad()", place=where), _differs_as_data(mine, theirs, x)
+    pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+    if any(not torch.is_tensor(p.grad) for p, _ in pairs if p.requires_grad):
+        yield "", Wrong("after backward, a parameter has no .grad.")
+    for layer in (mine, theirs):
+        if [*layer.parameters()]:
+            torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    yield Said("after a step of SGD"), _differs(mine, theirs, x)
+    apart = copy.deepcopy(mine)
+    yield Said("in a deep copy"), _differs(apart, copy.deepcopy(theirs), x - 3)
+    yield Said("after a deep copy was called"), _differs(mine, theirs, x)
+    _fill(mine, theirs, seed=3, assign=True)
+    mine.eval(), theirs.eval()
+    yield Said("in evaluation, after load_state_dict(..., assign=True)"), _differs(mine, theirs, x)
+    yield Said("in evaluation, for nothing"), _differs(mine, theirs, x[:0])
+    yield Said("at the very first call"), _differs(*new, x.float())
+    yield "", _takes_what_lacks_a_key(mine)
+
+
+def _starts_otherwise(mine, theirs):
+    given, right = (
+        {name: list(p.shape) for name, p in layer.named_parameters() if p.requires_grad}
+        for layer in (mine, theirs)
+    )
+    if given.keys() != right.keys():
+        return Wrong(
+            "it trains the parameters {given}, but {right} are asked for.",
+            given=[*given],
+            right=[*right],
+        )
+    given, right = mine.state_dict(), theirs.state_dict()
+    if given.keys() != right.keys():
+        return Wrong(
+            "its state_dict has {given}, but {right} are to be saved.",
+            given=[*given],
+            right=[*right],
+        )
+    for name, value in right.items():
+        if given[name].shape != value.shape or not torch.equal(given[name], value):
+            return Wrong(
+                "`{name}` should be {right} at first, got {given}.",
+                name=name,
+                right=value.tolist(),
+                given=given[name].tolist(),
+            )
+    for name in vars(theirs)["_parameters"]:
+        if not hasattr(mine, name):
+            return Wrong("it has no attribute `{name}`; None is asked for.", name=name)
+        if getattr(theirs, name) is None is not getattr(mine, name):
+            return Wrong(
+                "`{name}` is {given!r}; None is asked for.",
+                name=name,
+                given=getattr(mine, name),
+            )
+    return None
+
+
+def _fill(mine, theirs, seed, assign=False):
+    """Load numbers of their own for every tensor into both, as a checkpoint does."""
+    state = {
+        name: random(*value.shape, seed=seed + k).to(value.dtype) / 3
+        for k, (name, value) in enumerate(theirs.state_dict().items())
+    }
+    for layer in (mine, theirs):
+        layer.load_state_dict(state, assign=assign)
+
+
+def _differs(mine, theirs, x, data=False):
+    """What differs after a call with `x`, and what the call leaves behind; or None."""
+    given, right = (x.clone().requires_grad_(not data) for _ in range(2))
+    output, expected = mine(given), theirs(right)
+    of_mine = dict(mine.named_buffers())
+    for name, other in theirs.named_buffers():
+        kept = of_mine[name]
+        if kept.dtype != other.dtype or kept.shape != other.shape:
+            what = Said("{dtype} of shape {shape}", dtype=kept.dtype, shape=tuple(kept.shape))
+            return Wrong(
+                "`{name}` becomes {what}, but it was {dtype} of {shape}.",
+                name=name,
+                what=what,
+                dtype=other.dtype,
+                shape=tuple(other.shape),
+            )
+        if not torch.allclose(kept, other, rtol=1e-5, atol=1e-6):
+            given, right = ([round(n, 4) for n in t.tolist()] for t in (kept, other))
+            return Wrong(
+                "afterwards, `{name}` is {given} but {right} is right.",
+                name=name,
+                given=given,
+                right=right,
+            )
+        if kept.requires_grad:
+            return Wrong("`{name}` has a history, which grows with every call.", name=name)
+        if kept.is_inference():
+            return Wrong(
+                "`{name}` has become an inference tensor, so no checkpoint can be loaded.",
+                name=name,
+            )
+    wrong = wrong_outputs(output, expected)
+    if wrong:
+        return wrong
+    if not torch.equal(given, x):
+        return Wrong("it changes its input in place.")
+    if not expected.requires_grad:
+        return None
+    if not output.requires_grad:
+        return Wrong("the output is cut off: no gradient passes through it.")
+    weights = random(*expected.shape, seed=11).to(expected.dtype)
+    for layer, y in ((mine, output), (theirs, expected)):
+        layer.zero_grad()
+        (y * weights).sum().backward()
+    others = dict(theirs.named_parameters())
+    pairs = {"x": (given, right)} | {n: (p, others[n]) for n, p in mine.named_parameters()}
+    for name, (one, other) in pairs.items():
+        if one.grad is None and other.grad is not None:
+            return Wrong(
+                "no gradient reaches `{name}`: it is cut off, as by .data or detach.", name=name
+            )
+        what = Said("the gradient of `{name}`", name=name)
+        wrong = other.grad is not None and wrong_outputs(one.grad, other.grad, what=what)
+        if wrong:
+            return wrong
+    return None
+
+
+@torch.no_grad()
+def _differs_as_data(mine, theirs, x):
+    return _differs(mine, theirs, x, data=True)
+
+
+def _takes_what_lacks_a_key(layer):
+    for name in layer.state_dict():
+        state = {key: value for key, value in layer.state_dict().items() if key != name}
+        try:
+            copy.deepcopy(layer).load_state_dict(state)
+        except RuntimeError:
+            continue
+        return Wrong(
+            "its own checkpoint loads even if it lacks `{name}`; that should be refused.", name=name
+        )
+    return None

@@ -1,0 +1,63 @@
+"""Attempts at an exercise that run in several processes: teams of two sizes, and no deadlocks."""
+
+import contextlib
+import re
+import signal
+from functools import cache
+
+from helpers.lessons.processes import Team, TeamError
+from helpers.lessons.said import Wrong
+
+SIZES = 3, 5  # of teams
+PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; where the machine is busy, it takes longer
+DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
+
+
+@cache
+def _team(size):
+    return Team(size, limit=SECONDS, timeout=5)
+
+
+def aloud(first):
+    """Show what an attempt prints only once, however often it is called."""
+    return contextlib.nullcontext() if first else contextlib.redirect_stdout(None)
+
+
+def _within(seconds, function, *arguments):
+    """`function(*arguments)`, or a TimeoutError if it computes for longer; not on Windows."""
+
+    def stop(number, frame):
+        raise TimeoutError(f"no answer after computing for {seconds} s")
+
+    if not hasattr(signal, "setitimer"):
+        return function(*arguments)
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        return function(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def in_each(size, function, *arguments, first=True):
+    """What `function` returns in each process, and nothing; or nothing, and what went wrong."""
+    try:
+        with aloud(first):
+            return _team(size)(_within, PROCESSOR_SECONDS, function, *arguments), None
+    except TeamError as error:
+        own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
+        if not own:
+            return None, Wrong(
+                "the processes wait for each other. Does each of them call the same collectives, "
+                "in the same order?"
+            )
+        rank = min(own)
+        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
+        if "no answer after" in own[rank]:
+            seconds = PROCESSOR_SECONDS
+            return None, Wrong(
+                "on rank {rank} your code gives no answer after computing for {seconds} s",
+                rank=rank,
+                seconds=seconds,
+            )
+        return None, Wrong("on rank {rank} your code raises {error}", rank=rank, error=said)

@@ -1,0 +1,311 @@
+"""A finding of the doctor in the words of an exercise: where a learner should look, and why.
+
+The sentences are made of what a finding holds as data: its code, the words that fill its gaps, the
+input, and what was measured. What PyTorch said is read for the causes that the doctor has no eye
+for, and quoted.
+"""
+
+import difflib
+import dis
+import inspect
+import re
+import traceback
+from dataclasses import dataclass
+
+import torch
+from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
+
+from helpers.doctor.report import MEANT, NAMELESS, TEXTS
+from helpers.lessons.said import Said, Wrong, said
+
+SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
+    "none-not-handled": "Backward {fails} None, which arrives for an output that is not used, or "
+    "when what follows passes no gradient on.",
+    "tensor-on-ctx": "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
+    "notice when it changes in place{also}.",
+    "mostly wrong": "The gradient of {x} {how} {where}.",
+}
+WORDS = {  # a gap: what fills it in these sentences, by what would fill it
+    "also": {
+        ", and a second derivative, if there is one, takes it for a constant": ", and where "
+        "backward uses it, a second derivative, if there is one, takes it for a constant",
+    },
+}
+CLAUSES = (  # with which the doctor fills its gaps, as far as they are translated
+    ", so it is right only for ones",
+    "lacks a factor of",
+    " without telling autograd",
+    "an input",
+    "an output",
+    "everywhere",
+    "if forward runs once more, with other inputs, before backward",
+    "gives no gradient for",
+    "masks, branches and bounds, and the formula there",
+)
+REMEDIES = {  # where to look; None where that is said already
+    "gradient-none": None,
+    "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
+    "swapped": "the order in save_for_backward, in saved_tensors, and in what backward returns",
+    "double-backward-wrong": ".detach(), .data, torch.no_grad and NumPy in backward; and what it "
+    "takes for a constant: an intermediate kept on ctx, or saved and not returned",
+    "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
+    "once_differentiable says so openly",
+    "mostly wrong": "the formula, at the element shown",
+    "intermediate on ctx": "save_for_backward, with an input or an output of forward itself, no "
+    "copy; from these backward can compute the rest",
+}
+BY_MESSAGE = {  # the same, by what an exception says
+    ("jvp-fails", "values to unpack"): "save_for_forward: what it saved is what jvp finds in "
+    "ctx.saved_tensors",
+    ("jvp-fails", "positional argument|number of forward gradients"): "what jvp takes and returns: "
+    "a tangent for each input, and one for each output",
+    ("vmap-fails", "both generate_vmap_rule"): "generate_vmap_rule, which a rule of one's own "
+    "replaces",
+    ("vmap-fails", r"numpy\(\) on Tensor"): "what the rule calls: apply, which autograd sees, or "
+    "the steps of forward themselves",
+    ("jvp-fails", "NameError"): None,
+    ("vmap-fails", "NameError"): None,
+}
+
+
+def in_words(found, attempt, inputs):
+    """A finding of the doctor in the words of an exercise."""
+    message = found.evidence.get("message", "")
+    cause = _cause(found, message, attempt, inputs)
+    if cause:
+        return cause
+    error = message and Said("The error: {error}.", error=message.rstrip("."))
+    remedy = _remedy(found, message, attempt, inputs)
+    look = remedy and Said("Look at: {remedy}.", remedy=remedy)
+    further = _further(found, message, attempt, inputs)
+    return _sentence(found).and_then(*further, error or None, look or None)
+
+
+def _cause(found, message, attempt, inputs):
+    """What an exception or a global name means, which the doctor does not know; or None."""
+    name = _read_from_the_notebook(attempt)
+    if name:
+        return Wrong(
+            "`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
+            "What backward needs of forward comes through ctx.",
+            name=name,
+        )
+    if found.code == "none-not-handled" and "number of gradients" in message:
+        return Wrong(
+            "where grad_output is None, too, `backward` must return one value for each argument "
+            "of `forward`."
+        )
+    if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
+        return Wrong(
+            "`backward` works only while something else holds the output; ctx does not keep it. "
+            "The error: {error}.",
+            error=message.rstrip("."),
+        )
+    if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
+        return Wrong("backward reads ctx.saved_tensors, but forward saved none.")
+    unpacked = re.search(r"expected (\d+), got 0\)", message)
+    if unpacked and _saves_nothing(attempt, inputs):
+        return Wrong(
+            "backward unpacks {count} saved tensor(s), but forward saved none.",
+            count=unpacked[1],
+        )
+    unknown = re.search(r"Backward' object has no attribute '(\w+)'", message)
+    meant = unknown and difflib.get_close_matches(unknown[1], dir(BackwardCFunction), 1)
+    if meant:
+        return Wrong(
+            "ctx has no `{name}`. Did you mean `{meant}`?", name=unknown[1], meant=meant[0]
+        )
+    name = re.search("tuple|sequence|converted to an index", message) and _not_unpacked(
+        attempt, inputs
+    )
+    if name:
+        return Wrong(
+            "ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is that "
+            "tuple. Unpack it: `({name},) = ctx.saved_tensors`.",
+            name=name,
+        )
+    if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
+        return Wrong("`jvp` must return a tensor. Is a `return` missing?")
+    if "returned as-is as output" in message:
+        return Wrong(
+            "`forward` returns its input itself, perhaps changed in place. Look at: methods that "
+            "end in an underscore."
+        )
+    return None
+
+
+def _sentence(found):
+    """The finding's sentence, without the question whether it is meant: the exercise says that."""
+    code = "mostly wrong" if _is_mostly_wrong(found) else found.code
+    template = SENTENCES.get(code) or TEXTS[code].message.replace(MEANT, "")
+    if found.through:  # as the doctor does, who says it once
+        template = template.replace("gradient of {x}", "gradient of {x} through {through}", 1)
+    return Wrong(template, **_gaps(found))
+
+
+def _gaps(found):
+    """What fills the doctor's gaps, with clauses as `Said`."""
+    words = {gap: WORDS.get(gap, {}).get(word, word) for gap, word in found.words.items()}
+    words = {gap: said(str(word).replace(MEANT, "")) for gap, word in words.items()}
+    own = {"x": f"`{found.input}`", "y": found.output, "through": found.through, "meant": ""}
+    return {"nameless": Said(NAMELESS), **words, **own}
+
+
+def _is_mostly_wrong(found):
+    """Is it "right in part" at less than half of the elements, at places that have names?"""
+    pair = [found.evidence.get(f"{name}_jacobian") for name in ("given", "expected")]
+    if (
+        found.code != "partly-right"
+        or "index" not in found.words.get("where", "")
+        or any(j is None for j in pair)
+    ):
+        return False
+    off = ~torch.isclose(*pair, rtol=1e-4, atol=1e-7)
+    return off.any(0).double().mean() > 0.5
+
+
+def _further(found, message, attempt, inputs):
+    """The numbers, and what else a learner should know."""
+    given, expected = (found.evidence.get(name) for name in ("given", "expected"))
+    if found.code == "gradient-none":
+        yield (
+            Wrong("Is a `return` missing in `backward`?")
+            if len(inputs) == 1
+            else Wrong("None stands in its place. Is the order of what backward returns right?")
+        )
+    elif given is not None and expected is not None:
+        where = found.evidence.get("at")
+        template = "It is {given}, but {right} is right."
+        if where:
+            template = "At {at} it is {given}, but {right} is right."
+        yield differ(Worst(given, expected), template, at=where)
+    if found.code == "double-backward-refused":
+        yield Wrong("But a second derivative is asked for.")
+    of_forward, of_backward = _names(attempt)
+    taken = [name for name in of_backward if name in of_forward]
+    if taken and not message:
+        yield Wrong(
+            "The argument `{taken}` of backward is the gradient that arrives.", taken=taken[0]
+        )
+
+
+def _remedy(found, message, attempt, inputs):
+    for (code, pattern), remedy in BY_MESSAGE.items():
+        if found.code == code and re.search(pattern, message):
+            return remedy and Said(remedy)
+    if found.code == "none-not-handled" and len(as_tuple(attempt(*copies(inputs)))) == 1:
+        return Said("what backward returns then: None for each argument of forward")
+    code = "mostly wrong" if _is_mostly_wrong(found) else found.code
+    remedy = REMEDIES.get(code, found.remedy)
+    if found.code == "tensor-on-ctx":
+        remedy = REMEDIES["intermediate on ctx"] if found.words["also"] else remedy
+        own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
+        if own_jvp is not Function.jvp:
+            return Said("{remedy}; for jvp, save_for_forward", remedy=Said(remedy))
+    look = TEXTS[found.code].look
+    if remedy and remedy == look.format(**found.words, x=f"`{found.input}`", y=found.output):
+        return Said(look, **_gaps(found))
+    return remedy and Said(remedy)
+
+
+def _names(attempt):
+    """What the arguments of forward and those of backward are called, without ctx."""
+    cls = getattr(attempt, "__self__", None)
+    methods = (getattr(cls, name, lambda ctx: None) for name in ("forward", "backward"))
+    return [list(inspect.signature(method).parameters)[1:] for method in methods]
+
+
+def _read_from_the_notebook(attempt):
+    """The global that backward reads under the name of an argument of forward, or None."""
+    backward = inspect.unwrap(getattr(getattr(attempt, "__self__", None), "backward", None))
+    read = dis.get_instructions(backward) if inspect.isfunction(backward) else ()
+    names = {step.argval for step in read if step.opname == "LOAD_GLOBAL"}
+    return next((n for n in _names(attempt)[0] if n in names & backward.__globals__.keys()), None)
+
+
+def _saves_nothing(attempt, inputs):
+    (output, *_) = as_tuple(attempt(*copies(inputs)))
+    return getattr(output.grad_fn, "saved_tensors", None) == ()
+
+
+def _not_unpacked(attempt, inputs):
+    """The name under which a failing backward holds the tuple of the one saved tensor, or None."""
+    try:
+        sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()
+    except Exception as error:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            code, names = frame.f_code, frame.f_locals
+            if code.co_name != "backward" or code.co_varnames[0] not in names:
+                continue
+            saved = getattr(names[code.co_varnames[0]], "saved_tensors", ())
+            for name, value in names.items():
+                if isinstance(value, tuple) and len(value) == len(saved) == 1:
+                    if isinstance(value[0], torch.Tensor) and torch.equal(value[0], saved[0]):
+                        return name
+    return None
+
+
+def _needs_its_output(attempt, inputs):
+    """Does backward fail once nothing else holds the output?"""
+    leaves = copies(inputs)
+    total = sum(output.sum() for output in as_tuple(attempt(*leaves)))
+    try:
+        total.backward()
+    except Exception:
+        return True
+    return False
+
+
+@dataclass(frozen=True)
+class Worst:
+    """Where two tensors differ most: the number `given` there, the one that is right, the place."""
+
+    given: object
+    right: object
+    place: object = ""
+
+
+class Rounded(float):
+    """A number that is shown with so many digits."""
+
+    def __new__(cls, value, digits):
+        self = super().__new__(cls, value + 0.0)  # no -0
+        self.digits = digits
+        return self
+
+    def __format__(self, spec):
+        return format(float(self), f".{self.digits}g")
+
+
+NEARLY = "Nearly: is something rounded to float32, clamped, added, or stopped early?"
+
+
+def differ(worst, template="{what} is {given}{place}, but {right} is right.", near=NEARLY, **gaps):
+    """A sentence on two numbers, with as many digits as it takes to see the difference.
+
+    template: its gaps are {given}, {right}, {place}, and those of `gaps`
+    near:     what follows if the two are nearly the same
+    """
+    given, right = worst.given, worst.right
+    if not (isinstance(given, float) and isinstance(right, float)):
+        return Wrong(template, given=given, right=right, place=worst.place, **gaps)
+    digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
+    given, right = Rounded(given, digits), Rounded(right, digits)
+    wrong = Wrong(template, given=given, right=right, place=worst.place, **gaps)
+    return wrong.and_then(Said(near) if 0 < abs(given - right) < 1e-5 * abs(right) else None)
+
+
+def copies(inputs):
+    """Leaves of their own, laid out alike, for the tensors among `inputs`."""
+
+    def copy(x):
+        memory = x.detach().untyped_storage().clone()
+        alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
+        return alike.requires_grad_(x.is_floating_point())
+
+    return [copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def as_tuple(outputs):
+    return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,0 +1,46 @@
+"""The language in which the course speaks: that of the edition to which a notebook belongs.
+
+`tools.translate` compiles the translations into `zh.mo`, which Python's own gettext reads, so that
+an installed course needs neither Babel nor the catalogues. English is the template itself.
+"""
+
+import gettext
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
+
+
+def translated(template):
+    """`template` in the language of the edition; `template` itself where it has no translation."""
+    translations = _translations(language())
+    return translations.gettext(template) if translations and template else template
+
+
+def language():
+    """ "zh" in the Chinese edition and in copies of it, "en" elsewhere.
+
+    The metadata of a notebook says it. Jupyter tells a kernel which notebook it serves; nbval and
+    nbclient do not, but start it in the notebook's folder, where all are of one edition.
+    """
+    notebook = os.environ.get("JPY_SESSION_NAME") or next(Path.cwd().glob("*.ipynb"), "")
+    return os.environ.get(VARIABLE) or _language_of(notebook)
+
+
+@cache
+def _language_of(notebook):
+    try:
+        return json.loads(Path(notebook).read_text(encoding="utf-8"))["metadata"]["language"]
+    except (OSError, ValueError, KeyError):  # a console, or a notebook of one's own
+        return "en"
+
+
+@cache
+def _translations(language):
+    compiled = Path(__file__).parent / f"{language}.mo"
+    if not compiled.exists():
+        return None
+    with open(compiled, "rb") as file:
+        return gettext.GNUTranslations(file)

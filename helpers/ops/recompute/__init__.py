@@ -1,0 +1,39 @@
+r"""Memory for time: what autograd would keep of a call is computed again in backward.
+
+    recompute(fn, x)       y = fn(x)        kept: x          backward runs fn(x) once more
+    ReversibleSequential   y1 = x1 + f(x2)  kept: y1 and y2  backward computes x2 = y2 - g(y1),
+                           y2 = x2 + g(y1)  of the last      x1 = y1 - f(x2), block by block
+                                            block only
+
+The graph is recorded as usual. Only the tensors saved in it are replaced by tickets; the first
+ticket that backward hands in starts the second run, which saves the same tensors in the same order.
+f and g need not be invertible.
+
+Sources: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016,
+https://arxiv.org/abs/1604.06174; Gomez et al., The Reversible Residual Network: Backpropagation
+Without Storing Activations, 2017, https://arxiv.org/abs/1707.04585, section 3; the hooks are those
+of https://docs.pytorch.org/docs/2.13/autograd.html#saved-tensors-default-hooks
+
+Needs torch 2.10 or later. Private: `torch.utils._pytree`, which takes nested inputs apart;
+`torch._C._autograd._get_sequence_nr` and `grad_fn._sequence_nr`, which tell what a run has made;
+`torch._C._are_functorch_transforms_active`; `torch._C.DisableTorchFunction`.
+
+>>> import torch
+>>> layers = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))
+>>> x = torch.ones(8, 4, requires_grad=True)
+>>> recompute(layers, x).sum().backward()
+>>> x.grad.shape, layers[0].weight.grad.shape
+(torch.Size([8, 4]), torch.Size([64, 4]))
+>>> model = ReversibleSequential([(layers, torch.nn.Linear(4, 4)) for _ in range(3)])
+>>> y1, y2 = model(x, x)
+>>> torch.allclose(model.inverse(y1, y2)[0], x, atol=1e-5)
+True
+
+The files: `functional.py` has the function to call; `reversible.py` the blocks; `call.py` runs a
+function and runs it again; `reads.py` watches both runs.
+"""
+
+from .functional import recompute
+from .reversible import ReversibleSequential
+
+__all__ = ["ReversibleSequential", "recompute"]

@@ -1,0 +1,35 @@
+"""The comparison behind the exercises, where no attempt at one of them shows it."""
+
+import torch
+from torch.autograd import Function
+
+from helpers.lessons.judge.compare import difference, unlike
+
+X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
+
+
+def test_another_number_of_outputs_is_said():
+    assert "3 outputs; 2 expected" in str(
+        difference(lambda x: (x, x**2, x), lambda x: (x, x**2), [X])
+    )
+
+
+def test_terms_that_cancel_may_leave_another_rounding():
+    halves = lambda x: (x.exp() / 2, (-x).exp() / 2)  # noqa: E731
+    by_hand = lambda x: (halves(x)[0] - halves(x)[1], sum(halves(x)))  # noqa: E731
+    assert unlike(by_hand, lambda x: (x.sinh(), x.cosh()), [X - 20]) is None
+
+
+class Negative(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return -grad_output, None
+
+
+def test_none_may_stand_for_a_gradient_of_zero():
+    like = lambda x, y: 2 * x.detach() - x + 0 * y  # noqa: E731
+    assert difference(Negative.apply, like, [X, X], faithful=False) is None

@@ -1,0 +1,121 @@
+"""An author's slips are said to the author, when the exercise is made, not to a learner."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.lessons import grade
+from helpers.lessons.attempts import try_exercises
+from helpers.lessons.exercise import KNOWN, Exercise
+from helpers.lessons.judge.variations import Feed
+
+ROOT = Path(__file__).parents[2]
+FEED = Feed(shapes="N D")
+GOOD = {
+    "number": "A.1",
+    "name": "Half",
+    "reference": "0.5",
+    "stub": "...",
+    "success": "Yes.",
+    "hints": ("Halve it.",),
+    "explanation": "A half.",
+}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    KNOWN.pop("A.1", None)
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    [
+        ({"number": 2.1}, "number must be a string, got 2.1"),
+        ({"number": "2.1"}, "number must not be one of chapter 02, which are the course's, got"),
+        ({"number": "A,1"}, "without a comma, got 'A,1'"),
+        ({"number": ""}, "got ''"),
+        ({"name": None}, "name must be a string, got None"),
+        (
+            {"hints": "What is it?"},
+            "hints must be a tuple of strings, got 'What is it?'; one",
+        ),
+        ({"hints": ()}, "hints must hold one hint or more, got none"),
+        ({"hints": (1,)}, "hints must hold strings, got 1"),
+        ({"feeds": FEED, "like": abs}, "feeds must be a tuple of Feeds, got Feed("),
+        ({"feeds": (3,), "like": abs}, "feeds must hold Feeds, got 3"),
+        ({"feeds": (FEED,)}, "like must be given where there are feeds"),
+        ({"like": 3}, "like must be a function, got 3"),
+        ({"order": 3}, "order must be 1 or 2, got 3"),
+        ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
+        ({"stub": ("a",)}, "stub must hold pairs (old, new, ...), got 1 strings"),
+        ({"wrong": ("a", "b", "c")}, "wrong must hold tuples, got 'a'"),
+        ({"wrong": (("a", "b"),)}, "wrong must hold (old, new, ..., words), got ('a', 'b')"),
+    ],
+)
+def test_a_slip_gets_a_sentence(slip, words):
+    known = dict(KNOWN)
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+        Exercise(**GOOD | slip)
+    assert known == KNOWN
+
+
+def test_what_is_declared_well_is_taken():
+    made = Exercise(**GOOD)
+    assert KNOWN["A.1"] is made
+
+
+def module(folder, changes=()):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n([^`]*Exercise\([^`]*)```", readme)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "assignment.py"
+    path.write_text(text)
+    return path
+
+
+def test_an_exercise_of_your_own_is_tried(tmp_path, capsys):
+    assert try_exercises(module(tmp_path)) is None
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == [
+        "A.1 Half",
+        "  the reference: ✓ A linear function: its slope is 1/2.",
+        "  the stub: ○ not attempted yet",
+    ]
+
+
+def test_what_is_not_as_expected_is_said(tmp_path, capsys):
+    attempts = [
+        ("multiplied by 2", "grad_output / 2", "grad_output"),
+        ("negated", "grad_output / 2", "grad_output"),
+        ("whatever", "grad_output / 2", "0.5 * grad_output"),
+        ("whatever", "no such text", ""),
+    ]
+    wrong = tuple((old, new, words) for words, old, new in attempts)
+    path = module(tmp_path, [("    success", f"    wrong={wrong},\n    success")])
+    assert try_exercises(path) == "3 not as expected"
+    right, negated, accepted, absent = capsys.readouterr().out.splitlines()[-4:]
+    assert right.startswith("  wrong attempt 1: ✗ ") and "(expected" not in right
+    assert negated.endswith("(expected the words 'negated')")
+    assert accepted.endswith("(expected ✗)")
+    assert absent.startswith("  wrong attempt 4 cannot be made: ValueError: A.1: 'no such text'")
+
+
+def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
+    said = try_exercises(module(tmp_path, [('(Feed(shapes="N D"),)', '(Feed(shapes="N D"))')]))
+    assert "could not be imported: TypeError: feeds must be a tuple of Feeds" in said
+    assert "FileNotFoundError" in try_exercises(tmp_path / "absent.py")
+    (tmp_path / "empty.py").write_text("")
+    assert try_exercises(tmp_path / "empty.py").endswith("empty.py holds no Exercise")
+
+
+def test_the_command_ends_as_the_trial_does(tmp_path, monkeypatch):
+    for path, status in ((module(tmp_path), None), (tmp_path / "a", f"{tmp_path / 'a'} could not")):
+        monkeypatch.setattr(sys, "argv", ["grade", "--try", str(path)])
+        with pytest.raises(SystemExit) as ended:
+            grade.main()
+        assert str(ended.value.code).startswith(str(status))

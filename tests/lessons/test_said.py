@@ -1,0 +1,120 @@
+"""What the course says: data until it is shown, in the language of the edition."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.lessons import exercise, language
+from helpers.lessons.said import Said, Wrong, at
+from tools import translate
+
+ROOT = Path(__file__).parents[2]
+# These read what a tool wrote: PyTorch, a compiler, the emulator of CUDA, setuptools. verdicts.py
+# takes the question "Is that meant?" out of the doctor's sentences, and chapter_01.py speaks of
+# `self` where the doctor speaks of `ctx`.
+READ_TOOLS = {"emulator.py", "torch_messages.py", "c_and_cpp.py", "chapter_01.py", "verdicts.py"}
+EDITS = {
+    "replace",
+    "removeprefix",
+    "removesuffix",
+    "partition",
+    "rpartition",
+    "split",
+    "startswith",
+}
+SENTENCES = {"wrong", "verdict", "sentence"}
+
+
+@pytest.fixture
+def chinese(monkeypatch):
+    monkeypatch.setenv(language.VARIABLE, "zh")
+
+
+def test_a_sentence_is_made_of_its_template_and_what_fills_the_gaps():
+    wrong = Wrong("{what} is {given:.2f}", what=Said("the slope of {x}", x="x"), given=2)
+    assert str(wrong) == "the slope of x is 2.00"
+    assert str(at("in float32", at("at 0", wrong))) == "in float32: at 0: the slope of x is 2.00"
+    assert (
+        str(at("at 0", wrong.and_then(Said("Look."), None))) == "at 0: the slope of x is 2.00 Look."
+    )
+    assert str(wrong) == "the slope of x is 2.00"  # still
+    assert at("at 0", None) is None
+    assert str(Said("{1} of {0}", **{"0": 2, "1": 1})) == "1 of 2"
+    assert str(Said("a set {x}")) == "a set {x}"  # without gaps, braces are braces
+
+
+def test_nobody_looks_at_the_words_of_a_sentence():
+    for path in (ROOT / "helpers" / "lessons").rglob("*.py"):
+        if path.name in READ_TOOLS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            looked_at = ()
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                looked_at = (node.func.value,) if node.func.attr in EDITS else ()
+            elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+                looked_at = node.comparators
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+                looked_at = node.left, node.right
+            names = {getattr(one, "id", getattr(one, "attr", None)) for one in looked_at}
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', '')}"
+            assert not names & SENTENCES, f"{place}: look at fields, not at the words"
+
+
+def test_every_template_is_known_to_the_translators_tools():
+    known = {text for _, text in translate.messages(translate.LESSONS)}
+    for given in (Said("x"), exercise("2.1")):
+        texts = [given.template] if isinstance(given, Said) else [given.success, *given.hints]
+        assert all(text in known for text in texts if " " in text)
+    wrong = exercise("2.1").judge(int).said
+    assert wrong.template in known
+
+
+def test_a_gap_that_is_lost_is_noticed():
+    assert translate.gaps("{x} is {y:.2f}") != translate.gaps("{x} is {y}")
+    assert translate.gaps("{x} is {y}") == translate.gaps("{y} {x}")
+
+
+def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
+    for number in ("2.1", "2.2", "2.3"):
+        given = exercise(number)
+        verdicts = [given.judge(...), given.judge(given.reference), given.judge(3)]
+        verdicts += [given.judge(given.made_of(given.edited(*edits))) for *edits, _ in given.wrong]
+        for verdict in verdicts:
+            # Code and what PyTorch says stay English.
+            # So do the doctor's clauses with gaps of their own, which it hands over filled.
+            prose = re.sub(
+                r"`[^`]*`|[\w.]*Error.*|what calls leave elsewhere than on ctx"
+                "|there it should be zero",
+                "",
+                verdict.message,
+            )
+            assert re.search("[\u4e00-\u9fff]", verdict.message), verdict.message
+            english = re.findall(r"[a-z]+ [a-z]+ [a-z]+ [a-z]+", prose)
+            assert not english, verdict.message
+        for _ in given.hints:
+            given.hint()
+        given.hints_given = 0
+        given.solution()
+        assert "提示" in capsys.readouterr().out
+
+
+def test_the_notebook_says_the_language(tmp_path, monkeypatch):
+    monkeypatch.delenv(language.VARIABLE, raising=False)
+    for name, metadata in (("ours", {"language": "zh"}), ("english", {})):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "02.ipynb"
+        path.write_text(json.dumps({"metadata": metadata}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert language.language() == "en"
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "ours" / "02.ipynb"))  # in JupyterLab
+    assert language.language() == "zh"
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "english" / "02.ipynb"))
+    assert language.language() == "en"
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    monkeypatch.chdir(tmp_path / "ours")  # nbval
+    assert language.language() == "zh"
+    monkeypatch.setenv(language.VARIABLE, "en")
+    assert language.language() == "en"

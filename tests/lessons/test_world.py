@@ -1,0 +1,107 @@
+"""Checks do not depend on what a notebook has set, nor change it."""
+
+import asyncio
+import errno
+from functools import partial
+
+import nbformat
+import pytest
+import torch
+
+from helpers.lessons import exercise
+from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, Verdict, exercises
+from helpers.lessons.handed_in import verdicts
+from helpers.lessons.world import is_full, usual_world
+from tests.needs import why_not
+
+SETTINGS = {
+    "anomaly mode": (partial(torch.autograd.set_detect_anomaly, True), "anomaly"),
+    "no gradients": (partial(torch.set_grad_enabled, False), "grad"),
+    "float64": (partial(torch.set_default_dtype, torch.float64), "dtype"),
+    "meta": (partial(torch.set_default_device, "meta"), "device"),
+}
+
+
+def settings():
+    return {
+        "anomaly": torch.is_anomaly_enabled(),
+        "grad": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "device": torch.get_default_device().type,
+    }
+
+
+@pytest.fixture
+def put_back():
+    yield
+    torch.autograd.set_detect_anomaly(False)
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_check_sets_its_world_and_puts_back_what_it_found(name, put_back):
+    usual = settings()
+    answers = {number: exercise(number).reference for number in ("2.1", "2.3", "4.1", "6.3")}
+    change, what = SETTINGS[name]
+    change()
+    changed = settings()
+    assert changed[what] != usual[what]
+    with usual_world():
+        assert settings() == usual
+    for number, answer in answers.items():
+        verdict = exercise(number).judge(answer)
+        assert verdict == Verdict(RIGHT, exercise(number).success), number
+    assert settings() == changed
+
+
+def test_a_check_under_inference_mode():
+    with torch.inference_mode():
+        verdict = exercise("2.1").judge(exercise("2.1").reference)
+        assert torch.is_inference_mode_enabled()
+        with usual_world():
+            assert not torch.is_inference_mode_enabled()
+    assert verdict.mark == RIGHT, verdict.message
+
+
+SET = """import os
+import torch
+os.environ["TRITON_INTERPRET"] = str(int(not torch.cuda.is_available()))  # as chapter 15 does
+torch.set_default_device("meta")
+torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False)
+torch.autograd.set_detect_anomaly(True)
+inference_mode = torch.inference_mode()
+inference_mode.__enter__()"""
+CHECK = """from helpers.lessons.exercise import exercise
+given = exercise("{}")
+given.check(given.reference)"""
+
+
+def test_each_solution_in_a_kernel_whose_settings_are_all_changed(tmp_path):
+    numbers = [given.number for given in exercises() if why_not(given.needs) is None]
+    cells = [nbformat.v4.new_code_cell(text) for text in (SET, *map(CHECK.format, numbers))]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "all.ipynb")
+    marks, sentences = asyncio.run(verdicts(tmp_path / "all.ipynb", seconds=300, total=600))
+    assert [*marks] == numbers and not sentences
+    for number, mark in marks.items():
+        given = exercise(number)
+        assert mark == RIGHT or mark == given.judge(given.reference).mark, number
+
+
+def test_a_full_disk_is_not_the_learners_fault():
+    def full(x):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checked = exercise("6.3")
+    original, checked.kind = checked.kind, (full,)
+    try:
+        verdict = checked.judge(checked.reference)
+    finally:
+        checked.kind = original
+    assert verdict.mark == NOT_ATTEMPTED
+    assert "No space left on device" in verdict.message
+    assert is_full(RuntimeError("cc1: fatal error: No space left on device"))
+    assert not is_full(OSError(errno.ENOENT, "No such file"))

@@ -1,0 +1,177 @@
+"""What the function reads besides its inputs, and what may not happen to it before backward."""
+
+import threading
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+from torch.func import functional_call
+
+from helpers.ops.recompute import ReversibleSequential, recompute
+from tests.common import Does, random
+
+
+class Adds(nn.Module):
+    """Reads a buffer that no operation saves."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.ones(3).double())
+        self.scale = nn.Parameter(torch.ones(3).double())
+
+    def forward(self, x):
+        return ((x + self.shift) * self.scale).sin()
+
+
+def reversible(fn, x):
+    return ReversibleSequential([(Does(fn), nn.Tanh())])(x, x)[0]
+
+
+each_way = pytest.mark.parametrize("again", [recompute, reversible])
+
+
+@each_way
+@pytest.mark.parametrize("name", ["shift", "scale"])
+@pytest.mark.parametrize("kind", ["closure", "method", "module", "partial"])
+def test_a_change_in_place_is_named(again, kind, name):
+    module, x = Adds(), random(3)
+    fn = {
+        "closure": lambda x: (x + getattr(module, name)).sin(),
+        "method": module.forward,
+        "module": module,
+        "partial": partial(torch.mul, getattr(module, name)),
+    }[kind]
+    y = again(fn, x).sum()
+    grad(y, x, retain_graph=True)
+    with torch.no_grad():
+        getattr(module, name).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad(y, x)
+
+
+@each_way
+def test_a_tensor_that_is_replaced_is_named(again):
+    x, results = random(3), []
+    for number in range(3):
+        weight = torch.full((3,), number + 1.0).double()
+        results.append(again(lambda x: x * weight, x).sum())  # noqa: B023
+    with pytest.raises(RuntimeError, match="that it had not read before"):
+        grad(sum(results), x)
+
+
+class Around(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.inner, self.call = nn.Linear(3, 3).double(), call
+
+    def forward(self, x):
+        return self.call(self, x)
+
+
+@each_way
+@pytest.mark.parametrize("leaves", [True, False])
+def test_parameters_that_are_swapped_around_a_closure_are_named(again, leaves):
+    around, x = Around(lambda self, x: again(lambda x: self.inner(x).sin(), x)), random(2, 3)
+    state = {name: 2 * parameter for name, parameter in around.named_parameters()}
+    if leaves:
+        state = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
+    y = functional_call(around, state, (x,))
+    del state
+    with pytest.raises(RuntimeError, match="whose parameters are swapped must be fn itself"):
+        grad(y.sum(), x)
+
+
+def test_what_is_no_change_is_not_taken_for_one():
+    norm, x, seen = nn.BatchNorm1d(3).double(), random(4, 3), {}
+
+    class Makes(torch.autograd.Function):
+        """Its results are not seen to be made, neither is what `unbind` gives by iteration."""
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_non_differentiable(signs := x.sign())
+            return x.exp(), signs
+
+        @staticmethod
+        def backward(ctx, grad_output, _):
+            return grad_output
+
+    def fn(x):
+        if "table" not in seen:  # made once, and kept
+            seen["table"] = torch.arange(3.0).double()
+        seen["count"] = seen.get("count", 0) + 1
+        y, signs = Makes.apply(norm(x) * seen["table"])
+        rows = torch.stack([row.sin() * signs[0] for row in y])
+        return rows, y, signs
+
+    # Between the runs the batch norm counts again, and a result changes.
+    first, second = recompute(fn, x), recompute(fn, x)
+    first[1].mul_(2)
+    ours = grad(first[0].sum() + second[0].sin().sum(), x)
+    first, second = fn(x), fn(x)
+    assert ours[0].equal(grad(first[0].sum() + second[0].sin().sum(), x)[0])
+
+
+def test_calls_within_calls_draw_and_count():
+    layers = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).double())
+    x, results = random(4, 3), []
+    for how in (recompute, lambda fn, x: fn(x)):
+        torch.manual_seed(0)
+        y = how(lambda x: how(layers, x).sin(), x)  # noqa: B023
+        results.append(grad(y.sum(), x)[0])
+    assert results[0].equal(results[1])
+
+
+def test_a_shape_may_be_read_of_what_changes():
+    other, x = torch.ones(3).double(), random(3)
+    y = recompute(lambda x: x.sin() * other.shape[0], x)
+    other.zero_()
+    assert grad(y.sum(), x)[0].equal(3 * x.cos())
+
+
+def test_a_counter_that_fn_changes_and_then_reads_is_named():
+    count, x = torch.zeros(3).double(), random(3)
+    y = recompute(lambda x: (count.add_(1) * x).sin(), x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad(y.sum(), x)
+
+
+@each_way
+def test_threads_may_go_back_through_one_graph(again):
+    x, found = random(3), []
+    y = again(lambda x: x.sin().exp().sin(), x).sum()
+    right = grad(y, x, retain_graph=True)[0]
+
+    def back():
+        for _ in range(20):
+            found.append(grad(y, x, retain_graph=True)[0])
+
+    in_threads([back] * 4)
+    assert len(found) == 80 and all(slope.equal(right) for slope in found)
+
+
+def test_threads_that_draw_from_generators_of_their_own():
+    def masked(x, generator):
+        return x.sin() * torch.rand(3, generator=generator)
+
+    def one(seed, results):
+        x = random(3)
+        for _ in range(20):
+            generator = torch.Generator().manual_seed(seed)
+            y = recompute(masked, x, generator)
+            right = masked(x, torch.Generator().manual_seed(seed))
+            results.append(grad(y.sum(), x)[0].equal(grad(right.sum(), x)[0]))
+
+    results = []
+    in_threads([partial(one, seed, results) for seed in range(4)])
+    assert len(results) == 80 and all(results)
+
+
+def in_threads(functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
