@@ -55,7 +55,4 @@ if __name__ == "__main__":
     copied, changed = copy(source)
     print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")
     for name in changed:
-        print(
-            f"{name} has changed since it was copied. Rename yours and run this again to get the "
-            "new one."
-        )
+        print(f"{name} has changed since. To get the new one, rename yours, and run this again.")

@@ -1,14 +1,16 @@
 """What chapters 07 to 09, 15 and 16 say in place of a result where something is missing here."""
 
 import contextlib
+import os
 import re
+from pathlib import Path
 
 import cffi
 import matplotlib.pyplot as plt
 
 from helpers.lessons.native.c_and_cpp import NativeError
 from helpers.lessons.said import Said, Wrong
-from helpers.ops.involution.compiler import CompilerNotFoundError
+from helpers.ops.involution.compiler import CompilerNotFoundError, temporary_folder
 
 NOT_HERE = "not on this machine: "
 MISSING = NOT_HERE + "{missing}. The course's own run shows what you would see here."
@@ -22,6 +24,7 @@ def or_say_why():
     So do later blocks, for names that an earlier one would have made.
     """
     global _missing
+    let_torch_build()
     try:
         yield
     except (CompilerNotFoundError, ImportError, cffi.VerificationError) as error:
@@ -46,3 +49,19 @@ def or_say_why():
         return
     plt.close()  # a figure that was begun
     print(Said(MISSING, missing=_missing))
+
+
+def let_torch_build():
+    """Where PyTorch cannot write the folder in which it builds, it gets a temporary one."""
+    if "TORCH_EXTENSIONS_DIR" in os.environ:
+        return
+    from torch.utils.cpp_extension import get_default_build_root  # it takes a while
+
+    try:
+        folder = Path(get_default_build_root())
+        folder.mkdir(parents=True, exist_ok=True)
+        why = None if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+    except OSError as error:
+        why = str(error)
+    if why:
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(temporary_folder(why))

@@ -107,7 +107,7 @@ def test_the_program_is_not_changed():
 def test_nothing_is_kept_afterwards():
     def tensors():
         gc.collect()
-        # `isinstance` asks each object for its `__class__`, and a deprecated one answers loudly.
+        # `isinstance` would ask each for its `__class__`, at which a deprecated object warns.
 
     found = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
     return {id(t): weakref.ref(t) for t in found}

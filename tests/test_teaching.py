@@ -1,0 +1,60 @@
+"""TEACHING.md's plan holds what the README's table of chapters says; its example is right."""
+
+import re
+from pathlib import Path
+
+from helpers.lessons.attempts import try_exercises
+from helpers.lessons.exercise import exercises
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEACHING = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
+WEEKS = [
+    [cell.strip() for cell in row.split("|")]
+    for row in re.findall(r"^\| (\d+ \| .+) \|$", TEACHING, re.MULTILINE)
+]
+CHAPTERS = {
+    chapter: (sum(map(int, minutes.split("+")[:2])), re.findall(r"\d\d", needs))
+    for chapter, minutes, needs in re.findall(
+        r"^\| \[(\d\d) .*\| ([\d +]+) \| ([^|]+) \|$", README, re.MULTILINE
+    )
+}
+
+
+def test_each_week_has_the_hours_of_its_chapters_and_time_to_talk():
+    assert [int(week[0]) for week in WEEKS] == [*range(1, 11)]
+    for week, chapters, hours, *_ in WEEKS:
+        minutes = sum(CHAPTERS[chapter][0] for chapter in chapters.split(", "))
+        assert minutes <= 60 * float(hours) <= 1.6 * minutes, f"week {week}: {minutes} minutes"
+
+
+def test_every_chapter_to_16_comes_once_and_after_those_that_it_builds_on():
+    seen = set()
+    for week, chapters, *_ in WEEKS:
+        new = {*chapters.split(", ")}
+        assert not new & seen
+        seen |= new
+        for chapter in new:
+            assert {*CHAPTERS[chapter][1]} <= seen, f"week {week}: {chapter} comes too early"
+    assert seen == {chapter for chapter in CHAPTERS if int(chapter) <= 16}
+
+
+def test_what_is_handed_in_are_the_exercises_of_the_chapters():
+    numbers = [exercise.number for exercise in exercises()]
+    for week, chapters, _, handed_in, _ in WEEKS:
+        asked = []
+        for part in handed_in.split(", "):
+            first, *last = part.split(" to ")
+            chapter, low = first.split(".")
+            high = last[0].split(".")[1] if last else low
+            asked += [f"{chapter}.{n}" for n in range(int(low), int(high) + 1)]
+        of_week = {str(int(chapter)) for chapter in chapters.split(", ")}
+        expected = [number for number in numbers if number.split(".")[0] in of_week]
+        assert sorted(asked) == sorted(expected), f"week {week}"
+
+
+def test_the_example_is_as_it_says(tmp_path):
+    (example,) = re.findall(r"```python\n(.*?)```", TEACHING, re.DOTALL)
+    path = tmp_path / "two_inputs.py"
+    path.write_text(example, encoding="utf-8")
+    assert try_exercises(path) is None
