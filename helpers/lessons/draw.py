@@ -1,4 +1,4 @@
-"""The drawing of autograd graphs, rings of references, the layers around autograd, and decisions.
+"""The drawing of autograd graphs, rings of references, layers around autograd, and decisions.
 
 The look of all figures is in figures.mplstyle beside this.
 """
