@@ -16,8 +16,9 @@ fixed points: lambda z, x: (z + f(z, x)) / 2.
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
-Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active` and
-`torch._C._functorch.is_legacy_batchedtensor`.
+Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`,
+`torch._C._functorch.is_legacy_batchedtensor`, and `RegisterPostBackwardFunctionBackward`, the name
+of the node that `fully_shard` leaves in a graph.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
