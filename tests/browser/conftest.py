@@ -28,8 +28,10 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("notebooks", "zh")
 CHAPTERS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
 PATIENCE = 120_000  # ms; a busy machine is slow, not broken
-# All cells are in the page, also those that are not in view.
-SETTINGS = {"@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
+SETTINGS = {  # all cells are in the page, also those that are not in view; nobody asks about news
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
+}
 
 
 def pytest_addoption(parser):
@@ -123,7 +125,6 @@ def jupyter(course, readme):
     config = {
         "ServerApp": {"open_browser": False, "allow_root": True, "port": port},
         "IdentityProvider": {"token": ""},
-        "LabApp": {"news_url": None},
     }
     (home / "jupyter_server_config.json").write_text(json.dumps(config))
     environment = os.environ | {
