@@ -11,7 +11,6 @@ import shutil
 from html import escape
 
 from docutils import nodes
-
 from pagefind.index import PagefindIndex
 
 RECORD = (
@@ -41,10 +40,9 @@ def sections(doctree):
 
 
 async def _write(records, folder):
-    async with PagefindIndex() as index:
+    async with PagefindIndex({"output_path": str(folder)}) as index:  # written at the end
         for url, content in records:
             await index.add_html_file(url=url, content=content)
-        await index.write_files(output_path=str(folder))
 
 
 def write_index(app, language_of):
