@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 import shutil
+import sys
 from gettext import NullTranslations
 from html import escape
 from pathlib import Path
@@ -20,11 +21,15 @@ from sphinx import locale
 from sphinx.util import logging
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "site"))
+from search import write_index  # noqa: E402
+
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
 LANGUAGE = {"notebooks": "en", "zh": "zh-CN"}
 SWITCH = {"notebooks": "中文", "zh": "English"}
+NOTHING = {"notebooks": "No section has these words.", "zh": "没有找到含有这些词的小节。"}
 FOLD = {"notebooks": ("Show the output", "Hide the output"), "zh": ("显示输出", "收起输出")}
 RUN = {
     "notebooks": 'To run this chapter, install the course (see the <a href="{readme}">README</a>), '
@@ -84,6 +89,7 @@ html_title = project
 html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png"]
 html_css_files = ["style.css"]
+html_js_files = ["search.js"]
 html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
 templates_path = ["templates"]
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
@@ -179,6 +185,7 @@ def on_page(app, document, template, context, doctree):
     course = app.env.titles[README[folder]].astext()
     context["chapters"] = [(README[folder], course), *chapters(folder)]
     context["course"] = course
+    context["nothing_found"] = NOTHING[folder]
     context["docstitle"] = "" if document in README.values() else course
     if doctree is None:
         return
@@ -214,9 +221,10 @@ def on_page(app, document, template, context, doctree):
 
 
 def on_finished(app, exception):
-    """The README is the first page; `zh/` leads to that of the Chinese edition."""
+    """The index of the search. The README is the first page; `zh/` leads to the Chinese one."""
     if exception or app.builder.name != "html":
         return
+    write_index(app, lambda document: LANGUAGE[edition(document)])
     out = Path(app.outdir)
     shutil.copyfile(out / "README.html", out / "index.html")
     (out / "zh" / "index.html").write_text(
@@ -226,7 +234,13 @@ def on_finished(app, exception):
     )
 
 
+def without_search(app):
+    """Sphinx makes no index: Pagefind does."""
+    app.builder.search = False
+
+
 def setup(app):
+    app.connect("builder-inited", without_search)
     app.connect("source-read", on_source_read)
     app.connect("doctree-resolved", on_doctree)
     app.connect("html-page-context", on_page, priority=400)  # before the theme's

@@ -4,6 +4,7 @@ pip install -r requirements.txt -r site/requirements.txt -r tests/browser/requir
 pytest tests/browser [--all-chapters]
 """
 
+import contextlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -92,37 +94,69 @@ def site(tmp_path_factory):
         server.shutdown()
 
 
+def readme_command(name):
+    """What a README tells a newcomer to type, from `jupyter lab` on."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    command, on_windows = re.findall(r"&& (jupyter lab .*)", text)
+    assert command == on_windows
+    return command
+
+
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
-    """The address of a JupyterLab that runs in a copy of the course."""
-    home = tmp_path_factory.mktemp("lab")
-    copy = home / "course"
+def course(tmp_path_factory):
+    """A copy of the course, in which JupyterLab may write."""
+    copy = tmp_path_factory.mktemp("lab") / "course"
     left_out = shutil.ignore_patterns(".git", ".venv", "_site", "jupyter_execute", "mathjax")
-    shutil.copytree(ROOT, copy, ignore=left_out)
+    return shutil.copytree(ROOT, copy, ignore=left_out)
+
+
+@contextlib.contextmanager
+def jupyter(course, readme):
+    """Runs the README's command word for word; yields JupyterLab's address and what is opened."""
+    home = Path(tempfile.mkdtemp(dir=course.parent))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
-    command += ["--IdentityProvider.token=", "--LabApp.news_url=None", f"--notebook-dir={copy}"]
+    address = f"http://127.0.0.1:{port}/lab"
     for name, values in SETTINGS.items():
         place = home / "settings" / f"{name}.jupyterlab-settings"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(values))
-    environment = {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "PYTHONPATH": str(copy)}
-    environment |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces")}
+    config = {
+        "ServerApp": {"open_browser": False, "allow_root": True, "port": port},
+        "IdentityProvider": {"token": ""},
+    }
+    (home / "jupyter_server_config.json").write_text(json.dumps(config))
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(course),
+        "JUPYTER_CONFIG_DIR": str(home),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+    }
     with open(home / "log", "w") as log:
+        command = f"exec {readme_command(readme)}"
         server = subprocess.Popen(
-            command, cwd=copy, env=os.environ | environment, stdout=log, stderr=log
+            command, shell=True, cwd=course, env=environment, stdout=log, stderr=log
         )
-    address = f"http://127.0.0.1:{port}/lab"
-    for _ in range(PATIENCE // 500):
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            break
-        except (urllib.error.URLError, ConnectionError):
+    try:
+        for _ in range(PATIENCE // 500):
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(address, timeout=5).close()
+                break
             time.sleep(0.5)
-    else:
-        pytest.fail(f"JupyterLab does not answer:\n{(home / 'log').read_text()}")
-    yield address
-    server.terminate()
-    server.wait()
+        else:
+            pytest.fail(f"JupyterLab does not answer:\n{(home / 'log').read_text()}")
+        (opened,) = home.glob("runtime/jpserver-file-to-run-*-open.html")
+        yield address, opened.as_uri()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def lab(course):
+    """The address of a JupyterLab that runs in a copy of the course."""
+    with jupyter(course, "README.md") as (address, _):
+        yield address

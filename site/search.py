@@ -1,0 +1,64 @@
+"""The index of the search: each section of each page is found by itself, in its edition.
+
+Pagefind makes it, because its index comes in pieces that a page loads when somebody searches.
+Outputs are left out: a prediction is not to be given away. Pagefind and the browser do not cut
+Chinese into the same words, so each character is a word here.
+"""
+
+import asyncio
+import re
+import shutil
+from html import escape
+
+from docutils import nodes
+from pagefind.index import PagefindIndex
+
+RECORD = (
+    '<html lang="{language}"><body><h1>{heading}</h1>'
+    '<p data-pagefind-meta="page" data-pagefind-ignore>{page}</p>{text}</body></html>'
+)
+BETWEEN_CHARACTERS = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # Chinese ones
+
+
+def text_of(part):
+    """The words of a part of a page, without formulas set apart and without outputs."""
+    if isinstance(part, nodes.math_block | nodes.comment | nodes.raw | nodes.image | nodes.title):
+        return ""
+    if isinstance(part, nodes.Element) and "cell_output" in part.get("classes", ()):
+        return ""
+    if isinstance(part, nodes.TextElement):
+        return f"<p>{escape(part.astext())}</p>"
+    return "".join(map(text_of, part.children))
+
+
+def sections(doctree):
+    """(id, heading, text) of each section; a section's text is without its subsections'."""
+    for section in doctree.findall(nodes.section):
+        parts = [part for part in section.children if not isinstance(part, nodes.section)]
+        heading = section.next_node(nodes.title).astext()
+        yield section["ids"][0], heading, "".join(map(text_of, parts))
+
+
+async def _write(records, folder):
+    async with PagefindIndex({"output_path": str(folder)}) as index:  # written at the end
+        for url, content in records:
+            await index.add_html_file(url=url, content=content)
+
+
+def write_index(app, language_of):
+    """Writes `pagefind/` beside the pages; `language_of` gives the language of a document."""
+    records = []
+    for document in sorted(app.env.found_docs):
+        page = app.env.titles[document].astext()
+        for name, heading, text in sections(app.env.get_doctree(document)):
+            content = RECORD.format(
+                language=language_of(document),
+                heading=escape(heading),
+                page=escape(page),
+                text=text,
+            )
+            url = f"{app.builder.get_target_uri(document)}#{name}"
+            records.append((url, BETWEEN_CHARACTERS.sub(" ", content)))
+    folder = app.outdir / "pagefind"
+    shutil.rmtree(folder, ignore_errors=True)  # or what an earlier build wrote stays there
+    asyncio.run(_write(records, folder))

@@ -1,0 +1,54 @@
+// Searches as one types. Pagefind's script and index are loaded with the first letter.
+// In the index, each Chinese character is a word (see site/search.py).
+const apart = text => text.replace(/(?<=\p{Script=Han})(?=\p{Script=Han})/gu, " ");
+const together = text =>
+  text.replace(/(?<=\p{Script=Han}(?:<\/?mark>)*) (?=(?:<\/?mark>)*\p{Script=Han})/gu, "")
+    .replaceAll("</mark><mark>", "");
+
+document.addEventListener("DOMContentLoaded", () => {
+  const dialog = document.getElementById("pst-search-dialog");
+  const input = dialog.querySelector("input");
+  const root = new URL(document.documentElement.dataset.content_root, location.href);
+  const found = document.createElement("div");
+  found.id = "found";
+  found.setAttribute("role", "status");
+  dialog.append(found);
+
+  const linkTo = ({ url, meta, excerpt }) => {
+    const link = document.createElement("a");
+    link.href = new URL(url.replace(/^\//, ""), root);
+    const title = document.createElement("b");
+    title.textContent = together(meta.title);
+    const page = document.createElement("i");
+    page.textContent = together(meta.page);
+    const words = document.createElement("span");
+    words.innerHTML = together(excerpt); // escaped by Pagefind, but for its <mark>
+    link.append(title, page, words);
+    link.addEventListener("click", () => dialog.close());
+    return link;
+  };
+
+  input.addEventListener("input", async () => {
+    const words = input.value.trim();
+    if (!words) return found.replaceChildren();
+    const pagefind = await import(new URL("pagefind/pagefind.js", root));
+    await pagefind.options({ baseUrl: "/", excerptLength: 40 });
+    const answer = await pagefind.debouncedSearch(apart(words), {}, 150);
+    if (!answer) return; // more was typed meanwhile
+    let results = answer.results;
+    if (apart(words) !== words) { // what holds the characters in this order, if anything does
+      const exact = await pagefind.search(`"${apart(words)}"`);
+      const ids = new Set(exact.results.map(result => result.id));
+      if (ids.size) results = results.filter(result => ids.has(result.id));
+    }
+    const sections = await Promise.all(results.slice(0, 8).map(result => result.data()));
+    if (words !== input.value.trim()) return;
+    found.replaceChildren(...sections.map(linkTo));
+    if (!sections.length) found.textContent = found.closest("[data-nothing]").dataset.nothing;
+  });
+
+  dialog.querySelector("form").addEventListener("submit", event => {
+    event.preventDefault();
+    found.querySelector("a")?.click();
+  });
+});
