@@ -108,9 +108,8 @@ def test_nothing_is_kept_afterwards():
     def tensors():
         gc.collect()
         # `isinstance` would ask each for its `__class__`, at which a deprecated object warns.
-
-    found = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
-    return {id(t): weakref.ref(t) for t in found}
+        found = (t for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
+        return {id(t): weakref.ref(t) for t in found}
 
     x, manager = leaf(2), rounds()  # which outlives the block, as at the top of a notebook
     before = tensors()
