@@ -52,6 +52,9 @@ def linear_cross_entropy(
     for a second derivative, and twice the gradients that are required, as backward returns
     multiples of what forward made; for "none", it computes the logits again.
 
+    In bfloat16, the logits of a chunk are widened and their gradients narrowed. These two passes
+    take back the time that chunks save in float32.
+
     Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
     takes one sample after the other. Under `torch.compile`, static and dynamic shapes, and
     `torch.export` it is one operator, with one derivative, in backward mode; a transform of
