@@ -59,9 +59,8 @@ class Reads(TorchFunctionMode):
         self.first, self.operation = first, None
         self.made, self.outside = Tensors(), Tensors()
         self.versions = {}  # of those from outside, by id, once one is read, not only written
-        self.passing = (
-            0  # those from outside that do not outlive the run: something made them unseen
-        )
+        # those from outside that do not outlive the run: something made them unseen
+        self.passing = 0
         self.strangers = 0  # those that the first run has not met
         self.start = torch._C._autograd._get_sequence_nr()
 
