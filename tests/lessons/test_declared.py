@@ -1,5 +1,6 @@
 """An author's slips are said to the author, when the exercise is made, not to a learner."""
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -116,6 +117,8 @@ def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
 def test_the_command_ends_as_the_trial_does(tmp_path, monkeypatch):
     for path, status in ((module(tmp_path), None), (tmp_path / "a", f"{tmp_path / 'a'} could not")):
         monkeypatch.setattr(sys, "argv", ["grade", "--try", str(path)])
+        cannot_show_marks = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+        monkeypatch.setattr(sys, "stdout", cannot_show_marks)
         with pytest.raises(SystemExit) as ended:
             grade.main()
         assert str(ended.value.code).startswith(str(status))
