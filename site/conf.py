@@ -78,6 +78,8 @@ root_doc = "README"
 include_patterns = ["README.md", "README.zh.md", "notebooks/*.ipynb", "zh/*.ipynb"]
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+myst_heading_slug_func = "anchors.of_jupyterlab"
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"

@@ -22,6 +22,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
@@ -75,6 +76,7 @@ CODE = re.compile(r"(`+)(.+?)\1")
 FORMULA = re.compile(r"\$[^$]+\$")
 COMMENT = re.compile(r"<!--.*?-->")
 TARGET = re.compile(r"\]\([^)]*\)")
+TO_A_SECTION = re.compile(r"(\]\((?:notebooks/)?(\d\d_\w+\.ipynb)#)([^)\s]+)(?=\))")
 LINKED = re.compile(r"\[([^\]]*)\]\((?:notebooks/)?(\d\d_\w+\.ipynb)\)")
 
 HAN = "[\u4e00-\u9fff]"
@@ -238,9 +240,26 @@ def translation(message, known):
 
 
 def translate(markdown, known):
-    return "".join(
+    translated = "".join(
         is_message and translation(text, known) or text for text, is_message in pieces(markdown)
     )
+    return TO_A_SECTION.sub(
+        lambda link: link[1] + anchors(link[2], EDITION).get(link[3], link[3]), translated
+    )
+
+
+def anchor(heading):
+    """What JupyterLab calls a heading in a link."""
+    return quote(re.sub(r"[`*$]", "", heading).replace(" ", "-"))
+
+
+@cache
+def anchors(name, edition):
+    """The anchors of a chapter's headings in the edition, by those in English."""
+    path = ROOT / "notebooks" / name
+    known = read(path)
+    headings = re.findall(r"^#+ (.+)$", "\n".join(text for _, text in cells(path)), re.MULTILINE)
+    return {anchor(text): anchor(translation(text, known) or text) for text in headings}
 
 
 def as_bytes(text):
