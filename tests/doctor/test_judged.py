@@ -112,6 +112,7 @@ def sparse(layout):
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
 @pytest.mark.parametrize("layout", LAYOUTS[:2])  # sparse_mask knows these
 def test_the_values_of_a_sparse_input_are_judged(layout):
     right = examine(SparseProduct, *sparse(layout), lines=False)

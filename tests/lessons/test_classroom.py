@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -129,7 +130,11 @@ def test_interrupted_it_has_the_table_of_what_was_done(tmp_path):
     command = [sys.executable, "-m", "helpers.lessons.grade", "endless.ipynb", "done.ipynb"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}  # it has no ✓
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as process:
+    # Where the tests run in the background of a shell, their children would ignore the signal.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, preexec_fn=heard, **pipes
+    ) as process:
         progress = process.stderr.readline().decode()
         table = (tmp_path / "verdicts.csv").read_text(encoding="utf-8-sig")
         process.send_signal(signal.SIGINT)

@@ -257,7 +257,12 @@ def test_bad_input_is_named(op, change, kind, words):
 
 @each_file
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
-    """Its usage example, with `helpers` out of reach, and under another name if it is a folder."""
+    """Its usage example, with `helpers` out of reach, and under another name if it is a folder.
+
+    And beside the first copy, which has registered what it registers, with DTensor, too.
+    """
+    importlib.import_module("torch.distributed.tensor")
+    importlib.import_module(f"helpers.ops.{path.stem}")
     name = "renamed" if path.is_dir() else path.stem
     if path.is_dir():
         shutil.copytree(path, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -257,7 +257,7 @@ EXERCISE_2 = Exercise(
         ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
         ("x.sum(0)", "x.double().sum(0)", "where `x` is torch.float32, the result is"),
         ("x.new_tensor(len(x), dtype=torch.float64)", "torch.tensor(len(x))",
-         "input must be floating-point"),
+         "input must be one of torch.float32"),
         ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
          "it has no history"),
         ('collectives.all_reduce(x.sum(0), loss="summed")',

@@ -20,6 +20,7 @@ Source: https://docs.pytorch.org/docs/2.13/distributed.tensor.html
 """
 
 import sys
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -42,7 +43,8 @@ def register():
     for name, (kernel, _) in OPERATORS.items():
         if name not in _registered:
             rule = partial(_on_parts, kernel)
-            torch.library.register_torch_dispatch(f"{NAMESPACE}::{name}", DTensor, rule)
+            with suppress(RuntimeError):  # it is there: of a copy that shares the operators
+                torch.library.register_torch_dispatch(f"{NAMESPACE}::{name}", DTensor, rule)
             _registered.add(name)
 
 
