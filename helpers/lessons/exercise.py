@@ -403,7 +403,16 @@ def _code(value):
 
 
 def _is_blank(function):
-    """Does it nothing at all? `...`, `pass` and a docstring leave behind: return None."""
+    """Does nothing stand in it but `...`, `pass` or a docstring?
+
+    What they compile to is that of `return None`, which is an attempt: its source tells.
+    """
     steps = [i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")]
     loads = [i for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
-    return len(steps) <= 2 and [i.argval for i in loads] == [None]
+    if len(steps) > 2 or [i.argval for i in loads] != [None]:
+        return False
+    try:
+        source = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # without a file, or a lambda in the middle of a line
+        return True
+    return not any(isinstance(node, ast.Return) for node in ast.walk(source))

@@ -219,6 +219,16 @@ class Square(Function):
     assert EXERCISES["2.1"].judge(names["Square"]).mark == NOT_ATTEMPTED
 
 
+def test_to_return_none_is_an_attempt():
+    given = EXERCISES["2.1"]
+    source = given.edited(
+        "return x * x", "return None", "return 2 * x * grad_output", "return None"
+    )
+    for line in ("ctx.save_for_backward(x)", "(x,) = ctx.saved_tensors"):
+        source = source.replace(line, "")
+    assert given.judge(given.made_of(source)).mark == WRONG
+
+
 def test_what_is_no_answer_at_all_gets_a_sentence():
     given = EXERCISES["2.1"]
     assert "check takes one answer, got 0" in given.judge().message
