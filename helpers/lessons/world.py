@@ -2,10 +2,14 @@
 
 import contextlib
 import errno
+import os
+import re
+import tempfile
 
 import torch
 
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+SAYS_FULL = re.compile("No space left on device|Disk quota exceeded")
 
 
 @contextlib.contextmanager
@@ -32,7 +36,13 @@ def is_full(error):
     while error:
         if isinstance(error, OSError) and error.errno in FULL:
             return True
-        if "No space left on device" in str(error):  # what a compiler says
+        if SAYS_FULL.search(str(error)):  # what setuptools makes of it
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def raise_if_full(text):
+    """Raise OSError if `text`, of a compiler or a linker that failed, says that a disk is full."""
+    if SAYS_FULL.search(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), tempfile.gettempdir())

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from functools import partial
 
 import nbformat
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 from helpers.lessons import exercise
+from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, exercises
 from helpers.lessons.handed_in import verdicts
+from helpers.lessons.native import c_and_cpp
 from helpers.lessons.world import is_full, usual_world
 from tests.needs import why_not
 
@@ -103,5 +106,22 @@ def test_a_full_disk_is_not_the_learners_fault():
         checked.kind = original
     assert verdict.mark == NOT_ATTEMPTED
     assert "No space left on device" in verdict.message
-    assert is_full(RuntimeError("cc1: fatal error: No space left on device"))
+    assert is_full(RuntimeError("setup.cfg: No space left on device"))
     assert not is_full(OSError(errno.ENOENT, "No such file"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("number, asks", [("8.1", c_and_cpp), ("15.2", emulator)])
+def test_a_compiler_that_finds_the_disk_full_refuses_nothing(number, asks, monkeypatch, tmp_path):
+    given = exercise(number)
+    if (missing := why_not(given.needs)) is not None:
+        pytest.skip(missing)
+    compiler = tmp_path / "full"
+    compiler.write_text(
+        "#!/bin/sh\necho 'ld: final link failed: No space left on device' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setattr(asks, "find_compiler", lambda: [str(compiler)])
+    verdict = given.judge(given.reference)
+    assert verdict.mark == NOT_ATTEMPTED, verdict.message
+    assert "No space left on device" in verdict.message

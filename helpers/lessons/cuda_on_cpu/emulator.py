@@ -38,6 +38,7 @@ from pathlib import Path
 import torch
 
 from helpers.lessons.native.c_and_cpp import compiler_version
+from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent
@@ -372,6 +373,7 @@ def _compile(source, kernel):
                 done = subprocess.run(step, capture_output=True, text=True)
                 if done.returncode:
                     said = done.stderr.strip()
+                    raise_if_full(said)
                     raise KernelError(f"{kernel} does not compile:\n{said}", compiler=said)
 
     return ctypes.CDLL(str(cached_file("kernel_*.so", [unit, *headers, *command, version], build)))

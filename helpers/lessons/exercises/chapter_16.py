@@ -15,6 +15,7 @@ from torch import nn
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.said import Said, Wrong
+from helpers.lessons.world import is_full
 
 PYPROJECT = """
 [build-system]
@@ -82,6 +83,8 @@ def _complete(pyproject):
             given=error.args[0],
         )
     except Exception as error:
+        if is_full(error):
+            raise
         line = str(error).strip().splitlines()[0]
         yield Wrong("setuptools cannot read it: {line}", line=line)
     strange = [file for file in packed if file not in WANTED]

@@ -13,6 +13,7 @@ from math import isnan, nan
 import torch
 
 from helpers.lessons.said import Said, Wrong
+from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to
@@ -52,6 +53,7 @@ def compile_library(source, language, doors="", calls=""):
         whole = [*command, "-", "-o", library]
         done = subprocess.run(whole, input=text, capture_output=True, encoding="utf-8")
         if done.returncode:
+            raise_if_full(done.stderr)
             raise NativeError(_first_error(done.stderr, calls))
 
     key = [text, *command, compiler_version(tuple(find_compiler()))]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from helpers.lessons.said import Said, Wrong
+from helpers.lessons.world import raise_if_full
 
 
 def import_triton():
@@ -124,6 +125,7 @@ def compiles_for_a_gpu(attempt):
         here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=here)
     if run.returncode:
+        raise_if_full(run.stderr)
         place, said = json.loads(run.stderr.strip().splitlines()[-1])
         if place:
             yield Wrong("Triton's compiler refuses `{place}`: {said}", place=place, said=said)
