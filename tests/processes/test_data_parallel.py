@@ -1,5 +1,5 @@
-"""Networks of `recompute`, `ReversibleSequential` and involution under DDP and FSDP2, against one
-process.
+"""Networks of `recompute`, `ReversibleSequential`, `fixed_point` and involution under DDP and
+FSDP2, against one process.
 """
 
 import sys
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers.ops.fixed_point import fixed_point
 from helpers.ops.involution import Involution2d
 from helpers.ops.recompute import ReversibleSequential, recompute
 from tests import common
@@ -38,8 +39,22 @@ class Recomputed(nn.Module):
         return x
 
 
+class Equilibrium(nn.Module):
+    """z = tanh(W z / 8 + V x), where f closes over W and holds V in a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.inner = nn.Parameter(torch.randn(4, 4)), nn.Linear(4, 4)
+
+    def forward(self, x):
+        f = lambda z, x: torch.tanh(z @ self.weight / 8 + self.inner(x))  # noqa: E731
+        return fixed_point(f, torch.zeros_like(x), x, tol=1e-14)
+
+
 def model(kind):
     torch.manual_seed(0)
+    if kind == "fixed point":
+        return nn.Sequential(nn.Linear(4, 4), Equilibrium(), Equilibrium()).double()
     if kind == "recompute":
         return Recomputed().double()
     if kind == "reversible":
@@ -49,7 +64,12 @@ def model(kind):
     return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
 
 
-SHAPES = {"recompute": (8, 4), "reversible": (8, 8), "involution": (8, 1, 4, 4)}
+SHAPES = {
+    "recompute": (8, 4),
+    "fixed point": (8, 4),
+    "reversible": (8, 8),
+    "involution": (8, 1, 4, 4),
+}
 
 
 def data(kind):
@@ -86,3 +106,14 @@ def test_the_gradients_of_one_process(team, kind):
     for found in team(cut_here, kind):
         for grads in found.values():
             torch.testing.assert_close(grads, expected)
+
+
+def sharded_within_f():
+    net = model("fixed point")
+    fully_shard(net[1].inner)
+    with pytest.raises(ValueError, match="f contains a module under fully_shard, which would lose"):
+        net(data("fixed point"))
+
+
+def test_a_module_within_f_is_not_cut(team):
+    team(sharded_within_f)
