@@ -64,13 +64,10 @@ class Call:
         self.random = [(read, write, read()) for read, write in _random_sources(leaves)]
         self.buffers = self.named_buffers()
         self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        self.before = self.versions()
+        self.before = _versions(self.buffers)
 
     def named_buffers(self):
         return _each_place("buffers", self.fn) if isinstance(self.fn, torch.nn.Module) else {}
-
-    def versions(self):
-        return [(id(buffer), buffer._version) for buffer in self.named_buffers().values()]
 
     def first(self, args, kwargs, start):
         """`fn(*args, **kwargs)`; in backward the first ticket calls `start`, and that `again`."""
@@ -88,7 +85,7 @@ class Call:
         """What the first run neither drew from nor changed."""
         self.random = [s for s in self.random if not _same(s[2], s[0]())]
         # Of all or of none: a batch norm changes its statistics without a trace, but it counts.
-        if self.before == self.versions():
+        if self.before == _versions(self.named_buffers()):
             self.copies = {}
 
     def pack(self, tensor):
@@ -115,10 +112,10 @@ class Call:
         def collect(tensor):
             nonlocal place
             kind = self.kinds[place] if place < len(self.kinds) else "none"
-            if reads.kind_of(tensor) != kind:
+            if (now := reads.kind_of(tensor)) != kind:
                 raise RuntimeError(
-                    f"fn did something else when it ran again: it saved {reads.kind_of(tensor)}"
-                    f" where it had saved {kind}"
+                    f"fn did something else when it ran again: it saved {now} where it had saved "
+                    f"{kind}"
                 )
             ticket = self.tickets[place]()
             with torch._C.DisableTorchFunction():  # what is done here is not what fn does
@@ -128,7 +125,7 @@ class Call:
                 self.found[ticket] = saved, saved._version
             place += 1
             # RReLU fills what it has saved: it must run, too.
-            if place == len(self.tickets) and not to_the_end and "rrelu" not in kind:
+            if place == len(self.tickets) and not to_the_end and "rrelu" not in kind.operation:
                 raise EverythingIsThere
             return saved
 
@@ -187,6 +184,10 @@ def check_mode(tensors):
             "recompute and ReversibleSequential have no forward mode, which keeps nothing: "
             "call the function itself"
         )
+
+
+def _versions(buffers):
+    return [(id(buffer), buffer._version) for buffer in buffers.values()]
 
 
 def _has_its_own_parameters(fn):

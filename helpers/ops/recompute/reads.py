@@ -1,6 +1,7 @@
 """What the operations of a run read besides what it is given, and whether a second run may."""
 
 import weakref
+from typing import NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -9,8 +10,21 @@ from torch.overrides import TorchFunctionMode
 OF_NO_NUMBERS = set("__get__ __len__ dim is_floating_point is_inference numel size stride".split())
 
 
-def kind_of(tensor):
-    return f"a tensor {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
+class Kind(NamedTuple):
+    """What a tensor is, and which operation saved it, if that is known."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    operation: str = ""
+
+    def __str__(self):
+        words = f"a tensor {tuple(self.shape)} of {self.dtype} on {self.device}"
+        return f"{words} in {self.operation}" if self.operation else words
+
+
+def kind_of(tensor, operation=""):
+    return Kind(tensor.shape, tensor.dtype, tensor.device, operation)
 
 
 def version_of(tensor):
@@ -19,12 +33,12 @@ def version_of(tensor):
 
 def _tensors_in(thing):
     if isinstance(thing, torch.Tensor):
-        yield thing
-    elif isinstance(thing, (tuple, list)):
-        for part in thing:
-            yield from _tensors_in(part)
-    elif isinstance(thing, dict):
-        yield from _tensors_in([*thing.values()])
+        return [thing]
+    if isinstance(thing, dict):
+        thing = thing.values()
+    elif not isinstance(thing, (tuple, list)):
+        return []
+    return [tensor for part in thing for tensor in _tensors_in(part)]
 
 
 class Tensors:
@@ -56,7 +70,7 @@ class Reads(TorchFunctionMode):
 
     def __init__(self, first=None):
         super().__init__()
-        self.first, self.operation = first, None
+        self.first, self.operation = first, ""
         self.made, self.outside = Tensors(), Tensors()
         self.versions = {}  # of those from outside, by id, once one is read, not only written
         # those from outside that do not outlive the run: something made them unseen
@@ -68,7 +82,7 @@ class Reads(TorchFunctionMode):
         self.made.add(*tensors)
 
     def kind_of(self, tensor):
-        return kind_of(tensor) + (f" in {self.operation}" if self.operation else "")
+        return kind_of(tensor, self.operation)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -84,7 +98,7 @@ class Reads(TorchFunctionMode):
             self._meet(tensor, version)
         self.operation = name
         result = function(*args, **kwargs)
-        self.operation = None  # an autograd.Function saves after the operations in it
+        self.operation = ""  # an autograd.Function saves after the operations in it
         for tensor, version in taken:
             if version == version_of(tensor):
                 self.versions.setdefault(id(tensor), version)
