@@ -4,7 +4,9 @@ Every way computes y = x with the derivative -1. The loss is the sum of y³, so 
 is -3 and the second derivative, in which both signs count, is 6.
 """
 
+import copy
 import io
+import pickle
 from contextlib import contextmanager, suppress
 from itertools import product
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.forward_ad import unpack_dual
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -20,6 +23,10 @@ from helpers.lessons.torch_messages import essence
 from helpers.ops.involution import involution2d
 
 # Ways
+
+
+def plainly(x):
+    return 2 * x.detach() - x
 
 
 def hooked(x):
@@ -109,7 +116,7 @@ def under_the_name(x):
 
 
 WAYS = {
-    "plain operations": lambda x: 2 * x.detach() - x,
+    "plain operations": plainly,
     "hook": hooked,
     "Function, forward(ctx, x)": Combined.apply,
     "Function, setup_context": Reverse.apply,
@@ -173,6 +180,20 @@ def trained(module):
     return next(module.parameters()).grad
 
 
+def cut(op):
+    module = Holds(op)
+    fully_shard(module)
+    return trained(module).full_tensor()
+
+
+def under_autocast(op):
+    def loss(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss_of(op)(x @ torch.eye(3))
+
+    return loss
+
+
 def exported(op, strict=False):
     file = io.BytesIO()
     torch.export.save(torch.export.export(Holds(op), (ones,), strict=strict), file)
@@ -192,7 +213,11 @@ SITUATIONS = {
         backward_of(lambda x: checkpoint(loss_of(op), x, use_reentrant=False)),
         GRADIENT,
     ),
+    "autocast": lambda op: (backward_of(under_autocast(op)), GRADIENT),
     "DDP": lambda op: (trained(DistributedDataParallel(Holds(op))), GRADIENT),
+    "FSDP2": lambda op: (cut(op), GRADIENT),
+    "deepcopy": lambda op: (trained(copy.deepcopy(Holds(op))), GRADIENT),
+    "pickle": lambda op: (trained(pickle.loads(pickle.dumps(Holds(op)))), GRADIENT),
     "func.grad": lambda op: (torch.func.grad(loss_of(op))(ones), GRADIENT),
     "vmap": lambda op: (backward_of(loss_of(torch.vmap(op)), x=PAIR), -3 * PAIR),
     "vmap(grad)": lambda op: (per_sample(op)(PAIR), -3 * PAIR),
@@ -226,7 +251,7 @@ def verdict(way, situation):
 
 @contextmanager
 def process_group():
-    """A group of one process, for DistributedDataParallel."""
+    """A group of one process, for DistributedDataParallel and fully_shard."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield

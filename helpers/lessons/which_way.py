@@ -272,7 +272,8 @@ def section(place, folder="", words=None):
     name, anchors = headings(chapter)
     if heading not in anchors:
         raise ValueError(f"{name} has no heading {heading!r}; it has {', '.join(anchors)}")
-    return f"[{words or place}]({folder}{name}#{anchors[heading]})"
+    words = words or re.sub(r" \(\d+ minutes?\)$", "", place)
+    return f"[{words}]({folder}{name}#{anchors[heading]})"
 
 
 def source(copy, root="../", folder=""):
