@@ -26,7 +26,8 @@ HINTS = {
 
 def essence(error):
     """The innermost cause of `error`, or its first line and the explanation under it."""
-    text = re.sub(r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+", "", str(error).strip())
+    beside = r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+"
+    text = re.sub(beside, "", str(error).strip())
     text = text or type(error).__name__
     cause = re.search(r"got \w+\([\"'](.*?)[\"']\)[\"')]*\s*$", text, re.MULTILINE)
     if cause:
