@@ -33,7 +33,7 @@ Sources of the ideas
   numbers: https://blogs.mathworks.com/cleve/2013/10/14/complex-step-differentiation/
 - kinks: "Gradient checks" in https://cs231n.github.io/neural-networks-3/
 - the gradient of a complex input: https://docs.pytorch.org/docs/stable/notes/autograd.html
-- jvp and vmap: what they promise, https://docs.pytorch.org/docs/2.13/notes/extending.func.html
+- jvp and vmap: what they promise, https://docs.pytorch.org/docs/2.15/notes/extending.func.html
 - grad_output non-contiguous, expanded or undefined: gradcheck's check_undefined_grad, and the tests
   that PyTorch runs over its OpInfo database, torch/testing/_internal/opinfo/core.py
 

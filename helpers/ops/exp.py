@@ -6,7 +6,7 @@ no second evaluation in `backward`, and no hold on the input.
     y = exp(x)        dL/dx = dL/dy · conj(y)
 
 Source: the pattern is `Exp` of the PyTorch notes,
-https://docs.pytorch.org/docs/2.13/autograd.html#torch.autograd.Function
+https://docs.pytorch.org/docs/2.15/autograd.html#torch.autograd.Function
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 

@@ -6,7 +6,7 @@ r"""y = x Wᵀ + b with its three matrix gradients written out.
     db = sum of dy over N      (out)
 
 Source: `LinearFunction` of the PyTorch notes on extending,
-https://docs.pytorch.org/docs/2.13/notes/extending.html
+https://docs.pytorch.org/docs/2.15/notes/extending.html
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 

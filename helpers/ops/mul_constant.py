@@ -3,7 +3,7 @@ r"""A tensor times a number: the smallest operation with an argument that is not
     y = constant · x        dL/dx = conj(constant) · dL/dy
 
 Source: `MulConstant` of the PyTorch notes on extending,
-https://docs.pytorch.org/docs/2.13/notes/extending.html
+https://docs.pytorch.org/docs/2.15/notes/extending.html
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 

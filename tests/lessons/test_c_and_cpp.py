@@ -1,6 +1,6 @@
 """The learner's C and C++: compiled once, and a crash stays outside.
 
-What calls do wrong, and how they crash, the attempts at 7.3, 8.1 and 8.2 show.
+What calls do wrong, and how they crash, the attempts at 7.1, 8.1 and 8.3 show.
 """
 
 import os

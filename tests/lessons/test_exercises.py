@@ -259,7 +259,7 @@ def test_exit_is_called_exit_though_what_it_tidies_up_does_not_end(monkeypatch):
 
 @needs_compiler
 def test_of_c_the_source_is_asked_for():
-    for number in ("7.3", "8.1"):
+    for number in ("7.1", "8.1"):
         assert "give check the source, a string; got a" in EXERCISES[number].judge(3).message
 
 

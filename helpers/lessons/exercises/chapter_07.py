@@ -16,151 +16,6 @@ from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
-
-def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
-    h_times_stride = y + padding - i * dilation
-    w_times_stride = x + padding - j * dilation
-    if h_times_stride % stride or w_times_stride % stride:
-        return None
-    h, w = h_times_stride // stride, w_times_stride // stride
-    return (h, w) if 0 <= h < out_height and 0 <= w < out_width else None
-
-
-def _as_unfold_says(attempt):
-    for K, height, width, stride, padding, dilation in [
-        (3, 5, 7, 1, 0, 1), (3, 5, 7, 1, 1, 1), (3, 5, 7, 2, 1, 1), (3, 5, 7, 1, 2, 2),
-        (3, 5, 7, 3, 2, 2), (5, 9, 6, 2, 3, 1), (2, 11, 8, 4, 0, 3), (1, 4, 3, 2, 1, 1),
-    ]:  # fmt: skip
-        # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
-        numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
-        options = {"stride": stride, "padding": padding, "dilation": dilation}
-        columns = F.unfold(numbers, K, **options)[0].long() - 1  # (K * K, places); -1 is padding
-        out_height = (height + 2 * padding - (K - 1) * dilation - 1) // stride + 1
-        out_width = columns.shape[1] // out_height
-        for i, j, y, x in itertools.product(range(K), range(K), range(height), range(width)):
-            places = (columns[K * i + j] == y * width + x).nonzero().flatten().tolist()
-            expected = divmod(places[0], out_width) if places else None
-            given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
-            pair = _plain(given)
-            if pair != expected:
-                call = Said(
-                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
-                    "padding {padding}, dilation {dilation}",
-                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
-                )  # fmt: skip
-                yield at(
-                    call,
-                    Wrong(
-                        "it returns {given!r}, but {expected} is right.",
-                        given=given,
-                        expected=expected,
-                    ),
-                )
-            if expected and not all(isinstance(index, int) for index in pair):
-                yield Wrong(
-                    "it returns {given!r}, but an index is an integer. // gives one, where the "
-                    "division leaves no remainder.",
-                    given=given,
-                )
-
-
-def _plain(value):
-    """Lists, tensors and arrays as tuples of numbers."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
-
-
-EXERCISE_1 = Exercise(
-    number="7.1",
-    name="output_pixel",
-    reference=output_pixel,
-    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
-    wrong=[
-        ("y + padding", "y", "x + padding", "x", "padding 1"),
-        ("if h_times_stride % stride or w_times_stride % stride", "if False", "stride 2"),
-        ("if h_times_stride % stride or w_times_stride % stride", "if False",
-         " if 0 <= h < out_height and 0 <= w < out_width else None", "", "but None is right"),
-        ("(h, w) if", "(h, h) if", "it returns"),
-        ("(h, w) if", "(h / 1, w / 1) if", "an index is an integer"),
-    ],
-    properties=[_as_unfold_says],
-    success="rows from rows and columns from columns: the published kernel mixed them up.",
-    hints=(
-        "Solve y = h · stride - padding + i · dilation for h.",
-        "What if the division by stride leaves a remainder?",
-        "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
-    ),
-    explanation="With stride 2, a tap skips every other input pixel: there the division leaves "
-    "a remainder. "
-    "Python's % and // round down, so a negative number needs no care here; in C it does, which "
-    "is why the kernel tests the sign first.",
-)  # fmt: skip
-
-
-def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
-    channels = x.shape[1] // groups
-    group = slice(g * channels, (g + 1) * channels)
-    padded = F.pad(x, [K // 2] * 4)
-    patch = padded[n, group, h : h + K, w : w + K]
-    return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
-
-
-def _as_autograd_says(attempt):
-    generator = torch.Generator().manual_seed(0)
-    random = {"dtype": torch.float64, "generator": generator}
-    for groups, K, (C, H, W) in [
-        (1, 3, (4, 5, 6)), (2, 3, (4, 5, 6)), (2, 5, (4, 5, 6)), (3, 1, (6, 4, 4)),
-        (5, 7, (5, 9, 7)),
-    ]:  # fmt: skip
-        x, grad_output = torch.randn(3, C, H, W, **random), torch.randn(3, C, H, W, **random)
-        weight = torch.zeros(3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True)
-        output = involution2d(x, weight, padding=K // 2)
-        (expected,) = torch.autograd.grad(output, weight, grad_output)
-        for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
-            where = Said(
-                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
-                n=n,
-                g=g,
-                groups=groups,
-                h=h,
-                w=w,
-                K=K,
-            )
-            before = x.clone(), grad_output.clone()
-            given = attempt(grad_output, x, n, g, h, w, groups, K)
-            if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
-                yield at(where, Wrong("it changes x or grad_output in place."))
-            right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what=Said("the output")))
-
-
-EXERCISE_2 = Exercise(
-    number="7.2",
-    name="grad_weight_at",
-    reference=grad_weight_at,
-    stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
-    wrong=[
-        ("(g + 1) * channels", "g * channels + 1", "group 0 of 1"),
-        ("slice(g * channels, (g + 1) * channels)", "slice(None)", "of 2"),
-        ("(grad_output[n, group, h, w][:, None, None] * patch)", "patch", "is right"),
-        ("channels = x", "x *= 2\n    channels = x", "in place"),
-        (".sum(0)", ".sum()", "the output has shape (), but (3, 3) is right"),
-        (".sum(0)", ".sum(0).tolist()", "the output is a list, not a tensor"),
-        (".sum(0)", ".sum(0).float()", "the output is torch.float32, but torch.float64 is right"),
-    ],
-    properties=[_as_autograd_says],
-    success="the channels of a group share the filter, so its gradient sums over them.",
-    hints=(
-        "One tap of the filter multiplies one pixel of each channel of the group.",
-        "Its gradient is the sum over these channels of grad_output times that pixel.",
-        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
-    ),
-    explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
-    "with respect to the weight is x[c], so the gradient is x[c] times what arrives for y[c], "
-    "summed over c.",
-)  # fmt: skip
-
-
 HEAD = """
 __global__ void depthwise(const float* x, const float* weight, float* y,
                           int channels, int height, int width, int K) {
@@ -304,8 +159,8 @@ def _of_whom(error, threads, run):
     )
 
 
-EXERCISE_3 = Exercise(
-    number="7.3",
+EXERCISE_1 = Exercise(
+    number="7.1",
     name="depthwise",
     reference=DEPTHWISE,
     stub=f"""{HEAD}\
@@ -360,4 +215,148 @@ EXERCISE_3 = Exercise(
     ),
     explanation="Division and remainder turn a number in memory back into indices. The bounds of "
     "the image are tested in both directions, because memory goes on where the image ends.",
+)  # fmt: skip
+
+
+def grad_weight_at(grad_output, x, n, g, h, w, groups, K):
+    channels = x.shape[1] // groups
+    group = slice(g * channels, (g + 1) * channels)
+    padded = F.pad(x, [K // 2] * 4)
+    patch = padded[n, group, h : h + K, w : w + K]
+    return (grad_output[n, group, h, w][:, None, None] * patch).sum(0)
+
+
+def _as_autograd_says(attempt):
+    generator = torch.Generator().manual_seed(0)
+    random = {"dtype": torch.float64, "generator": generator}
+    for groups, K, (C, H, W) in [
+        (1, 3, (4, 5, 6)), (2, 3, (4, 5, 6)), (2, 5, (4, 5, 6)), (3, 1, (6, 4, 4)),
+        (5, 7, (5, 9, 7)),
+    ]:  # fmt: skip
+        x, grad_output = torch.randn(3, C, H, W, **random), torch.randn(3, C, H, W, **random)
+        weight = torch.zeros(3, groups, K, K, H, W, dtype=torch.float64, requires_grad=True)
+        output = involution2d(x, weight, padding=K // 2)
+        (expected,) = torch.autograd.grad(output, weight, grad_output)
+        for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
+            where = Said(
+                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
+                n=n,
+                g=g,
+                groups=groups,
+                h=h,
+                w=w,
+                K=K,
+            )
+            before = x.clone(), grad_output.clone()
+            given = attempt(grad_output, x, n, g, h, w, groups, K)
+            if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
+                yield at(where, Wrong("it changes x or grad_output in place."))
+            right = expected[n, g, :, :, h, w]
+            yield at(where, wrong_outputs(given, right, what=Said("the output")))
+
+
+EXERCISE_2 = Exercise(
+    number="7.2",
+    name="grad_weight_at",
+    reference=grad_weight_at,
+    stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
+    wrong=[
+        ("(g + 1) * channels", "g * channels + 1", "group 0 of 1"),
+        ("slice(g * channels, (g + 1) * channels)", "slice(None)", "of 2"),
+        ("(grad_output[n, group, h, w][:, None, None] * patch)", "patch", "is right"),
+        ("channels = x", "x *= 2\n    channels = x", "in place"),
+        (".sum(0)", ".sum()", "the output has shape (), but (3, 3) is right"),
+        (".sum(0)", ".sum(0).tolist()", "the output is a list, not a tensor"),
+        (".sum(0)", ".sum(0).float()", "the output is torch.float32, but torch.float64 is right"),
+    ],
+    properties=[_as_autograd_says],
+    success="the channels of a group share the filter, so its gradient sums over them.",
+    hints=(
+        "One tap of the filter multiplies one pixel of each channel of the group.",
+        "Its gradient is the sum over these channels of grad_output times that pixel.",
+        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
+    ),
+    explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
+    "with respect to the weight is x[c], so the gradient is x[c] times what arrives for y[c], "
+    "summed over c.",
+)  # fmt: skip
+
+
+def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation):
+    h_times_stride = y + padding - i * dilation
+    w_times_stride = x + padding - j * dilation
+    if h_times_stride % stride or w_times_stride % stride:
+        return None
+    h, w = h_times_stride // stride, w_times_stride // stride
+    return (h, w) if 0 <= h < out_height and 0 <= w < out_width else None
+
+
+def _as_unfold_says(attempt):
+    for K, height, width, stride, padding, dilation in [
+        (3, 5, 7, 1, 0, 1), (3, 5, 7, 1, 1, 1), (3, 5, 7, 2, 1, 1), (3, 5, 7, 1, 2, 2),
+        (3, 5, 7, 3, 2, 2), (5, 9, 6, 2, 3, 1), (2, 11, 8, 4, 0, 3), (1, 4, 3, 2, 1, 1),
+    ]:  # fmt: skip
+        # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
+        numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
+        options = {"stride": stride, "padding": padding, "dilation": dilation}
+        columns = F.unfold(numbers, K, **options)[0].long() - 1  # (K * K, places); -1 is padding
+        out_height = (height + 2 * padding - (K - 1) * dilation - 1) // stride + 1
+        out_width = columns.shape[1] // out_height
+        for i, j, y, x in itertools.product(range(K), range(K), range(height), range(width)):
+            places = (columns[K * i + j] == y * width + x).nonzero().flatten().tolist()
+            expected = divmod(places[0], out_width) if places else None
+            given = attempt(y, x, i, j, out_height, out_width, stride, padding, dilation)
+            pair = _plain(given)
+            if pair != expected:
+                call = Said(
+                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
+                    "padding {padding}, dilation {dilation}",
+                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
+                )  # fmt: skip
+                yield at(
+                    call,
+                    Wrong(
+                        "it returns {given!r}, but {expected} is right.",
+                        given=given,
+                        expected=expected,
+                    ),
+                )
+            if expected and not all(isinstance(index, int) for index in pair):
+                yield Wrong(
+                    "it returns {given!r}, but an index is an integer. // gives one, where the "
+                    "division leaves no remainder.",
+                    given=given,
+                )
+
+
+def _plain(value):
+    """Lists, tensors and arrays as tuples of numbers."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+EXERCISE_3 = Exercise(
+    number="7.3",
+    name="output_pixel",
+    reference=output_pixel,
+    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
+    wrong=[
+        ("y + padding", "y", "x + padding", "x", "padding 1"),
+        ("if h_times_stride % stride or w_times_stride % stride", "if False", "stride 2"),
+        ("if h_times_stride % stride or w_times_stride % stride", "if False",
+         " if 0 <= h < out_height and 0 <= w < out_width else None", "", "but None is right"),
+        ("(h, w) if", "(h, h) if", "it returns"),
+        ("(h, w) if", "(h / 1, w / 1) if", "an index is an integer"),
+    ],
+    properties=[_as_unfold_says],
+    success="rows from rows and columns from columns: the published kernel mixed them up.",
+    hints=(
+        "Solve y = h · stride - padding + i · dilation for h.",
+        "What if the division by stride leaves a remainder?",
+        "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
+    ),
+    explanation="With stride 2, a tap skips every other input pixel: there the division leaves "
+    "a remainder. "
+    "Python's % and // round down, so a negative number needs no care here; in C it does, which "
+    "is why the kernel tests the sign first.",
 )  # fmt: skip

@@ -164,22 +164,23 @@ EXERCISE_1 = Exercise(
 )  # fmt: skip
 
 
-ENERGY_BACKWARD = """
+PRODUCT = """
 template <class T>
-void energy_backward(const T* grad_output, int64_t stride, const T* x, T* grad_input,
-                     int64_t rows, int64_t columns) {
+void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_strides,
+             T* y, int64_t rows, int64_t columns) {
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c)
-            grad_input[r * columns + c] = grad_output[r * stride] * x[r * columns + c];
+            y[r * columns + c] = x[r * x_strides[0] + c * x_strides[1]]
+                               * w[r * w_strides[0] + c * w_strides[1]];
 }
 """
 
 # C has one name for a function, C++ one for each type: these lines make names that ctypes finds.
-_ENERGY_DOOR = """
-extern "C" void energy_of_doubles(const double* g, int64_t s, const double* x, double* y, int64_t m,
-                                  int64_t n) { energy_backward(g, s, x, y, m, n); }
-extern "C" void energy_of_floats(const float* g, int64_t s, const float* x, float* y, int64_t m,
-                                 int64_t n) { energy_backward(g, s, x, y, m, n); }
+_PRODUCT_DOOR = """
+extern "C" void product_of_doubles(const double* x, const int64_t* xs, const double* w,
+    const int64_t* ws, double* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
+extern "C" void product_of_floats(const float* x, const int64_t* xs, const float* w,
+    const int64_t* ws, float* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
 """
 _TYPES = {"doubles": torch.float64, "floats": torch.float32}
 _SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
@@ -190,6 +191,89 @@ def _tried(where, right, *call, **options):
     _called(where, *call, **options)
     _, _, arguments, result = call
     return at(where, _wrong(result, arguments[result], right))
+
+
+def _layouts(rows, columns, **options):
+    """Matrices of one shape that lie in memory in different ways."""
+    return {
+        "contiguous": with_zeros(rows, columns, **options),
+        "transposed": with_zeros(columns, rows, **options).t(),
+        "every fifth column": with_zeros(rows, 5 * columns, **options)[:, ::5],
+        "one row, expanded": with_zeros(1, columns, **options).expand(rows, columns),
+        "one column, expanded": with_zeros(rows, 1, **options).expand(rows, columns),
+    }
+
+
+def _product_cases(library):
+    for (types, dtype), (rows, columns) in itertools.product(_TYPES.items(), _SHAPES):
+        xs = _layouts(rows, columns, dtype=dtype)
+        ws = _layouts(rows, columns, dtype=dtype, seed=1)
+        for (x_layout, x), (w_layout, w) in itertools.product(xs.items(), ws.items()):
+            arguments = {"x": x, "x_strides": torch.tensor(x.stride())}
+            arguments |= {"w": w, "w_strides": torch.tensor(w.stride())}
+            arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
+            where = Said(
+                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
+                types=types,
+                rows=rows,
+                columns=columns,
+                x_layout=x_layout,
+                w_layout=w_layout,
+            )
+            call = library, f"product_of_{types}", arguments, "y"
+            yield _tried(where, x * w, *call, says="product")
+
+
+EXERCISE_2 = Exercise(
+    number="8.2",
+    name="product",
+    reference=PRODUCT,
+    stub=("y[r * columns", "y[r * rows", "   * w[r * w_strides", "* w[r * x_strides"),
+    wrong=[
+        ("w_strides[0] + c * w_strides[1]", "x_strides[0] + c * x_strides[1]", "w transposed"),
+        ("y[r * columns + c]", "y[r * rows + c]", "shape (3, 5)"),
+        ("c * x_strides[1]", "c", "x transposed"),
+        ("c < columns", "c < rows", "`product` leaves y[0, 3] without a value."),
+        ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
+         "shape (5, 3)"),
+        ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),
+    ],
+    needs=find_compiler,
+    properties=[
+        _compiled(
+            _product_cases,
+            "c++",
+            _PRODUCT_DOOR,
+            "product(x, x_strides, w, w_strides, y, rows, columns)",
+        )
+    ],
+    success="each array is walked with its own strides, and the result with its own width.",
+    hints=(
+        "Two indices are wrong. Each works for two contiguous square matrices.",
+        "y is contiguous: how many elements lie between the starts of two of its rows?",
+        "x and w may lie differently in memory.",
+    ),
+    explanation="Contiguous square matrices hide both mistakes: rows equals columns, and all "
+    "strides are the same. Test with shapes whose sizes differ, and with a transposed tensor.",
+)  # fmt: skip
+
+
+ENERGY_BACKWARD = """
+template <class T>
+void energy_backward(const T* grad_output, int64_t stride, const T* x, T* grad_input,
+                     int64_t rows, int64_t columns) {
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+            grad_input[r * columns + c] = grad_output[r * stride] * x[r * columns + c];
+}
+"""
+
+_ENERGY_DOOR = """
+extern "C" void energy_of_doubles(const double* g, int64_t s, const double* x, double* y, int64_t m,
+                                  int64_t n) { energy_backward(g, s, x, y, m, n); }
+extern "C" void energy_of_floats(const float* g, int64_t s, const float* x, float* y, int64_t m,
+                                 int64_t n) { energy_backward(g, s, x, y, m, n); }
+"""
 
 
 def _energy_cases(library):
@@ -215,8 +299,8 @@ def _energy_cases(library):
             yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
 
 
-EXERCISE_2 = Exercise(
-    number="8.2",
+EXERCISE_3 = Exercise(
+    number="8.3",
     name="energy_backward",
     reference=ENERGY_BACKWARD,
     stub=("grad_output[r * stride] * ", ""),
@@ -253,89 +337,4 @@ EXERCISE_2 = Exercise(
     ),
     explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. The gradient of a "
     "sum has a stride of 0: one element in memory, read again for each row.",
-)  # fmt: skip
-
-
-PRODUCT = """
-template <class T>
-void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_strides,
-             T* y, int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < columns; ++c)
-            y[r * columns + c] = x[r * x_strides[0] + c * x_strides[1]]
-                               * w[r * w_strides[0] + c * w_strides[1]];
-}
-"""
-
-
-_PRODUCT_DOOR = """
-extern "C" void product_of_doubles(const double* x, const int64_t* xs, const double* w,
-    const int64_t* ws, double* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
-extern "C" void product_of_floats(const float* x, const int64_t* xs, const float* w,
-    const int64_t* ws, float* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
-"""
-
-
-def _layouts(rows, columns, **options):
-    """Matrices of one shape that lie in memory in different ways."""
-    return {
-        "contiguous": with_zeros(rows, columns, **options),
-        "transposed": with_zeros(columns, rows, **options).t(),
-        "every fifth column": with_zeros(rows, 5 * columns, **options)[:, ::5],
-        "one row, expanded": with_zeros(1, columns, **options).expand(rows, columns),
-        "one column, expanded": with_zeros(rows, 1, **options).expand(rows, columns),
-    }
-
-
-def _product_cases(library):
-    for (types, dtype), (rows, columns) in itertools.product(_TYPES.items(), _SHAPES):
-        xs = _layouts(rows, columns, dtype=dtype)
-        ws = _layouts(rows, columns, dtype=dtype, seed=1)
-        for (x_layout, x), (w_layout, w) in itertools.product(xs.items(), ws.items()):
-            arguments = {"x": x, "x_strides": torch.tensor(x.stride())}
-            arguments |= {"w": w, "w_strides": torch.tensor(w.stride())}
-            arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
-            where = Said(
-                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
-                types=types,
-                rows=rows,
-                columns=columns,
-                x_layout=x_layout,
-                w_layout=w_layout,
-            )
-            call = library, f"product_of_{types}", arguments, "y"
-            yield _tried(where, x * w, *call, says="product")
-
-
-EXERCISE_3 = Exercise(
-    number="8.3",
-    name="product",
-    reference=PRODUCT,
-    stub=("y[r * columns", "y[r * rows", "   * w[r * w_strides", "* w[r * x_strides"),
-    wrong=[
-        ("w_strides[0] + c * w_strides[1]", "x_strides[0] + c * x_strides[1]", "w transposed"),
-        ("y[r * columns + c]", "y[r * rows + c]", "shape (3, 5)"),
-        ("c * x_strides[1]", "c", "x transposed"),
-        ("c < columns", "c < rows", "`product` leaves y[0, 3] without a value."),
-        ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
-         "shape (5, 3)"),
-        ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),
-    ],
-    needs=find_compiler,
-    properties=[
-        _compiled(
-            _product_cases,
-            "c++",
-            _PRODUCT_DOOR,
-            "product(x, x_strides, w, w_strides, y, rows, columns)",
-        )
-    ],
-    success="each array is walked with its own strides, and the result with its own width.",
-    hints=(
-        "Two indices are wrong. Each works for two contiguous square matrices.",
-        "y is contiguous: how many elements lie between the starts of two of its rows?",
-        "x and w may lie differently in memory.",
-    ),
-    explanation="Contiguous square matrices hide both mistakes: rows equals columns, and all "
-    "strides are the same. Test with shapes whose sizes differ, and with a transposed tensor.",
 )  # fmt: skip

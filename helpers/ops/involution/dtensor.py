@@ -16,7 +16,7 @@ A network whose samples are cut needs `by_samples` as well:
 
 Needs torch 2.13 or later: what came before cannot cut a tensor inside a Function.
 
-Source: https://docs.pytorch.org/docs/2.13/distributed.tensor.html
+Source: https://docs.pytorch.org/docs/2.15/distributed.tensor.html
 """
 
 import sys

@@ -12,7 +12,7 @@ f and g need not be invertible.
 Sources: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016,
 https://arxiv.org/abs/1604.06174; Gomez et al., The Reversible Residual Network: Backpropagation
 Without Storing Activations, 2017, https://arxiv.org/abs/1707.04585, section 3; the hooks are those
-of https://docs.pytorch.org/docs/2.13/autograd.html#saved-tensors-default-hooks
+of https://docs.pytorch.org/docs/2.15/autograd.html#torch.autograd.graph.saved_tensors_hooks
 
 Needs torch 2.10 or later. Private: `torch.utils._pytree`, which takes nested inputs apart;
 `torch._C._autograd._get_sequence_nr` and `grad_fn._sequence_nr`, which tell what a run has made;
