@@ -98,8 +98,8 @@ TASKS = [
          "10 Per-sample gradients: vmap(grad(loss))", "a loop over the samples", True),
     Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)", FUNCTION,
          "10 A rule for vmap: generate_vmap_rule, or your own", "`in_dims` other than 0"),
-    Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION, "10 Forward mode: dual numbers and jvp",
-         "`gradcheck`, with `check_forward_ad`"),
+    Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION,
+         "10 Forward mode: dual numbers and jvp", "`gradcheck`, with `check_forward_ad`"),
     # Compilers and operators
     Task("use `torch.compile` without a graph break (`fullgraph`)", OPS + "exp.py",
          "09 Breaks that you can remove: a print, an if", "`fullgraph=True`", True),
