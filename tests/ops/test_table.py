@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
+from torch.func import jacrev
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -179,6 +180,21 @@ def test_transforms(op, use):
         torch.compiler.reset()
         right, given = apply(theirs, tensors, as_it_is), apply(ours, tensors, through)
         torch.testing.assert_close(given, right)
+
+
+@each_op
+def test_references_are_right_in_nested_forward_mode(op):
+    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10 shows."""
+    one = torch.ones((), dtype=torch.float64)
+    for sample in op.small:
+        _, reference, tensors = functions_of_tensors(op, sample)
+
+        def along(scale, reference=reference, tensors=tensors):
+            return reference(*(scale * t for t in tensors))
+
+        # d/dr of r · φ'(r), where φ(r) is the reference at r times the tensors
+        right = jacrev(along)(one) + jacrev(jacrev(along))(one)
+        torch.testing.assert_close(TRANSFORMS["jvp(jvp)"](reference)(*tensors), right)
 
 
 @pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, say the docstrings")

@@ -123,6 +123,60 @@ EXERCISE_1 = Exercise(
 )  # fmt: skip
 
 
+class TriangleSpike(Function):
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u > 0).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (u,) = ctx.saved_tensors
+        return grad_output * (1 - u.abs()).clamp(min=0)
+
+
+POTENTIALS = torch.tensor([[-2.5, -0.75, -0.25, 0.0], [0.125, 0.5, 1.5, 3.0]]).double()
+
+
+def _triangle(u):
+    near = u.clamp(-1, 1)
+    smooth = near - near * near.abs() / 2
+    return (u > 0).to(u.dtype) - (smooth.detach() - smooth)
+
+
+EXERCISE_2 = Exercise(
+    number="13.2",
+    name="TriangleSpike",
+    reference=TriangleSpike,
+    stub="class TriangleSpike(Function): ...",
+    wrong=[
+        (".clamp(min=0)", "", ", but 0 is right"),
+        ("(1 - u.abs()).clamp(min=0)", "(1 - u).clamp(min=0)", "the gradient"),
+        ("grad_output * (1", "(1", "does not depend on grad_output"),
+        ("u > 0", "u >= 0", "`forward`: the output"),
+        (".to(u.dtype)", ".float()", "torch.float32, but torch.float64 is right"),
+        (".to(u.dtype)", "", "torch.bool, but torch.float64 is right"),
+        ("ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)",
+         "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s", "the gradient"),
+        ("ctx.save_for_backward(u)", "pass", "(u,) = ctx.saved_tensors",
+         "u = ctx.saved_tensors[0]", "forward saved none"),
+        ("ctx.save_for_backward(u)", "ctx.u = u", "(u,) = ctx.saved_tensors", "u = ctx.u",
+         "Look at: ctx.save_for_backward"),
+        ("(1 - u.abs())", "(1 - u.detach().abs())", "silently wrong"),
+    ],
+    like=_triangle,
+    feeds=(Feed(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
+    faithful=False,
+    success="`forward` fires, and `backward` lets the neurons near their threshold learn.",
+    hints=(
+        "`backward` needs the potential, not the spike.",
+        "max(0, …) is .clamp(min=0). Multiply grad_output by the slope.",
+    ),
+    explanation="The slope is chosen, not derived, so `backward` needs the potential that "
+    "`forward` saw. Neurons further than 1 from their threshold do not learn from this scan.",
+)  # fmt: skip
+
+
 class NewtonSqrt(Function):
     @staticmethod
     def forward(ctx, a):
@@ -242,8 +296,8 @@ def _is_the_root(attempt):
                 )
 
 
-EXERCISE_2 = Exercise(
-    number="13.2",
+EXERCISE_3 = Exercise(
+    number="13.3",
     name="NewtonSqrt",
     reference=NewtonSqrt,
     stub="class NewtonSqrt(Function): ...",
@@ -302,58 +356,4 @@ EXERCISE_2 = Exercise(
     ),
     explanation="The equation gives dz = da / (2 z). Because z is an output, `saved_tensors` "
     "returns it with its history, so the second derivative is correct as well.",
-)  # fmt: skip
-
-
-class TriangleSpike(Function):
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u > 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (u,) = ctx.saved_tensors
-        return grad_output * (1 - u.abs()).clamp(min=0)
-
-
-POTENTIALS = torch.tensor([[-2.5, -0.75, -0.25, 0.0], [0.125, 0.5, 1.5, 3.0]]).double()
-
-
-def _triangle(u):
-    near = u.clamp(-1, 1)
-    smooth = near - near * near.abs() / 2
-    return (u > 0).to(u.dtype) - (smooth.detach() - smooth)
-
-
-EXERCISE_3 = Exercise(
-    number="13.3",
-    name="TriangleSpike",
-    reference=TriangleSpike,
-    stub="class TriangleSpike(Function): ...",
-    wrong=[
-        (".clamp(min=0)", "", ", but 0 is right"),
-        ("(1 - u.abs()).clamp(min=0)", "(1 - u).clamp(min=0)", "the gradient"),
-        ("grad_output * (1", "(1", "does not depend on grad_output"),
-        ("u > 0", "u >= 0", "`forward`: the output"),
-        (".to(u.dtype)", ".float()", "torch.float32, but torch.float64 is right"),
-        (".to(u.dtype)", "", "torch.bool, but torch.float64 is right"),
-        ("ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)",
-         "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s", "the gradient"),
-        ("ctx.save_for_backward(u)", "pass", "(u,) = ctx.saved_tensors",
-         "u = ctx.saved_tensors[0]", "forward saved none"),
-        ("ctx.save_for_backward(u)", "ctx.u = u", "(u,) = ctx.saved_tensors", "u = ctx.u",
-         "Look at: ctx.save_for_backward"),
-        ("(1 - u.abs())", "(1 - u.detach().abs())", "silently wrong"),
-    ],
-    like=_triangle,
-    feeds=(Feed(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
-    faithful=False,
-    success="`forward` fires, and `backward` lets the neurons near their threshold learn.",
-    hints=(
-        "`backward` needs the potential, not the spike.",
-        "max(0, …) is .clamp(min=0). Multiply grad_output by the slope.",
-    ),
-    explanation="The slope is chosen, not derived, so `backward` needs the potential that "
-    "`forward` saw. Neurons further than 1 from their threshold do not learn from this scan.",
 )  # fmt: skip
