@@ -85,6 +85,19 @@ RULES = {  # of typography, on a message without its marks
     f"{HAN}[,.;:?!()]|[,;:?!()]{HAN}": "needs full-width punctuation beside Chinese",
     " [，。；：？！（）、《》]|[，。；：？！（）、《》] ": "has a space beside its punctuation",
 }
+PHRASES = {  # what zh/style.md says not to write, and what instead
+    "你将能够": "学完之后，你能",
+    "原始出处": "参考资料",
+    "评判": "检查结果",
+    "治法": "改法",
+    "悄无声息": "静默",
+    "分派": "分发",
+    "就地": "原地",
+    "留住": "保留",
+    "折点": "不可导点",
+    "尖角": "不可导点",
+    "参数个数": "参数量",
+}
 
 
 def sources():
@@ -363,6 +376,9 @@ def problems(english, chinese):
     for rule, sentence in RULES.items():
         for found in re.finditer(rule, plain):
             yield f"{sentence}: {plain[max(0, found.start() - 8) : found.end() + 8]}"
+    for phrase, better in PHRASES.items():
+        if phrase in plain:
+            yield f"says {phrase}; write {better}"
 
 
 @cache
