@@ -2,7 +2,8 @@
 
     python -m tools.translate update   # takes new and changed English into the catalogues
     python -m tools.translate build    # makes zh/*.ipynb, README.zh.md and helpers/lessons/zh.mo
-    python -m tools.translate check    # says what is missing or outdated, and what breaks a rule
+    python -m tools.translate check    # says what is missing or outdated, and what breaks a rule;
+                                       # and, as a hint, how dense some marks and pronouns stand
 
 A message is what stands in one line of Markdown, after the marks of a heading or of a list: a
 heading, a paragraph, a list item, or a row of a table. Code, display formulas and lines without a
@@ -420,6 +421,14 @@ def check(path):
         yield f"{place.name}: not what its catalogue makes; run `python -m tools.translate build`"
 
 
+def densities(path):
+    """How often a thousand Chinese characters hold what the style asks to write less of."""
+    known = read(path)
+    text = "".join(translation(english, known) or "" for _, english in messages(path))
+    size = len(re.findall(HAN, text)) or 1
+    return ", ".join(f"{mark} {1000 * text.count(mark) / size:.0f}" for mark in "它：；、")
+
+
 def main(command):
     if command not in ("update", "build", "check"):
         sys.exit(__doc__)
@@ -434,6 +443,7 @@ def main(command):
             for line in check(path):
                 print(line)
                 wrong += 1
+            print(f"{path.name}: in 1,000 characters {densities(path)}")  # a hint, no target
     return wrong > 0
 
 
