@@ -155,7 +155,8 @@ TASKS = [
          "06 Test that every parameter gets a gradient",
          "06 Test that every parameter gets a gradient", "a list of names that you wrote"),
     Task("run a Function written for PyTorch 0.1 to 0.3", OPS + "legacy.py",
-         "01 Keeping old code alive", "the same numbers as today's spelling"),
+         "01 Migrate: old spelling and new spelling, in one table",
+         "the same numbers as today's spelling"),
 ]  # fmt: skip
 
 MESSAGES = [
@@ -204,10 +205,10 @@ MESSAGES = [
             "11 Inside a running backward"),
     Message("Legacy autograd function with non-static forward method is deprecated",
             "a Function of PyTorch 0.1 to 0.3",
-            "01 Keeping old code alive"),
+            "01 Surprise: the same class today"),
     Message("cannot assign parameters before Module.__init__() call",
             "a module without `super().__init__()`",
-            "01 Mistakes in the old documentation"),
+            "01 Deeper: mistakes in the documentation of 2017 (6 minutes)"),
     Message("call numpy() on Tensor that requires grad",
             "NumPy has no gradients: write a Function, or an operator",
             "09 A name and a promise: custom_op"),
