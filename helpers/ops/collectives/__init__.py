@@ -38,7 +38,7 @@ processes, which nothing checks. If `torch.distributed` is not initialised, all 
 ValueError; in a single process all of them work, and nothing is sent.
 
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
-`all_reduce` its g); https://docs.pytorch.org/docs/2.13/distributed.html
+`all_reduce` its g); https://docs.pytorch.org/docs/2.15/distributed.html
 
 Needs torch 2.10 or later.
 
