@@ -142,7 +142,7 @@ TASKS = [
     Task("differentiate a solver, a fixed point or a minimum (`argmin`)", OPS + "fixed_point.py",
          "13 By theorem", "converge tighter: the gradient stays"),
     Task("have a gradient through `all_reduce` (DDP, tensor parallel)", OPS + "collectives/",
-         "14 Two correct answers", "`examine`, on every process"),
+         "14 Two correct answers: the identity, or an all-reduce", "the adjoint test"),
     Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
          "18 A matrix that is never made", "18 Which one?", "what type the gradient has", True),
     Task("keep weights in a module (`nn.Parameter`, `register_buffer`)", OPS + "linear.py",
