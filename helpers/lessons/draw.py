@@ -1,4 +1,4 @@
-"""The drawing of autograd graphs, rings of references, layers around autograd, and decisions.
+"""The drawing of autograd graphs, rings of references, layers, decisions, and what processes send.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -226,3 +226,40 @@ def transparent_and_opaque(graphs, place):
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
+
+
+def travels(maps, processes):
+    """Draw what each process passes to collectives, at the left, and what it gets, at the right,
+    with an arrow for each element that travels; print how many of them stay and how many are sent.
+
+    maps: matrices by name, elements that arrive x elements that are passed, in the order of the
+    processes: an arrow for what is not 0. processes: how many, up to 4; each has a colour
+    """
+    _, axes = plt.subplots(1, len(maps), figsize=(2.2 * len(maps), 3), squeeze=False)
+    colours = [OURS, THEIRS, LEAF, OUTPUT]
+    for ax, (name, matrix) in zip(axes[0], maps.items(), strict=True):
+        gets, passes = (_in_bands(size, processes) for size in matrix.shape)
+        for left, side in ((0, passes), (2, gets)):
+            for process, height in side:
+                _box(ax, left, height - 0.06, 0.4, 0.12, "", colours[process])
+        sent = 0
+        for arriving, passed in matrix.nonzero().tolist():
+            (sender, start), (receiver, end) = passes[passed], gets[arriving]
+            sent += sender != receiver
+            style = {"arrowstyle": "-|>", "color": colours[sender], "linewidth": 0.9}
+            ax.annotate("", (2, end), (0.3, start), arrowprops=style)
+        print(f"{name}: {matrix.count_nonzero() - sent} stay, {sent} are sent")
+        ranks = [f"rank {p}" if ax is axes[0][0] else "" for p in range(processes)]
+        ax.set_yticks([-p for p in range(processes)], ranks)
+        ax.set_xticks([0.15, 2.15], ["passes", "gets"])
+        ax.set(title=name, xlim=(0, 2.4), ylim=(-processes + 0.4, 0.5))
+        ax.tick_params(length=0)
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+
+
+def _in_bands(elements, processes):
+    """For each element: its process, and its height in the band of that process."""
+    of_each = elements // processes
+    below = [0.17 * (place - (of_each - 1) / 2) for place in range(of_each)]
+    return [(process, -process - down) for process in range(processes) for down in below]

@@ -158,7 +158,7 @@ TASKS = [
          "13 Deeper: the gradient of sort and of the top k (7 minutes)",
          "three elements that move in a circle"),
     Task("have a gradient through `all_reduce` (DDP, tensor parallel)", OPS + "collectives/",
-         "14 Two correct answers", "`examine`, on every process"),
+         "14 Two correct answers: the identity, or an all-reduce", "the adjoint test"),
     Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
          "18 A matrix that is never made", "18 Which one?", "what type the gradient has", True),
     Task("keep weights in a module (`nn.Parameter`, `nn.Buffer`)", OPS + "linear.py",

@@ -61,3 +61,18 @@ def test_time_line_draws_and_prints_each_event(capsys):
     timeline.draw(events)
     assert capsys.readouterr().out == "2017-01-19  a       first\n2020-02-03  b       second\n"
     assert [text.get_text() for text in plt.gca().texts] == ["a  first", "b  second"]
+
+
+def test_travels_draws_an_arrow_for_each_element_and_counts_what_is_sent(capsys):
+    gathered = torch.eye(3).repeat(3, 1)
+    draw.travels({"gather": gathered, "back": gathered.T}, processes=3)
+    assert capsys.readouterr().out == "gather: 3 stay, 6 are sent\nback: 3 stay, 6 are sent\n"
+    for ax, passed in zip(plt.gcf().axes, (1, 3), strict=True):
+        arrows = [text for text in ax.texts if getattr(text, "arrow_patch", None)]
+        boxes = [patch for patch in ax.patches if isinstance(patch, plt.Rectangle)]
+        assert len(arrows) == 9 and len(boxes) == 12
+        senders = {(round(a.xyann[1]), a.arrow_patch.get_edgecolor()) for a in arrows}
+        assert len(senders) == len({colour for _, colour in senders}) == 3
+        heights = sorted({round(arrow.xyann[1], 2) for arrow in arrows})
+        assert len(heights) == 3 * passed
+        assert all(round(height) in (0, -1, -2) for height in heights)

@@ -85,6 +85,8 @@ EACH = (
     partial(collectives.halo_exchange, width=1, dim=0),
 )
 
+SUMMED = [partial(call, loss="summed") for call in (collectives.all_reduce, collectives.all_gather)]
+
 
 def unchecked_and_in_a_group():
     """Without the exchange of shapes; and among every second process, each of those in a group."""
@@ -195,6 +197,26 @@ def changed_in_place():
 
 def test_results_may_be_changed_in_place(team):
     team(changed_in_place)
+
+
+def strides_differ():
+    """Rank 1 has its input, and its gradient of the output, in channels_last."""
+    rank = dist.get_rank()
+    x, found = random(4, 4, 2, 2, seed=rank), []
+    for call in (*EACH, *SUMMED):
+        results = []
+        for as_it_lies in (torch.contiguous_format, torch.channels_last):
+            how = as_it_lies if rank == 1 else torch.contiguous_format
+            mine = x.detach().clone(memory_format=how).requires_grad_()
+            y = call(mine)
+            v = random(*y.shape, seed=10 + rank).detach().to(memory_format=how)
+            results.append((y.detach(), torch.autograd.grad(y, mine, v)[0]))
+        found.append([torch.equal(*pair) for pair in zip(*results, strict=True)])
+    return found
+
+
+def test_strides_may_differ(team):
+    assert team(strides_differ) == [[[True, True]] * len((*EACH, *SUMMED))] * team.size
 
 
 def bias_under_autocast():

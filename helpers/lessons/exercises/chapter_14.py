@@ -29,7 +29,7 @@ def gathered(x):
 
 
 def summed(x):
-    result = x.clone()
+    result = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result)
     return result
 

@@ -32,10 +32,11 @@ an error on every one of them, which names the rank, instead of a deadlock. `che
 (with NCCL alone also the wait for its answer; `torch.compile(fullgraph=True)` needs it), and takes
 shapes to be the same everywhere. Without `check`, all of them compile in one graph on torch 2.13.
 
-Tensors: float64, float32, bfloat16 or float16. Derivatives of every order, in backward mode;
-forward mode raises. `torch.vmap` sends the whole batch at once. Its size must be the same on all
-processes, which nothing checks. If `torch.distributed` is not initialised, all functions raise
-ValueError; in a single process all of them work, and nothing is sent.
+Tensors: float64, float32, bfloat16 or float16, of any strides, which may differ between processes.
+Derivatives of every order, in backward mode; forward mode raises. `torch.vmap` sends the whole
+batch at once. Its size must be the same on all processes, which nothing checks. If
+`torch.distributed` is not initialised, all functions raise ValueError; in a single process all of
+them work, and nothing is sent.
 
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
 `all_reduce` its g); https://docs.pytorch.org/docs/2.15/distributed.html

@@ -66,7 +66,8 @@ def gather(tensor, dim, sizes, group):
 def scatter_sum(tensor, dim, sizes, group):
     longest = max(sizes)
     parts = [_filled_up(part, longest) for part in tensor.movedim(dim, 0).split(sizes)]
-    whole = torch.cat(parts)
+    # torch.cat leaves channels_last as it is, and the memory of all processes must be in one order.
+    whole = torch.cat(parts).contiguous()
     mine = whole.new_empty(longest, *whole.shape[1:])
     reduce_scatter_single(mine, whole, group=group)
     return mine[: sizes[dist.get_rank(group)]].movedim(0, dim).contiguous().detach()
