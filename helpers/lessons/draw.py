@@ -1,4 +1,5 @@
-"""The drawing of autograd graphs, rings of references, layers, decisions, and what processes send.
+"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and what
+processes send.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -11,6 +12,7 @@ import torch
 from matplotlib.patches import FancyArrowPatch
 
 OURS, THEIRS, LEAF, OUTPUT = "#D55E00", "#0072B2", "#009E73", "#555555"
+VERDICTS = {"right": "#cfe8f7", "raises": "#F0C566", "wrong": OURS}
 
 
 def graph(ax=None, title=None, inputs=None, **outputs):
@@ -263,3 +265,27 @@ def _in_bands(elements, processes):
     of_each = elements // processes
     below = [0.17 * (place - (of_each - 1) / 2) for place in range(of_each)]
     return [(process, -process - down) for process in range(processes) for down in below]
+
+
+def verdicts(rows, columns, notes):
+    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each row.
+
+    Prints the table. rows: the verdicts of each row, by its name; columns: what stands above them
+    """
+    _, ax = plt.subplots(figsize=(9.5, 0.4 * len(rows) + 0.4))
+    for row, (words, note) in enumerate(zip(rows.values(), notes, strict=True)):
+        for column, word in enumerate(words):
+            wrong = word == "wrong"
+            look = {"color": "white", "weight": "bold"} if wrong else {"color": "#222222"}
+            ax.add_patch(plt.Rectangle((column, row), 0.96, 0.92, color=VERDICTS[word]))
+            ax.text(column + 0.48, row + 0.46, word, ha="center", va="center", fontsize=9, **look)
+        ax.text(len(columns) + 0.06, row + 0.46, note, va="center", fontsize=9)
+    ax.set(xlim=(0, len(columns) + 1.6), ylim=(len(rows), 0))
+    ax.set_xticks([column + 0.48 for column in range(len(columns))], columns)
+    ax.set_yticks([row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5)
+    ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False, bottom=False)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    wide = max(map(len, rows))
+    for name, words in rows.items():
+        print(f"{name:{wide}} ", *(f"{word:6}" for word in words))

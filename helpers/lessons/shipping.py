@@ -1,4 +1,4 @@
-"""Wheels for chapter 16: built once and kept, looked into, and run from the place they went to."""
+"""What chapter 16 ships: wheels, packages of AOTInductor, a program in C++. Each is built once."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.compiler import CompilerNotFoundError, cached_file, find_compiler
+from helpers.ops.involution.compiler import CompilerNotFoundError, cached_file, find_compiler, run
 
 NOT_IN_A_WHEEL = "tests", ".github", "dist"
 
@@ -60,6 +60,48 @@ def install(wheel, folder):
     if done.returncode:
         raise RuntimeError(f"pip install failed:\n{done.stderr}")
     return folder
+
+
+def build_package(program, path):
+    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for AOTInductor.
+
+    The text imports from the folder `path`, as in `python`. The same text and the same modules give
+    the same file on processors of the same kind, so it is kept for the next time.
+    Raises CompilerNotFoundError where there is no compiler.
+    """
+    find_compiler()
+
+    def build(kept):
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder, "model.pt2")  # PyTorch asks for this suffix
+            done = python("-c", program, str(package), path=path)
+            if done.returncode:
+                raise RuntimeError(f"the package was not written:\n{done.stderr}")
+            shutil.copyfile(package, kept)
+
+    modules = [file.read_text(encoding="utf-8") for file in sorted(Path(path).rglob("*.py"))]
+    processor = torch.backends.cpu.get_cpu_capability()  # whose instructions it will use
+    return cached_file("package_*.pt2", [torch.__version__, processor, program, *modules], build)
+
+
+def build_program(source):
+    """The program that the C++ text `source` makes with PyTorch's libraries, kept as well."""
+    from torch.utils import cpp_extension  # it takes a while
+
+    folders = [f"-I{folder}" for folder in cpp_extension.include_paths()]
+    for folder in cpp_extension.library_paths():
+        folders += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
+    options = "-std=c++20", *folders, "-ltorch", "-ltorch_cpu", "-lc10"
+
+    def build(kept):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "main.cpp")
+            file.write_text(source, encoding="utf-8")
+            run(*find_compiler(), str(file), *options, "-o", kept)
+
+    return cached_file(
+        "program_*.bin", [torch.__version__, source, *find_compiler(), *options], build
+    )
 
 
 def python(*arguments, path="", folder=None):

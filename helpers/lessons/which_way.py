@@ -117,7 +117,9 @@ TASKS = [
     Task("export a model that holds my operation (`torch.export`)", OPERATOR,
          "09 Export: torch.export", "load the file in a new process, and train it further"),
     Task("write an operator that changes its argument (`mutates_args`)",
-         "16 An operator that writes", "16 An operator that writes", "`opcheck`"),
+         "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)",
+         "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)",
+         "`opcheck`"),
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
          "on the CPU: every access is checked", True),
@@ -127,6 +129,15 @@ TASKS = [
          "08 C++ that knows tensors", "a transposed input"),
     Task("ship a wheel for several torches", "helpers/template/project/", "16 The wheel",
          "import it in an empty environment", True),
+    Task("ship a wheel for each CUDA version", "helpers/template/project/",
+         "16 Deeper: a wheel for each CUDA version (3 minutes)", "load it with each torch"),
+    Task("ship a wheel for free-threaded Python (`cp314t`)", "helpers/template/project/",
+         "16 Deeper: free-threaded Python, abi3 and Py_mod_gil (4 minutes)",
+         "`sys._is_gil_enabled()`"),
+    Task("run a model without Python (AOTInductor)",
+         "16 Deeper: AOTInductor, running a model without Python (10 minutes)",
+         "16 Deeper: AOTInductor, running a model without Python (10 minutes)",
+         "the same numbers in C++"),
     # Memory
     Task("use less memory in training (checkpoint, recompute)", OPS + "recompute/",
          "12 Surprise: dropout rolls the dice again", "the peak, and the same gradients", True),
@@ -278,7 +289,11 @@ MESSAGES = [
             "09 What is promised must hold: opcheck"),
     Message("Cannot register autograd formula for non-functional operator",
             "an operator that writes has no gradient: make one that returns a new tensor",
-            "16 An operator that writes"),
+            "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)"),
+    Message("Could not find schema for",
+            "a package of AOTInductor calls an operator that is not in it: import its module, or "
+            "define its schema in C++",
+            "16 Deeper: AOTInductor, running a model without Python (10 minutes)"),
 ]  # fmt: skip
 
 

@@ -56,6 +56,20 @@ def test_ring_names_each_object_and_points_from_each_to_the_next(capsys):
     )
 
 
+def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
+    rows = {"int n": ["right", "wrong"], "*, int n": ["raises", "right"]}
+    draw.verdicts(rows, ["old", "new"], notes=["first", "second"])
+    assert capsys.readouterr().out == "int n     right  wrong \n*, int n  raises right \n"
+    words = {text.get_position(): text.get_text() for text in plt.gca().texts}
+    found = {}
+    for patch in plt.gca().patches:
+        column, row = int(patch.get_x()), int(patch.get_y())
+        assert words[column + 0.48, row + 0.46] == [*rows.values()][row][column]
+        found.setdefault([*rows.values()][row][column], set()).add(patch.get_facecolor())
+    assert [len(colours) for colours in found.values()] == [1, 1, 1]
+    assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(words.values())
+
+
 def test_time_line_draws_and_prints_each_event(capsys):
     events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
     timeline.draw(events)

@@ -66,7 +66,7 @@ def test_other_right_answers_are_accepted():
     pixels = [("7.3", answer) for answer in (output_pixel, as_a_list, as_a_tensor)]
     start = "scan(Tensor x, Tensor decay,"
     schemas = [
-        ("16.2", f"{start} {rest}) -> Tensor")
+        ("16.3", f"{start} {rest}) -> Tensor")
         for rest in ("int reverse=0, Scalar scale=1", "bool reverse=0, Tensor? scale=None")
     ]
     for number, answer in (*pixels, ("9.1", fake_windows), *schemas):

@@ -153,9 +153,127 @@ EXERCISE_1 = Exercise(
 )  # fmt: skip
 
 
+def problems(wheel):
+    found = []
+    with zipfile.ZipFile(wheel) as contents:
+        names = contents.namelist()
+        (info,) = [name for name in names if name.endswith(".dist-info/WHEEL")]
+        tags = re.findall("^Tag: (.*)$", contents.read(info).decode(), re.MULTILINE)
+    libraries = [name for name in names if name.endswith((".so", ".pyd"))]
+    for tag in tags:
+        if tag.endswith("-any") and libraries:
+            found.append(f"{libraries[0]} is for one platform, but the tag is {tag}")
+        if not tag.endswith("-any") and not libraries:
+            found.append(f"the tag is {tag}, but there is no library")
+    return found
+
+
+MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
+LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
+MACOS = "cp311-abi3-macosx_11_0_arm64"
+FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
+WHEELS = {  # says: files, tags, whether there is a problem
+    "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
+    "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
+    "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
+    "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
+    "a good wheel for every Python on Linux": (
+        (*MODULES, SO),
+        ["py3-none-manylinux_2_28_x86_64"],
+        False,
+    ),
+    "release 1.1 for Linux": (MODULES, [LINUX], True),
+    "release 1.1 for Windows": (MODULES, [WINDOWS], True),
+    "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
+    "release 1.2 for Windows": ((*MODULES, PYD), ["py3-none-any"], True),
+    "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
+    "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
+    "release 1.2 for one Python": ((*MODULES, SO), ["cp311-none-any"], True),
+    "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
+    "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
+}
+
+
+def _catches(attempt):
+    with tempfile.TemporaryDirectory() as folder:
+        for says, (files, tags, bad) in WHEELS.items():
+            parts = zip(
+                *(tag.split("-") for tag in tags), strict=True
+            )  # of all tags, joined by dots
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+            path = Path(folder) / f"many_scans-1.0-{name}.whl"
+            with zipfile.ZipFile(path, "w") as wheel:
+                for file in files:
+                    wheel.writestr(f"many_scans/{file}", "")
+                lines = "".join(f"Tag: {tag}\n" for tag in tags)
+                pure = str(all(tag.endswith("-any") for tag in tags)).lower()
+                head = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\n"
+                wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
+            given = attempt(path)
+            if not isinstance(given, list):
+                yield Wrong(
+                    "it must return a list, got a value of type {kind}.", kind=type(given).__name__
+                )
+            what = Said(
+                "the package's files are {files}, the tag {tags}",
+                files=", ".join(files),
+                tags=" and ".join(tags),
+            )
+            if bad and not given:
+                yield Wrong("{says} goes through: {what}.", says=says, what=what)
+            if given and not bad:
+                yield Wrong(
+                    "{says} is refused: {what}. It says: {given}",
+                    says=says,
+                    what=what,
+                    given=given[0],
+                )
+            if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
+                yield Wrong("what it returns is a list, but not of sentences.")
+            path.unlink()
+
+
+EXERCISE_2 = Exercise(
+    number="16.2",
+    name="problems",
+    reference=problems,
+    stub="def problems(wheel): ...",
+    wrong=[
+        ('if tag.endswith("-any") and libraries', "if False", "release 1.2 for Linux goes through"),
+        ('if not tag.endswith("-any") and', "if False and", "release 1.1 for Linux goes through"),
+        ('not tag.endswith("-any") and', "", "a good wheel of Python only is refused"),
+        ('(".so", ".pyd")', '".so"', "a good wheel for Windows is refused"),
+        ('name.endswith((".so", ".pyd"))', 'any(e in name for e in (".so", ".pyd"))',
+         "a good wheel of Python only is refused"),
+        ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
+        ('if tag.endswith("-any") and', 'if tag.startswith("py3-none") and',
+         "a good wheel for every Python on Linux is refused"),
+        ('not tag.endswith("-any") and not', 'False and not',
+         'if tag.endswith("-any") and', 'if not re.search("linux|win_", tag) and',
+         "a good wheel for macOS is refused"),
+        ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
+        ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
+        ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',
+         "release 1.2 for one Python goes through"),
+        ('found.append(f"{libraries[0]}', 'found.append(0 and f"{libraries[0]}',
+         "not of sentences"),
+    ],
+    properties=[_catches],
+    success="it would have caught both releases, and it lets every good wheel through.",
+    hints=(
+        "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
+        "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
+        "Look at the end of a name. Other names have the same letters in the middle.",
+    ),
+    explanation="A library is for one platform, and a tag that ends in -any is for all of them. "
+    "Both together are wrong, and so is neither.",
+)  # fmt: skip
+
+
 SCHEMA = "scan(Tensor x, Tensor decay, bool reverse=False, *, float scale=1.0) -> Tensor"
 FIRST_RELEASE = "scan(Tensor x, Tensor decay, bool reverse=False) -> Tensor"
-NAMESPACE = "exercise_16_2"
+NAMESPACE = "exercise_16_3"
 FACTORS = "float", "number", "Optional[float]", "Optional[number]", "Optional[Tensor]", "Tensor"
 X, DECAY = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.5])
 
@@ -286,8 +404,8 @@ def _wrong_programs(schema):
 
 
 NEW = "bool reverse=False, *, float scale=1.0"
-EXERCISE_2 = Exercise(
-    number="16.2",
+EXERCISE_3 = Exercise(
+    number="16.3",
     name="SCHEMA",
     reference=SCHEMA,
     stub=("x, ", "x, float scale, ", "False, *, float scale=1.0", "True"),
@@ -320,122 +438,4 @@ EXERCISE_2 = Exercise(
     ),
     explanation="Add the argument at the end, with a default that preserves the old meaning. The "
     "star is a matter of taste. Users who want reverse=True still pass it.",
-)  # fmt: skip
-
-
-def problems(wheel):
-    found = []
-    with zipfile.ZipFile(wheel) as contents:
-        names = contents.namelist()
-        (info,) = [name for name in names if name.endswith(".dist-info/WHEEL")]
-        tags = re.findall("^Tag: (.*)$", contents.read(info).decode(), re.MULTILINE)
-    libraries = [name for name in names if name.endswith((".so", ".pyd"))]
-    for tag in tags:
-        if tag.endswith("-any") and libraries:
-            found.append(f"{libraries[0]} is for one platform, but the tag is {tag}")
-        if not tag.endswith("-any") and not libraries:
-            found.append(f"the tag is {tag}, but there is no library")
-    return found
-
-
-MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
-LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
-MACOS = "cp311-abi3-macosx_11_0_arm64"
-FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
-WHEELS = {  # says: files, tags, whether there is a problem
-    "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
-    "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
-    "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
-    "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
-    "a good wheel for every Python on Linux": (
-        (*MODULES, SO),
-        ["py3-none-manylinux_2_28_x86_64"],
-        False,
-    ),
-    "release 1.1 for Linux": (MODULES, [LINUX], True),
-    "release 1.1 for Windows": (MODULES, [WINDOWS], True),
-    "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
-    "release 1.2 for Windows": ((*MODULES, PYD), ["py3-none-any"], True),
-    "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
-    "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
-    "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
-    "release 1.2 for one Python": ((*MODULES, SO), ["cp311-none-any"], True),
-    "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
-    "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
-}
-
-
-def _catches(attempt):
-    with tempfile.TemporaryDirectory() as folder:
-        for says, (files, tags, bad) in WHEELS.items():
-            parts = zip(
-                *(tag.split("-") for tag in tags), strict=True
-            )  # of all tags, joined by dots
-            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
-            path = Path(folder) / f"many_scans-1.0-{name}.whl"
-            with zipfile.ZipFile(path, "w") as wheel:
-                for file in files:
-                    wheel.writestr(f"many_scans/{file}", "")
-                lines = "".join(f"Tag: {tag}\n" for tag in tags)
-                pure = str(all(tag.endswith("-any") for tag in tags)).lower()
-                head = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\n"
-                wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
-            given = attempt(path)
-            if not isinstance(given, list):
-                yield Wrong(
-                    "it must return a list, got a value of type {kind}.", kind=type(given).__name__
-                )
-            what = Said(
-                "the package's files are {files}, the tag {tags}",
-                files=", ".join(files),
-                tags=" and ".join(tags),
-            )
-            if bad and not given:
-                yield Wrong("{says} goes through: {what}.", says=says, what=what)
-            if given and not bad:
-                yield Wrong(
-                    "{says} is refused: {what}. It says: {given}",
-                    says=says,
-                    what=what,
-                    given=given[0],
-                )
-            if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
-                yield Wrong("what it returns is a list, but not of sentences.")
-            path.unlink()
-
-
-EXERCISE_3 = Exercise(
-    number="16.3",
-    name="problems",
-    reference=problems,
-    stub="def problems(wheel): ...",
-    wrong=[
-        ('if tag.endswith("-any") and libraries', "if False", "release 1.2 for Linux goes through"),
-        ('if not tag.endswith("-any") and', "if False and", "release 1.1 for Linux goes through"),
-        ('not tag.endswith("-any") and', "", "a good wheel of Python only is refused"),
-        ('(".so", ".pyd")', '".so"', "a good wheel for Windows is refused"),
-        ('name.endswith((".so", ".pyd"))', 'any(e in name for e in (".so", ".pyd"))',
-         "a good wheel of Python only is refused"),
-        ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
-        ('if tag.endswith("-any") and', 'if tag.startswith("py3-none") and',
-         "a good wheel for every Python on Linux is refused"),
-        ('not tag.endswith("-any") and not', 'False and not',
-         'if tag.endswith("-any") and', 'if not re.search("linux|win_", tag) and',
-         "a good wheel for macOS is refused"),
-        ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
-        ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
-        ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',
-         "release 1.2 for one Python goes through"),
-        ('found.append(f"{libraries[0]}', 'found.append(0 and f"{libraries[0]}',
-         "not of sentences"),
-    ],
-    properties=[_catches],
-    success="it would have caught both releases, and it lets every good wheel through.",
-    hints=(
-        "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
-        "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
-        "Look at the end of a name. Other names have the same letters in the middle.",
-    ),
-    explanation="A library is for one platform, and a tag that ends in -any is for all of them. "
-    "Both together are wrong, and so is neither.",
 )  # fmt: skip
