@@ -138,8 +138,8 @@ def messages(path):
 
 SAYS = {"Said", "Wrong", "at", "said", "differ"}  # functions that are called with templates
 TABLES = {  # what else holds templates
-    "template", "SENTENCES", "WORDS", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND", "NEARLY",
-    "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
+    "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
+    "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
     "SITUATIONS", "HISTORIES", "CLAUSES",
 }  # fmt: skip
 
@@ -158,11 +158,10 @@ def said_to_a_learner():
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
     for code, text in TEXTS.items():
-        message = text.message.replace(MEANT, "")
-        through = message.replace("gradient of {x}", "gradient of {x} through {through}", 1)
-        for said in dict.fromkeys((message, through, text.look)):
+        for said in dict.fromkeys((text.message, text.through, text.look)):
             yield code, said
     yield "doctor", NAMELESS
+    yield "doctor", MEANT.template
     yield "said", BEGINS
     yield "said", FOLLOWS
 

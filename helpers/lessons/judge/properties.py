@@ -103,7 +103,7 @@ def no_tensor_on_ctx(*inputs):
 GOT = {  # by what is saved that should not be, and whether it is alone
     ("input", True): Wrong("`save_for_backward` got the input, not the output."),
     ("input", False): Wrong("`save_for_backward` got the input as well."),
-    ("output", True): Wrong("`save_for_backward` got the output, not the output."),
+    ("output", True): Wrong("`save_for_backward` got the output, not the input."),
     ("output", False): Wrong("`save_for_backward` got the output as well."),
 }
 COPIED = {
