@@ -10,12 +10,9 @@ from helpers.doctor.report import TEXTS
 from helpers.doctor.said import Said
 from helpers.lessons import chapter_11
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
+from tests.common import no_words_yet
 
 ALL = BROKEN + HEALTHY
-
-
-def no_words_yet(said, *_):
-    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from helpers.lessons.judge.variations import Feed
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, doctor
 from helpers.ops.involution import compiler
+from tests.common import no_words_yet
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
 
@@ -79,10 +80,6 @@ def test_a_notebook_holds_each_exercise_once_with_its_stub_untouched(path):
 def test_solution_is_accepted(number, given):
     verdict = exercise(number).judge(given.reference)
     assert verdict.mark == RIGHT, verdict.message
-
-
-def no_words_yet(said, *_):
-    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # as attempts at 5.2 do

@@ -10,20 +10,7 @@ from ..function.tensors import largest
 from ..report import MEANT, brief
 from ..said import Said
 from .cause import cause
-from .where import (
-    BRANCH,
-    FORMULA,
-    IS_WRONG,
-    SHOULD_BE_ZERO,
-    ZERO,
-    Spots,
-    how,
-    named_dims,
-    of_elements,
-    rule,
-    sizes_of,
-    subsets,
-)
+from .where import Spots, at_some, in_part, named_dims, of_elements, rule, sizes_of, subsets
 from .whole import same_but_order
 
 POWERS = {
@@ -31,12 +18,6 @@ POWERS = {
     2: "lacks two factors of", -2: "has two factors too many of",
 }  # fmt: skip
 EXP = "exp of {name}"
-IN_PART_BY_VALUE = "is right in part: {where}, it {how}"
-IN_PART_BY_PLACE = "is right in part: {where} it {how}"
-ELSEWHERE = {  # are not all elements examined?
-    False: "is wrong at {count} of {known} elements{there}",
-    True: "is wrong at {count} of {known} elements examined{there}",
-}
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
@@ -131,19 +112,13 @@ def partly_right(ms):
     if m.wrong.any() and is_right_somewhere(m):
         points = [of_elements(m) for (m,) in ms.each()]
         if found := rule(m.shape, points, map(of_elements, m.varied())):
-            where, look = found
-            template = IN_PART_BY_VALUE if look == BRANCH else IN_PART_BY_PLACE
-            return partly(Said(template, where=where, how=how(m)), how(m), look)
+            return in_part(m, *found)
     return None
 
 
 def is_right_somewhere(m):
     """In a tenth of its elements, and not only because all is zero there?"""
     return (m.right & ~m.zero).any() and 10 * m.right.sum() >= m.trusted.sum()
-
-
-def partly(what, how, look):
-    return {"what": what, "look": look, "may": MEANT if how == SHOULD_BE_ZERO else ""}
 
 
 # --- the formula: a term or a factor is missing, at each element another --------------------------
@@ -242,10 +217,7 @@ def partly_right_somewhere(ms):
     m, spots = ms[0], of_elements(ms[0])
     right = spots.right & ~m.zero  # for the formula, not for being small
     if m.wrong.any() and right.any() and 10 * right.sum() >= m.trusted.sum() and not spots.smooth:
-        there = Said(": there it {how}", how=how(m)) if how(m) != IS_WRONG else ""
-        look = BRANCH if how(m) in ZERO else FORMULA
-        count = {"count": int(m.wrong.sum()), "known": int(m.trusted.sum())}
-        return partly(Said(ELSEWHERE[m.sparse], **count, there=there), how(m), look)
+        return at_some(m)
     return None
 
 

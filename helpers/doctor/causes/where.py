@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from ..function.tensors import position
-from ..report import brief
+from ..report import MEANT, brief
 from ..said import Said, listed
 
 IS_ZERO, IS_WRONG = Said("is zero"), Said("is wrong")
 SHOULD_BE_ZERO, NEARLY_ZERO = Said("should be zero"), Said("should be nearly zero")
-ZERO = IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO
 BRANCH = "masks, branches and bounds, and the formula there"
 PLACE = "indices, slices and bounds, and the formula there"
 WHOLE = {"1": 1, "2": 2, "3": 3, "6": 6}  # where what is piecewise has its bounds
@@ -23,6 +22,14 @@ ABOVE = "where {what} is above {bound}{number}"
 BELOW = "where {what} is below {bound}{number}"
 POWERS = ((1, " = {name}"), (-1, " = 1 / {name}"), (2, " = {name}²"), (-2, " = 1 / {name}²"))
 FORMULA = "the formula, term by term, at an element that is wrong"
+IN_PART = {
+    BRANCH: "is right in part: {where}, it {how}",
+    PLACE: "is right in part: {where} it {how}",
+}
+ELSEWHERE = {  # are not all elements examined?
+    False: "is wrong at {count} of {known} elements{there}",
+    True: "is wrong at {count} of {known} elements examined{there}",
+}
 
 
 @dataclass
@@ -173,6 +180,23 @@ def value_of(factor, numbers):
             if not isinstance(factor, complex) and abs(n**power - factor) < 1e-4 * abs(factor):
                 return Said(template, name=name)
     return ""
+
+
+def in_part(m, where, look):
+    """What fills the gaps of a sentence on a gradient that is right in part, by a `rule`."""
+    return partly(m, Said(IN_PART[look], where=where, how=how(m)), look)
+
+
+def at_some(m):
+    """The same without a rule: how many elements are wrong."""
+    there = Said(": there it {how}", how=how(m)) if how(m) != IS_WRONG else ""
+    count = {"count": int(m.wrong.sum()), "known": int(m.trusted.sum())}
+    look = BRANCH if how(m) in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO) else FORMULA
+    return partly(m, Said(ELSEWHERE[m.sparse], **count, there=there), look)
+
+
+def partly(m, what, look):
+    return {"what": what, "look": look, "may": MEANT if how(m) == SHOULD_BE_ZERO else ""}
 
 
 def how(m):
