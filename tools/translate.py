@@ -136,11 +136,12 @@ def messages(path):
         yield from ((cell, text) for text, is_message in pieces(markdown) if is_message)
 
 
-SAYS = {"Said", "Wrong", "at", "said", "differ"}  # functions that are called with templates
+# Functions that are called with templates.
+SAYS = {"Said", "Wrong", "at", "said", "differ", "raises", "NativeError"}
 TABLES = {  # what else holds templates
     "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
     "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
-    "SITUATIONS", "HISTORIES", "CLAUSES",
+    "SITUATIONS", "HISTORIES", "CLAUSES", "RAISES",
 }  # fmt: skip
 
 

@@ -212,10 +212,6 @@ class Report:
     def ok(self):
         return all(finding.severity != "error" for finding in self.findings)
 
-    @property
-    def summary(self):
-        return str(self.headline())
-
     def headline(self):
         """The report in one line: `Said`."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from helpers.lessons.declared import check_declaration
-from helpers.lessons.judge.compare import difference, first_line, unlike
+from helpers.lessons.judge.compare import difference, unlike
 from helpers.lessons.judge.kind import is_function_class, misfit
 from helpers.lessons.judge.later import silently_wrong
+from helpers.lessons.judge.numbers import first_line, raises
 from helpers.lessons.judge.source import edited, made_of, outline, source_of
 from helpers.lessons.judge.variations import Feed, caught, disturbed
 from helpers.lessons.record import record
@@ -113,11 +114,7 @@ class Exercise:
         except Exception as error:
             if is_full(error):
                 return _not_checked(first_line(error))
-            wrong = Wrong(
-                "your code raises {kind}: {message}",
-                kind=type(error).__name__,
-                message=first_line(error),
-            )
+            wrong = raises(error, "your code raises {kind}: {message}")
         if wrong:
             return Verdict(WRONG, said(wrong, Wrong))
         return Verdict(RIGHT, Said(self.success))

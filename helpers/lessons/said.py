@@ -51,9 +51,12 @@ def said(value, kind=Said):
     return value
 
 
-def at(where, wrong):
-    """The same, and where it is so, if that is to be said; None if nothing is wrong."""
-    wrong = said(wrong, Wrong)
+def at(where, wrong, **gaps):
+    """The same, and where it is so, if that is to be said; None if nothing is wrong.
+
+    wrong: `Wrong`, or its template, whose gaps are filled with `gaps`
+    """
+    wrong = Wrong(wrong, **gaps) if isinstance(wrong, str) else wrong
     if not (where and wrong):
         return wrong
     result = copy.copy(wrong)

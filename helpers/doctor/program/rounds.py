@@ -161,10 +161,6 @@ class Found:
     def ok(self):
         return all(visit.ok for visit in self.visits)
 
-    @property
-    def summary(self):
-        return str(self.headline())
-
     def headline(self):
         """What was found, in one line: `Said`."""
         if not self.ended:

@@ -56,10 +56,8 @@ def _promises(attempt):
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
-            yield at(
-                where,
-                Wrong("given a tensor without data, it raises {message}", message=raised(error)),
-            )
+            message = raised(error)
+            yield at(where, "given a tensor without data, it raises {message}", message=message)
         yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
 
 

@@ -13,13 +13,14 @@ import torch
 
 from helpers.doctor import examine
 from helpers.lessons.judge.later import wrong_further_derivative
-from helpers.lessons.judge.numbers import (
+from helpers.lessons.judge.numbers import (  # noqa: F401  (chapters take first_line from here)
     as_tuple,
     copies,
     differ,
     first_line,
     gradients_of,
     leaves_of,
+    raises,
     weights_for,
     worst_of,
 )  # fmt: skip
@@ -56,11 +57,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
         return exchanged or in_words(counting, attempt, inputs)
     if raised:
-        return Wrong(
-            "calling it raises {kind}: {message}",
-            kind=type(raised).__name__,
-            message=first_line(raised),
-        )
+        return raises(raised, "calling it raises {kind}: {message}")
     wrong = _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     if wrong or not counting:
         return wrong
@@ -87,9 +84,7 @@ def unlike(attempt, like, inputs, faithful=True):
             return Wrong("under torch.no_grad(), {wrong}", wrong=wrong)
         return _wrong_gradients(attempt, expected, inputs, theirs, say_input=not faithful)
     except Exception as error:
-        return Wrong(
-            "it raises {kind}: {message}", kind=type(error).__name__, message=first_line(error)
-        )
+        return raises(error)
 
 
 def _changed(mine, inputs):

@@ -8,9 +8,9 @@ from helpers.lessons.judge.numbers import (
     as_tuple,
     copies,
     differ,
-    first_line,
     gradients_of,
     leaves_of,
+    raises,
     weights_for,
     worst_of,
 )  # fmt: skip
@@ -32,11 +32,10 @@ def calls_apart(attempt, like, inputs, others):
     try:
         worst = next(filter(None, map(worst_of, gradients(attempt), gradients(like))), None)
     except Exception as error:
-        return Wrong(
+        return raises(
+            error,
             "two calls disturb each other: with another call before its backward pass, and another "
             "backward pass after it, the gradient of the first raises {kind}: {message}",
-            kind=type(error).__name__,
-            message=first_line(error),
         )
     return worst and differ(
         worst,

@@ -106,6 +106,14 @@ def worst_of(value, right, *terms, of=None, loose=False):
     return Worst(value.flatten()[index].item(), right.flatten()[index].item(), place)
 
 
+RAISES = "it raises {kind}: {message}"
+
+
+def raises(error, template=RAISES):
+    """What an exception is called, and the first line of what it says."""
+    return Wrong(template, kind=type(error).__name__, message=first_line(error))
+
+
 def first_line(error):
     """The first line of an exception's message; its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

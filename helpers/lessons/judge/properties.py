@@ -175,15 +175,13 @@ def gradients_fit(names, feed):
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
                 if given is not None and given.shape != leaf.shape:
+                    shapes = {"given": tuple(given.shape), "right": tuple(leaf.shape)}
                     yield at(
                         where,
-                        Wrong(
-                            "`backward` returns a gradient of shape {given} for `{name}`, whose "
-                            "shape is {right}; only the engine made it fit.",
-                            given=tuple(given.shape),
-                            name=name,
-                            right=tuple(leaf.shape),
-                        ),
+                        "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
+                        "is {right}; only the engine made it fit.",
+                        name=name,
+                        **shapes,
                     )
 
     return sentences
