@@ -215,10 +215,10 @@ def _passes(make):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
         try:
-            op = make()
+            op = _operator(make)
         except Exception as error:
             yield Wrong("your code raises {message}", message=raised(error))
-        yield from _wrong_operator(op.default if isinstance(op, OpOverloadPacket) else op)
+        yield from _wrong_operator(op)
 
 
 def _operator(make):
