@@ -25,7 +25,7 @@ import argparse
 import math
 import os
 import platform
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -35,7 +35,7 @@ from torch.utils.benchmark import Timer
 
 from . import cpu, plain
 from .geometry import ARRAYS, KERNELS, Geometry, operands
-from .launch import SOURCE, TYPES, launch
+from .launch import SOURCE, TYPES, Plan, launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
@@ -59,15 +59,31 @@ def constants_source(geometry):
     return f"{SOURCE}\nconstexpr int {values};\n{body}"
 
 
+@cache
+def plan_constants(kernel, dtype, geometry):
+    """The Plan of `constants.cu` for a geometry, and its source."""
+    size, block = geometry.size_of(ARRAYS[kernel][2]), 512
+    plan = Plan(
+        name=f"constants_{kernel}<{TYPES[dtype]}>",
+        others=(),
+        index="int",
+        grid=(-(-math.prod(size) // block),),
+        block=(block, 1),
+        copied=(True, True),
+        parts=1,
+        size=size,
+        memory_format=torch.contiguous_format,
+        arrays=ARRAYS[kernel],
+        structures={"s": geometry},
+    )
+    return plan, constants_source(geometry)
+
+
 def launch_constants(kernel, first, second, geometry, run):
     """The same as `launch`, with `constants.cu` made for this geometry."""
-    result = first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
-    tensors = first.contiguous(), second.contiguous(), result
-    arguments = dict(zip(ARRAYS[kernel], tensors, strict=True), s=geometry)
-    name, block = f"constants_{kernel}<{TYPES[first.dtype]}>", 512
-    grid = (-(-result.numel() // block),)
-    run(name, grid, (block, 1), arguments, "int", constants_source(geometry))
-    return result
+    plan, source = plan_constants(kernel, first.dtype, geometry)
+    run = partial(run, source=source)
+    return launch(kernel, first, second, geometry, run, make_plan=lambda *_: plan)
 
 
 def with_autograd(input, weight, grad_output):
