@@ -1,6 +1,5 @@
 """What a thread of the CUDA kernels costs: loads, instructions and registers, without a GPU."""
 
-import itertools
 import re
 
 import pytest
@@ -57,6 +56,7 @@ def test_a_load_serves_channels_pixels_and_taps(kernel, dtype, size, expected, m
 )
 def test_a_warp_reads_few_sectors_in_both_layouts(kernel, dtype, in_rows, last, monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
     geometry = make_geometry(1, 64, 4, (12, 36), (5, 5))
     rows = random_operands(kernel, geometry, dtype)
     assert involution.sectors(kernel, *rows, geometry) == pytest.approx(in_rows)
@@ -109,23 +109,28 @@ def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
 @needs_nvdisasm
 @pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(architecture):
-    at_most = {"forward": 4, "grad_input": 4, "grad_weight": 5}
-    for shape, pack in itertools.product(benchmark.SHAPES, (1, 4)):
-        geometry = benchmark.geometry_of(*shape)
-        names = [launch.fast_kernel_name(k, torch.float32, geometry, pack) for k in KERNELS]
-        counts = instructions.count(architecture, launch.FAST_SOURCE, names)
-        for kernel, name in zip(KERNELS, names, strict=True):
-            count = counts[name]
-            assert 1 < count.per_multiply_add <= at_most[kernel], (shape, name)
-            if pack == 1 and kernel != "grad_weight":  # 7 rows of taps, and what is around them
-                whole = (7 * count.instructions + count.outside) / (7 * count.multiply_adds)
-                assert whole <= 4, (shape, name)
+    at_most = {  # where a thread owns 8 elements, 8, 4 and 2
+        "forward": (2.3, 2.3, 2.8, 4.9),
+        "grad_input": (3.3, 3.3, 3.8, 5.5),
+        "grad_weight": (3.1, 3.1, 3.1, 3.1),
+    }
+    for number, shape in enumerate(benchmark.SHAPES):
+        for pack in (1, 4):
+            geometry = benchmark.geometry_of(*shape)
+            names = [launch.fast_kernel_name(k, torch.float32, geometry, pack) for k in KERNELS]
+            counts = instructions.count(architecture, launch.FAST_SOURCE, names)
+            for kernel, name in zip(KERNELS, names, strict=True):
+                count, most = counts[name], at_most[kernel][number] if pack == 1 else 3.6
+                assert 1 < count.per_multiply_add <= most, (shape, name)
+                if pack == 1 and kernel != "grad_weight":  # 7 rows of taps, and what is around them
+                    whole = (7 * count.instructions + count.outside) / (7 * count.multiply_adds)
+                    assert whole <= 1.5 * most, (shape, name)
 
 
 @needs_nvdisasm
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_half_is_converted_once_and_not_at_every_tap(dtype):
-    for shape, at_most in zip(benchmark.SHAPES, (2.6, 2.6, 3.8, 4.5), strict=True):
+    for shape, at_most in zip(benchmark.SHAPES, (3.3, 4.6, 5.0, 7.2), strict=True):
         geometry = benchmark.geometry_of(*shape)
         names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
         for name, count in instructions.count(90, launch.FAST_SOURCE, names).items():
