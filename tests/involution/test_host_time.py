@@ -65,7 +65,7 @@ def calls(function):
 
 
 def test_a_warm_call_calls_few_functions():
-    """Some 40 µs for the first of these and 230 µs for the second, says `tools.benchmark launch`."""
+    """`python -m tools.benchmark launch` says 40 µs for the first, 230 for the other."""
     x, weight = torch.randn(1, 16, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     ones = torch.ones_like(x)

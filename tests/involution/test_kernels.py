@@ -1,6 +1,7 @@
 """The CUDA sources without a GPU, executed on the CPU thread by thread; and with one."""
 
 import contextlib
+import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture, involution
-from helpers.ops.involution import cuda, involution2d, launch, plain
+from helpers.ops.involution import benchmark, cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     JUDGES,
@@ -168,6 +169,25 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert strides[::2] == [in_image, in_image]
 
 
+@each_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
+def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
+    """So what ran at one offset compiles nothing at another, inside a CUDA graph's capture, say."""
+    geometry = benchmark.geometry_of(8, 64, 56)
+    sizes = operands(kernel, *sizes_of(geometry))
+    plans = []
+    for offsets in itertools.product(range(8), repeat=2):
+        tensors = []
+        for size, offset in zip(sizes, offsets, strict=True):
+            laid = layout(torch.empty(size, dtype=dtype, device="meta"))
+            memory = torch.empty(laid.numel() + 8, dtype=dtype, device="meta")
+            tensors.append(memory.as_strided(size, laid.stride(), offset))
+        plans.append(launch.plan(kernel, *tensors, geometry, fast=True))
+    assert len({plan.name for plan in plans}) > 1
+    assert len({frozenset((plan.name, *plan.others)) for plan in plans}) == 1
+
+
 @needs_nvrtc
 def test_what_cupy_keeps_on_disk_and_adds_to_the_options(monkeypatch, tmp_path):
     """As `RawModule` compiles for a GPU, without one: only the loading is left out."""
@@ -179,7 +199,8 @@ def test_what_cupy_keeps_on_disk_and_adds_to_the_options(monkeypatch, tmp_path):
         asked.append(options)
         return compile_now(source, options, *others)
 
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    disk = type(compiler._kernel_cache_backend)(str(tmp_path))
+    monkeypatch.setattr(compiler, "_kernel_cache_backend", disk)
     monkeypatch.setattr(compiler, "_compile_using_nvrtc_no_warning", compiled)
     monkeypatch.setattr(
         compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
