@@ -124,9 +124,11 @@ def launches_that_do_nothing():
         mock.patch.object(operator, "implementation", lambda device: cuda),
         mock.patch.object(torch.cuda, "current_stream", lambda device: None),
     ):
-        cuda._module.cache_clear()
+        for kept in (cuda._module, cuda._function):
+            kept.cache_clear()
         yield
-        cuda._module.cache_clear()
+    for kept in (cuda._module, cuda._function):
+        kept.cache_clear()
 
 
 def host_seconds(rounds, calls=20):

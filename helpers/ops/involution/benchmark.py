@@ -63,9 +63,10 @@ def constants_source(geometry):
 def plan_constants(kernel, dtype, geometry):
     """The Plan of `constants.cu` for a geometry, and its source."""
     size, block = geometry.size_of(ARRAYS[kernel][2]), 512
+    name = f"constants_{kernel}<{TYPES[dtype]}>"
     plan = Plan(
-        name=f"constants_{kernel}<{TYPES[dtype]}>",
-        others=(),
+        name=name,
+        names=(name,),
         index="int",
         grid=(-(-math.prod(size) // block),),
         block=(block, 1),

@@ -42,6 +42,11 @@ def _module(names, device, source):
     return find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
 
 
+@cache
+def _function(name, names, device, source):
+    return _module(names, device, source).get_function(name)
+
+
 @lru_cache(maxsize=MOST_PLANS)
 def _values(index, structures):
     import numpy  # CuPy cannot do without it
@@ -64,8 +69,8 @@ def _run(plan, tensors, source=FAST_SOURCE):
     structures = _values(plan.index, tuple(plan.structures.values()))
     values = (*(tensor.data_ptr() for tensor in tensors), *structures)
     with cupy.cuda.Device(device), stream:
-        module = _module(tuple(sorted((plan.name, *plan.others))), device, source)
-        module.get_function(plan.name)(plan.grid, plan.block, values)
+        function = _function(plan.name, plan.names, device, source)
+        function(plan.grid, plan.block, values)
 
 
 def _plan(kernel, first, second, geometry):

@@ -125,7 +125,7 @@ class Plan(NamedTuple):
     """A launch without the memory of its arrays: the same for all that lie alike."""
 
     name: str  # of the kernel, with its template arguments
-    others: tuple  # the names that arrays at other addresses would need, the rest being the same
+    names: tuple  # of this and of what arrays at other addresses would need
     index: str
     grid: tuple
     block: tuple
@@ -190,7 +190,7 @@ def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
     planes, pixels = math.prod(size[:-2]), size[-2] * size[-1]
     return Plan(
         name=kernel_name(kernel, first.dtype, index),
-        others=(),
+        names=(kernel_name(kernel, first.dtype, index),),
         index=index,
         grid=_grid(-(-pixels // block[0]) * -(-planes // block[1]), size),
         block=block,
@@ -220,7 +220,7 @@ def _plan_fast(kernel, first, second, geometry, size):
     threads = fast_threads(kernel, geometry, itemsize, pack, pixels)
     return Plan(
         name=name,
-        others=tuple(sorted(names - {name})),
+        names=tuple(sorted(names | {name})),
         index="int",
         grid=_grid(-(-threads // FAST_BLOCK[0]), size),
         block=FAST_BLOCK,
