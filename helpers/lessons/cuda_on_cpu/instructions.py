@@ -40,7 +40,7 @@ from . import every_architecture
 MULTIPLY_ADD = re.compile(r"\b[FD]FMA\b")
 LOAD = re.compile(r"\bLD[GS]?\b")
 SCOREBOARDS = range(6)  # a load marks one of them until its data are there
-SCHEDULERS = 132 * 4  # of an H100; each has room for 16 warps, and registers for 512 threads' 32
+SCHEDULERS = 132 * 4  # of an H100; each has room for 16 warps, and 2^14 registers
 
 
 class Count(NamedTuple):

@@ -15,7 +15,8 @@ cuda       `fast_kernels.cu`, as `involution2d` launches it (with a GPU)
 The columns: milliseconds of forward, and of forward and backward together; how many times as fast
 as unfold, together; the peak of the memory that the two allocate, results included, in units of
 input + weight + output; with a GPU, the bytes that have to be read and written at least, over the
-time, as a share of what a copy on the device reaches.
+time, as a share of what a copy on the device reaches. Times are of calls, one after another: where
+a kernel takes less than its launch, they are the processor's.
 
 `--scaling` measures the same on the CPU for kernels of 3 x 3 to 9 x 9, on 1 thread, 2, 4, ... up to
 `--threads`, at one shape.

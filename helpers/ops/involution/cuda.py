@@ -8,7 +8,7 @@ dilation) and number of channels and pixels a thread (with several, a padding th
 remainder is another kernel), in about a second. Those for the same arrays at less aligned addresses
 are compiled with it, so that a call that is captured in a CUDA graph compiles nothing after a call
 that was not, whatever the offsets of its tensors. CuPy 14.2 and later keep them all on disk; older
-ones do not keep what is made of templates, and compile again in each process:
+ones may compile what is made of templates again in each process:
 https://github.com/cupy/cupy/pull/10177
 
 CuPy adds -ftz=true: in float32 and bfloat16, numbers below 1.2e-38 count as 0 here, not on a CPU.
