@@ -65,7 +65,7 @@ def calls(function):
 
 
 def test_a_warm_call_calls_few_functions():
-    """`python -m tools.benchmark launch` says 40 µs for the first, 230 for the other."""
+    """`python -m tools.benchmark launch` says 50 µs for the first, 260 for the other."""
     x, weight = torch.randn(1, 16, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     ones = torch.ones_like(x)
@@ -76,8 +76,8 @@ def test_a_warm_call_calls_few_functions():
     with launches_that_do_nothing():
         for _ in range(2):
             plain, both = calls(lambda: involution2d(x, weight, padding=1)), calls(gradients)
-    assert 50 < plain <= 180
-    assert 150 < both <= 620
+    assert 50 < plain <= 210
+    assert 150 < both <= 720
 
 
 def test_the_benchmark_times_what_it_names():

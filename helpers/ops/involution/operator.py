@@ -15,7 +15,6 @@ from functools import partial
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from torch.utils.flop_counter import register_flop_formula
 
@@ -119,12 +118,7 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
             return sum(parts[1:], parts[0])
 
 
-def _apply(name, first, second, *arguments):
-    recorded = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
-    if not recorded and forward_ad._current_level < 0:  # saves a fifth of a call
-        with torch._C._AutoDispatchBelowAutograd():
-            return getattr(_ops(), name)(first, second, *arguments)
-    args = first, second, *arguments
+def _apply(name, *args):
     with enable_single_level_autograd_function():
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
         return _Operator.apply(modes, name, *args)
