@@ -15,7 +15,8 @@ cuda       `fast_kernels.cu`, as `involution2d` launches it (with a GPU)
 The columns: milliseconds of forward, and of forward and backward together; how many times as fast
 as unfold, together; the peak of the memory that the two allocate, results included, in units of
 input + weight + output; with a GPU, the bytes that have to be read and written at least, over the
-time, as a share of what a copy on the device reaches.
+time, as a share of what a copy on the device reaches. Times are of calls, one after another: where
+a kernel takes less than its launch, they are the processor's.
 
 `--scaling` measures the same on the CPU for kernels of 3 x 3 to 9 x 9, on 1 thread, 2, 4, ... up to
 `--threads`, at one shape.
@@ -25,7 +26,7 @@ import argparse
 import math
 import os
 import platform
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -35,7 +36,7 @@ from torch.utils.benchmark import Timer
 
 from . import cpu, plain
 from .geometry import ARRAYS, KERNELS, Geometry, operands
-from .launch import SOURCE, TYPES, launch
+from .launch import SOURCE, TYPES, Plan, launch
 
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
@@ -59,15 +60,32 @@ def constants_source(geometry):
     return f"{SOURCE}\nconstexpr int {values};\n{body}"
 
 
+@cache
+def plan_constants(kernel, dtype, geometry):
+    """The Plan of `constants.cu` for a geometry, and its source."""
+    size, block = geometry.size_of(ARRAYS[kernel][2]), 512
+    name = f"constants_{kernel}<{TYPES[dtype]}>"
+    plan = Plan(
+        name=name,
+        names=(name,),
+        index="int",
+        grid=(-(-math.prod(size) // block),),
+        block=(block, 1),
+        copied=(True, True),
+        parts=1,
+        size=size,
+        memory_format=torch.contiguous_format,
+        arrays=ARRAYS[kernel],
+        structures={"s": geometry},
+    )
+    return plan, constants_source(geometry)
+
+
 def launch_constants(kernel, first, second, geometry, run):
     """The same as `launch`, with `constants.cu` made for this geometry."""
-    result = first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
-    tensors = first.contiguous(), second.contiguous(), result
-    arguments = dict(zip(ARRAYS[kernel], tensors, strict=True), s=geometry)
-    name, block = f"constants_{kernel}<{TYPES[first.dtype]}>", 512
-    grid = (-(-result.numel() // block),)
-    run(name, grid, (block, 1), arguments, "int", constants_source(geometry))
-    return result
+    plan, source = plan_constants(kernel, first.dtype, geometry)
+    run = partial(run, source=source)
+    return launch(kernel, first, second, geometry, run, make_plan=lambda *_: plan)
 
 
 def with_autograd(input, weight, grad_output):
