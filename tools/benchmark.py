@@ -1,42 +1,32 @@
 """Time and memory of the operations beside their peers, one command each.
 
-<<<<<<< HEAD
     python -m tools.benchmark linear_cross_entropy [--dtype bfloat16] [--threads 2] [--rounds 5]
     python -m tools.benchmark recompute
     python -m tools.benchmark reversible
     python -m tools.benchmark fixed_point
     python -m tools.benchmark rednet
-=======
-    python -m tools.benchmark linear_cross_entropy [--threads 2] [--rounds 5]
-    python -m tools.benchmark rednet [--threads 2] [--rounds 5]
     python -m tools.benchmark launch [--rounds 50]
->>>>>>> c15
 
 The ways to be compared run in turn, several rounds of them, so that what else the machine does
 meets all alike. Of each way: the peak of the memory that it allocates beyond its arguments, results
 included; the best time; and, because a round can be disturbed, the median over rounds of its time
 as a share of the first way's in the same round.
 
-<<<<<<< HEAD
 Peers that are no part of the course are compared where they are installed:
 `pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`.
-=======
+
 `launch` needs no GPU: it times what the processor does for a call of `involution2d` on a CUDA
 device, where CuPy does nothing.
->>>>>>> c15
 """
 
 import argparse
 import contextlib
 import statistics
-<<<<<<< HEAD
+import time
 from functools import partial
 from importlib import import_module
-=======
-import time
 from types import SimpleNamespace
 from unittest import mock
->>>>>>> c15
 
 import torch
 import torch.nn.functional as F
@@ -44,12 +34,8 @@ from torch import nn
 from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
-<<<<<<< HEAD
 from helpers.ops.fixed_point import fixed_point
-from helpers.ops.involution import RedNet
-=======
 from helpers.ops.involution import RedNet, cuda, involution2d, operator
->>>>>>> c15
 from helpers.ops.involution.benchmark import cpu_name, peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.recompute import ReversibleSequential, recompute

@@ -230,7 +230,6 @@ def transparent_and_opaque(graphs, place):
     ax.spines[:].set_visible(False)
 
 
-<<<<<<< HEAD
 def travels(maps, processes):
     """Draw what each process passes to collectives, at the left, and what it gets, at the right,
     with an arrow for each element that travels; print how many of them stay and how many are sent.
@@ -290,7 +289,8 @@ def verdicts(rows, columns, notes):
     wide = max(map(len, rows))
     for name, words in rows.items():
         print(f"{name:{wide}} ", *(f"{word:6}" for word in words))
-=======
+
+
 def owners(grids):
     """Draw which thread owns which element, a table beside the other, and print how many it owns.
 
@@ -309,4 +309,3 @@ def owners(grids):
         ax.set(title=title, xlabel="pixels of a row", ylabel="channels")
         ax.grid(False)
         ax.spines[:].set_visible(False)
->>>>>>> c15

@@ -47,7 +47,6 @@ def test_ring_names_each_object_and_points_from_each_to_the_next(capsys):
     )
 
 
-<<<<<<< HEAD
 def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
     rows = {"int n": ["right", "wrong"], "*, int n": ["raises", "right"]}
     draw.verdicts(rows, ["old", "new"], notes=["first", "second"])
@@ -60,7 +59,8 @@ def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
         found.setdefault([*rows.values()][row][column], set()).add(patch.get_facecolor())
     assert [len(colours) for colours in found.values()] == [1, 1, 1]
     assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(words.values())
-=======
+
+
 def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     draw.owners({"one": [[0, 1], [2, 3]], "four": [[0, 0], [0, 0]]})
     assert capsys.readouterr().out.splitlines() == [
@@ -74,7 +74,6 @@ def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     assert len(colours) > 1 == len({patch.get_facecolor() for patch in four.patches})
     places = {text.get_text(): text.get_position() for text in one.texts}
     assert places["0"][1] == places["1"][1] > places["2"][1]  # a row of pixels, then the next
->>>>>>> c15
 
 
 def test_time_line_draws_and_prints_each_event(capsys):
