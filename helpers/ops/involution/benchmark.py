@@ -20,6 +20,23 @@ a kernel takes less than its launch, they are the processor's.
 
 `--scaling` measures the same on the CPU for kernels of 3 x 3 to 9 x 9, on 1 thread, 2, 4, ... up to
 `--threads`, at one shape.
+
+With `--scaling --threads 2`, on two cores of an AMD EPYC, milliseconds of forward and backward
+together (unfold loses much of its time to fresh memory, which that machine hands out slowly):
+
+channels, size    unfold  plain   cpu   times as fast as unfold
+ 64, 56 x 56         500   31.1   6.9   72
+128, 28 x 28         255   19.4   4.9   52
+256, 14 x 14         138   14.6   3.4   40
+512,  7 x 7           68   17.1   1.8   38
+
+128, 28 x 28      unfold, 1 thread   cpu, 1 thread   unfold, 2 threads   cpu, 2 threads
+3 x 3                           34             3.3                  21              1.2
+5 x 5                          190             4.3                 133              2.6
+7 x 7                          384             8.2                 247              4.6
+9 x 9                          633            12.1                 401              6.2
+
+The peak of the memory: unfold 29.8, plain 1.1, cpu 1.0.
 """
 
 import argparse
