@@ -46,6 +46,7 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
         ("Run `f` now", "运行`f`吧", "needs a space between Chinese and Latin"),
         ("Yes, it is.", "对,就是它。", "needs full-width punctuation beside Chinese"),
         ("Use torch, now", "用 torch ，现在", "has a space beside its punctuation"),
+        ("The remedy.", "治法。", "says 治法; write 改法"),
     ],
 )
 def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):
