@@ -15,6 +15,14 @@ def test_the_chinese_edition_is_whole(path):
     assert not wrong, f"update the Chinese edition, as CONTRIBUTING.md says:\n{wrong}"
 
 
+def test_a_per_cent_sign_is_no_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "EDITION", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("About 95% of them.", encoding="utf-8")
+    translate.update(page)
+    assert "python-format" not in translate.catalogue(page).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch):
     monkeypatch.setattr(translate, "EDITION", tmp_path)
