@@ -72,7 +72,8 @@ SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)
 def told(subject, raised, text=None, x=None, **words):
     """The `CallError` as a finding: as `text`, if it is given, or as what its message says."""
     said = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
-    said = textwrap.shorten(said.splitlines()[0], 200, placeholder=" ...")
+    said = said.splitlines()[0].removesuffix(", but expected one of:")  # what follows is a list
+    said = textwrap.shorten(said, 200, placeholder=" ...")
     seen = {"message": f"{type(raised.error).__name__}: {said}"}
     place = users_line(raised.error)
     meant, groups = next((text, m.groups()) for pattern, text in ROWS
