@@ -1,4 +1,4 @@
-"""What the tests of the operations share."""
+"""What tests share."""
 
 import pytest
 import torch
@@ -58,6 +58,11 @@ def assert_agree(ours, theirs, inputs, dtype):
         for one, other in zip(given, expected, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
+
+
+def no_words_yet(said, *_):
+    """In the place of `Said.text`, while something is judged."""
+    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
 
 
 def assert_raises(kind, words, op, *inputs):

@@ -1,13 +1,15 @@
-"""What the doctor found: sentences, findings, and the report as text, HTML and JSON."""
+"""What the doctor found: findings, which are data, and the report as text, HTML and JSON."""
 
 import functools
 import html
 import json
 import re
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
+
+from .said import Said, gaps_of, listed, said
 
 # White words on these colours can be read, and these colours on a white and on a black page.
 SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
@@ -17,31 +19,10 @@ CODE_AS = '<code style="color: inherit; background: none">'  # as readable as th
 CODE = re.compile(
     r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
-MEANT = " If that is meant, `examine(..., faithful=False)` accepts it."
+MEANT = Said(" If that is meant, {how} accepts it.", how="`examine(..., faithful=False)`")
 NAMELESS = ", in no way that has a name"
 CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 TEXTS = {}  # by code
-
-
-class Said(str):
-    """Words that are data: a template, and what fills its gaps. As a string, they are English."""
-
-    def __new__(cls, template, /, **gaps):
-        made = super().__new__(cls, template.format(**gaps))
-        made.template, made.gaps = template, gaps
-        return made
-
-    def __reduce__(self):
-        return said, (self.template, self.gaps)
-
-    def text(self, translate):
-        """In another language: translate(template) is a template with the same gaps."""
-        gaps = {k: v.text(translate) if isinstance(v, Said) else v for k, v in self.gaps.items()}
-        return translate(self.template).format(**gaps)
-
-
-def said(template, gaps):
-    return Said(template, **gaps)
 
 
 class WrongGradientError(AssertionError):
@@ -65,7 +46,7 @@ class Judged:
     meant: bool = False
 
 
-NOT_COMPARED = Said("differences of forward show nothing of it there")
+NOT_COMPARED = "differences of forward show nothing of it there"
 JUDGED = "judged: {what}"
 UNJUDGED = "not judged: `{x}` ({why})"
 ORDERS = {
@@ -76,8 +57,8 @@ ORDERS = {
 }
 
 
-def told(judged):
-    """What was judged, and what was not, as lines."""
+def what_was(judged):
+    """What was judged, and what was not: a list of `Said`."""
     groups = {}
     for one in judged:
         if one.points:
@@ -86,85 +67,136 @@ def told(judged):
         Said(ORDERS[min(points, 2), order], which=", ".join(names), points=points)
         for (points, order), names in groups.items()
     ]
-    yield from [Said(JUDGED, what="; ".join(parts))] if parts else []
-    for one in judged:
-        if not one.points:
-            yield Said(UNJUDGED, x=one.input, why=one.why or NOT_COMPARED)
+    left = [one for one in judged if not one.points]
+    found = [Said(JUDGED, what=listed(parts, "; "))] if parts else []
+    return found + [Said(UNJUDGED, x=one.input, why=one.why or NOT_COMPARED) for one in left]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Clause:
+    """What would mend a gradient, or explain it, and where. Both are `Said`.
+
+    what:  "right if: …", or "as if: …"
+    place: "line 12, in `backward`"
+    """
+
+    what: Said
+    place: Said
+
+
+ENGLISH = "message", "remedy", "change", "place"  # of a finding, in words
+HEAD = "({code}): {message}"
+LOOK = "look at: {remedy}"
+CLAUSE = "{what} ({place})"
+SEEN = "seen: {numbers}"
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One thing that was found, as data. In English: `message`, `remedy`, `change` and `place`.
 
     code:     a short name, a key of TEXTS, such as "transposed"
     severity: "error", "warning" (the gradient is right, but it will hurt) or "note"
-    message:  what is the matter, in one or two sentences
-    remedy:   where to look
+    sentence: what is the matter, in one or two sentences: `Said`
+    look:     where to look: `Said`, or None
     input, output: the names of those concerned, or None
     evidence: what was measured: numbers, lists of indices, strings; for a wrong gradient of few
               elements also "given_jacobian" and "expected_jacobian", of shape (outputs, inputs)
     through:  the output through which it is so, if it is not so through all of them
-    change:   "right if: …", what would make the gradient right; or "as if: …", what would make it
-              that of forward; if one change was found
-    place:    of this change: "line 12, in `backward`"
-    words:    what fills the gaps of the text with this code, by the gap's name: {"factor": "2"}
+    clause:   the `Clause` of what would make the gradient right, or make it that of forward; if
+              one was found
     """
 
     code: str
     severity: str
-    message: str
-    remedy: str = ""
+    sentence: Said
+    look: Said | None = None
     input: str | None = None
     output: str | None = None
     evidence: dict = field(default_factory=dict)
     through: str = ""
-    change: str = ""
-    place: str = ""
-    words: dict = field(default_factory=dict)
+    clause: Clause | None = None
+
+    @property
+    def message(self):
+        return str(self.sentence)
+
+    @property
+    def remedy(self):
+        return str(self.look or "")
+
+    @property
+    def change(self):
+        return str(self.clause.what) if self.clause else ""
+
+    @property
+    def place(self):
+        return str(self.clause.place) if self.clause else ""
+
+    def accepted_by(self, how):
+        """The same finding, with another way to accept it if it is meant."""
+        gaps = self.sentence.gaps
+        other = {k: Said(MEANT.template, how=how) for k, part in gaps.items() if part == MEANT}
+        return replace(self, sentence=Said(self.sentence.template, **gaps | other))
 
     def lines(self):
-        """Message, remedy and evidence, as far as there are any."""
-        seen = [(k, v) for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)]
+        """After the severity, each `Said`: message; clause, or where to look; numbers."""
+        yield Said(HEAD, code=self.code, message=self.sentence)
+        if self.clause:
+            yield Said(CLAUSE, **vars(self.clause))
+        elif self.look:
+            yield Said(LOOK, remedy=self.look)
         pair = distinct(self.evidence.get("given"), self.evidence.get("expected"))
         ratio = distinct(self.evidence.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
-        yield f"{self.severity} ({self.code}): {self.message}"
-        if self.change:
-            yield self.change + (self.place and f" ({self.place})")
-        elif self.remedy:
-            yield f"look at: {self.remedy}"
-        if seen:
-            yield "seen: " + ", ".join(f"{k} {brief(v, digits.get(k, 3))}" for k, v in seen)
+        numbers = [
+            Said("{what} {number}", what=k, number=brief(v, digits.get(k, 3)))
+            for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)
+        ]  # fmt: skip
+        if numbers:
+            yield Said(SEEN, numbers=listed(numbers))
 
 
 class Text:
-    """What a finding says; called with the words that fill its gaps, it makes the `Finding`.
+    """What a finding says; called with what fills its gaps, it makes the `Finding`.
 
-    {x} is the input, {y} the output, {meant} is MEANT where forward is the identity, for nobody
-    writes one for its forward, {nameless} is NAMELESS unless a change makes it right.
+    {x} is the input, {y} the output, {Y} the same where a sentence begins, {meant} MEANT where it
+    may be so on purpose, {nameless} NAMELESS unless a change makes it right.
+    through: the template if it is so through one output only
     """
 
     def __init__(self, severity, code, message, look=""):
         self.severity, self.code, self.message, self.look = severity, code, message, look
+        self.through = message.replace("gradient of {x}", "gradient of {x} through {through}", 1)
         assert TEXTS.setdefault(code, self) is self, f"there are two texts for {code}"
 
     def __call__(
-        self, x=None, y=None, seen=None, severity=None, through="", groups=(), change="", place="",
-        **words,
+        self, x=None, y=None, seen=None, *, severity=None, through="", corner=None, remedy=None,
+        clause=None, **gaps,
     ):  # fmt: skip
-        named = f"gradient of {{x}} through {through}" if through else "gradient of {x}"
-        message = self.message.replace("gradient of {x}", named, 1)
-        gaps = {"x": f"`{x}`", "y": y, "meant": "", "nameless": NAMELESS, **words}
-        message, look = message.format(*groups, **gaps), self.look.format(**gaps)
-        message = message[:1].upper() + message[1:] if y and message.startswith(y) else message
-        words |= {str(k): group for k, group in enumerate(groups)}
-        return Finding(
-            self.code, severity or self.severity, message, look, x, y, seen or {}, through, change,
-            place, words,
-        )  # fmt: skip
+        """corner: the shape of the part that was judged; remedy: where to look, if elsewhere."""
+        template = self.through if through else self.message
+        if corner:
+            template = f"In a corner of shape {{corner}}, {template[0].lower()}{template[1:]}"
+        own = {"x": f"`{x}`", "y": y, "Y": y and y[0].upper() + y[1:], "nameless": NAMELESS}
+        gaps = {**own, "meant": "", "through": through, "corner": corner, **gaps}
+        sentence, look = (
+            Said(text, **{name: gaps[name] for name in gaps_of(text)})
+            for text in (template, self.look)
+        )
+        look = said(remedy) or (look if self.look else None)
+        severity = severity or self.severity
+        return Finding(self.code, severity, sentence, look, x, y, seen or {}, through, clause)
 
 
 error, warning, note = (functools.partial(Text, severity) for severity in SEVERITIES)
+COUNTS = {  # of one, of several
+    "error": ("{n} error", "{n} errors"),
+    "warning": ("{n} warning", "{n} warnings"),
+    "note": ("{n} note", "{n} notes"),
+}
+SUMMARY = "{name}: {found}"
+NOTHING = "nothing found"
 
 
 @dataclass(repr=False)
@@ -180,37 +212,39 @@ class Report:
     def ok(self):
         return all(finding.severity != "error" for finding in self.findings)
 
-    @property
-    def summary(self):
+    def headline(self):
+        """The report in one line: `Said`."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
-        found = ", ".join(f"{n} {s}{'s' * (n > 1)}" for s, n in counts if n)
-        return f"{self.name}: {found or 'nothing found'}"
+        found = [Said(COUNTS[s][n > 1], n=n) for s, n in counts if n]
+        return Said(SUMMARY, name=self.name, found=listed(found) if found else NOTHING)
 
-    def __repr__(self):
-        lines = [self.summary]
+    def text(self, translate=str):
+        """The report in words; translate(template) is a template in another language."""
+        lines = [self.headline().text(translate)]
         for finding in self.findings:
-            for indent, line in zip(("  ", "      ", "      "), finding.lines(), strict=False):
-                lines += textwrap.wrap(
-                    line, 96, initial_indent=indent, subsequent_indent=indent + "  ",
-                    break_long_words=False, break_on_hyphens=False,
-                )  # fmt: skip
-        for line in told(self.judged):
-            lines += textwrap.wrap(
-                line, 96, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
-                break_on_hyphens=False,
-            )  # fmt: skip
+            lines += shown(finding, translate)
+        for line in what_was(self.judged):
+            lines += wrapped(line.text(translate), "  ", "    ")
         return "\n".join(lines)
 
-    def _repr_html_(self):
-        rows = [f"<b>{html.escape(self.summary)}</b>"]
+    def __repr__(self):
+        return self.text()
+
+    def html(self, translate=str):
+        """The same as HTML."""
+        rows = [f"<b>{html.escape(self.headline().text(translate))}</b>"]
         for finding in self.findings:
-            colour, (first, *rest) = SEVERITIES[finding.severity], map(marked_up, finding.lines())
-            first = first.removeprefix(finding.severity)
-            mark = f'<span style="{MARK.format(colour)}">{finding.severity}</span>'
+            colour = SEVERITIES[finding.severity]
+            first, *rest = (marked_up(line.text(translate)) for line in finding.lines())
+            mark = f'<span style="{MARK.format(colour)}">{translate(finding.severity)}</span>'
             rest = "".join(f"<br><small>{line}</small>" for line in rest)
-            rows.append(f'<div style="{FRAME.format(colour)}">{mark}{first}{rest}</div>')
-        rows += [f"<div><small>{marked_up(line)}</small></div>" for line in told(self.judged)]
+            rows.append(f'<div style="{FRAME.format(colour)}">{mark} {first}{rest}</div>')
+        for line in what_was(self.judged):
+            rows.append(f"<div><small>{marked_up(line.text(translate))}</small></div>")
         return "".join(rows)
+
+    def _repr_html_(self):
+        return self.html()
 
     def to_json(self):
         """All fields of the report and of its findings; what JSON does not know is a string."""
@@ -223,10 +257,29 @@ class Report:
         return self
 
 
+def shown(finding, translate=str):
+    """A finding as lines of text."""
+    first, *rest = (line.text(translate) for line in finding.lines())
+    lines = wrapped(f"{translate(finding.severity)} {first}", "  ", "    ")
+    return lines + [line for text in rest for line in wrapped(text, "      ", "        ")]
+
+
+def wrapped(text, first, further):
+    """Lines of text with these indents."""
+    return textwrap.wrap(
+        text, 96, initial_indent=first, subsequent_indent=further, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def as_json(value):
-    """A finding as a dict, a tensor as nested lists, anything else in words."""
-    if isinstance(value, (Finding, Judged)):
+    """A finding as a dict, with its words; a tensor as nested lists; anything else in words."""
+    if isinstance(value, Finding):
+        return vars(value) | {name: getattr(value, name) for name in ENGLISH}
+    if isinstance(value, (Clause, Judged)):
         return vars(value)
+    if isinstance(value, Said):
+        return {"template": value.template, "gaps": value.gaps}
     return value.tolist() if isinstance(value, torch.Tensor) else brief(value)
 
 

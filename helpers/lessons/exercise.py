@@ -1,24 +1,22 @@
 """`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
 
-import ast
-import dis
 import html
 import importlib
 import inspect
-import linecache
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
-import torch
-from torch.autograd import Function
-
 from helpers.lessons.declared import check_declaration
-from helpers.lessons.judge.compare import difference, first_line, silently_wrong, unlike
+from helpers.lessons.judge.compare import difference, unlike
+from helpers.lessons.judge.kind import is_function_class, misfit
+from helpers.lessons.judge.later import silently_wrong
+from helpers.lessons.judge.numbers import first_line, raises
+from helpers.lessons.judge.source import edited, made_of, outline, source_of
 from helpers.lessons.judge.variations import Feed, caught, disturbed
 from helpers.lessons.record import record
 from helpers.lessons.said import BEGINS, Said, Wrong, at, said
@@ -116,11 +114,7 @@ class Exercise:
         except Exception as error:
             if is_full(error):
                 return _not_checked(first_line(error))
-            wrong = Wrong(
-                "your code raises {kind}: {message}",
-                kind=type(error).__name__,
-                message=first_line(error),
-            )
+            wrong = raises(error, "your code raises {kind}: {message}")
         if wrong:
             return Verdict(WRONG, said(wrong, Wrong))
         return Verdict(RIGHT, Said(self.success))
@@ -160,21 +154,17 @@ class Exercise:
         """
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
         source = source_of(self.reference) if has_source else str(self.reference)
-        for old, new in zip(edits[::2], edits[1::2], strict=True):
-            if old not in source:
-                raise ValueError(f"{self.number}: {old!r} does not occur in\n{source}")
-            source = source.replace(old, new)
-        return source
+        try:
+            return edited(source, *edits)
+        except ValueError as error:
+            raise ValueError(f"{self.number}: {error}") from None
 
     def made_of(self, source):
         """What a learner's cell with that source would hand to `check`."""
         if isinstance(self.reference, str):
             return source
-        names = dict(vars(sys.modules[self.reference.__module__]))
-        cell = f"<cell {hash(source)}>"  # known to linecache, so that its lines can be quoted
-        linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell
-        exec(compile(source, cell, "exec"), names)
-        return names[self.reference.__name__]
+        names = vars(sys.modules[self.reference.__module__])
+        return made_of(source, names, self.reference.__name__)
 
     @property
     def cell(self):
@@ -187,15 +177,15 @@ class Exercise:
     def _is_untouched(self, attempt):
         if attempt is ...:
             return True
-        (kind, parts), (stub_kind, stub_parts) = map(_outline, (attempt, self.made_of(self.cell)))
+        (kind, parts), (stub_kind, stub_parts) = map(outline, (attempt, self.made_of(self.cell)))
         return kind == stub_kind and parts in ({}, stub_parts)
 
     def _sentences(self, attempt):
         """What is wrong, the coarsest first, and None for what is not."""
-        yield _misfit(attempt, self.reference)
+        yield misfit(attempt, self.reference)
         for has in self.kind:
             yield from has(attempt)
-        function = attempt.apply if _is_function_class(attempt) else attempt
+        function = attempt.apply if is_function_class(attempt) else attempt
         function = self.called(attempt) if self.called else function
         how = {"order": self.order, "faithful": self.faithful}
         explained = lambda inputs: difference(function, self.like, inputs, **how)  # noqa: E731
@@ -251,22 +241,6 @@ def exercise(number):
     return known[wanted]
 
 
-@cache  # inspect parses the whole file each time
-def source_of(value):
-    """The source of a class or a function, one that was defined in a notebook's cell included."""
-    try:
-        return inspect.getsource(value)
-    except (OSError, TypeError):  # a class of a cell has no file
-        methods = (getattr(method, "__func__", method) for method in vars(value).values())
-        code = next(method.__code__ for method in methods if inspect.isfunction(method))
-        cell = "".join(linecache.getlines(code.co_filename))
-        for node in ast.walk(ast.parse(cell)):
-            if isinstance(node, ast.ClassDef) and node.name == value.__name__:
-                if node.lineno <= code.co_firstlineno <= node.end_lineno:
-                    return ast.get_source_segment(cell, node) + "\n"
-        raise
-
-
 def _show(text, in_colour):
     """Show HTML in a notebook, and the same as plain text elsewhere."""
     ipython = sys.modules.get("IPython")
@@ -278,141 +252,3 @@ def _show(text, in_colour):
 
 def _wrapped(text):
     return textwrap.fill(text, width=96, break_on_hyphens=False, break_long_words=False)
-
-
-def _misfit(attempt, reference):
-    """Why `attempt` is no answer of the kind that `reference` is, or None."""
-    if inspect.isclass(reference) and not inspect.isclass(attempt):
-        return Wrong(
-            "give check the class {name} itself, not its instance, its apply or a result; got a "
-            "value "
-            "of type {kind}."
-            if _is_function_class(reference)
-            else "give check the class {name} itself, not its instance or a result; got a value of "
-            "type {kind}.",
-            name=reference.__name__,
-            kind=type(attempt).__name__,
-        )
-    if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
-        return Wrong(
-            "give check the source, a string; got a value of type {kind}.",
-            kind=type(attempt).__name__,
-        )
-    if inspect.isfunction(reference) and _is_function_class(attempt):
-        return Wrong(
-            "give check the function itself, got the class {kind}; call its apply.",
-            kind=attempt.__name__,
-        )
-    if inspect.isfunction(reference) and not callable(attempt):
-        return Wrong(
-            "give check the function itself, got a value of type {kind}.",
-            kind=type(attempt).__name__,
-        )
-    if _is_function_class(reference):
-        return _misfit_of_function_class(attempt, reference)
-    if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):
-        if not issubclass(attempt, torch.nn.Module):
-            return Wrong("it must derive from nn.Module.")
-    return None
-
-
-def _misfit_of_function_class(attempt, reference):
-    if not issubclass(attempt, Function):
-        others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
-        if others:
-            return Wrong(
-                "it must derive from torch.autograd.Function; its Function is that of {module}.",
-                module=others[0].__module__,
-            )
-        return Wrong("it must derive from torch.autograd.Function.")
-    for name in ("forward", "backward"):
-        method = inspect.getattr_static(attempt, name)
-        if method is inspect.getattr_static(Function, name):
-            if name == "backward" and vars(attempt).get("vjp"):
-                continue
-            if "apply" in vars(attempt):
-                return Wrong(
-                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them.",
-                    name=name,
-                )
-            return Wrong(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
-                name=name,
-            )
-        if not _is_static(method, attempt, name):
-            return Wrong(
-                "`{name}` must be a static method: @staticmethod, above any other decorator, and "
-                "no self.",
-                name=name,
-            )
-    names = [*inspect.signature(reference.forward).parameters]
-    if reference.setup_context is Function.setup_context:
-        names.remove("ctx")
-    apart = attempt.setup_context is not Function.setup_context
-    names = names if apart else ["ctx", *names]
-    try:
-        inspect.signature(attempt.forward).bind(*names)
-    except TypeError:
-        return Wrong(
-            "beside `setup_context`, `forward` must take ({names})."
-            if apart
-            else "`forward` must take ({names}).",
-            names=", ".join(names),
-        )
-    try:
-        inspect.signature(attempt.setup_context).bind("ctx", "inputs", "output")
-    except TypeError:
-        return Wrong("`setup_context` must take (ctx, inputs, output).")
-    return None
-
-
-def _is_static(method, cls, name):
-    """Is it one where it was written? `forward = Other.forward` leaves the function alone."""
-    if inspect.isfunction(method):
-        (owner, *_) = (base for base in cls.__mro__ if name in vars(base))
-        return not method.__qualname__.startswith(f"{owner.__qualname__}.")
-    return isinstance(method, staticmethod)
-
-
-def _is_function_class(value):
-    return inspect.isclass(value) and issubclass(value, Function)
-
-
-def _outline(value):
-    """The kind of a value, and what of its code is not empty.
-
-    Comments, layout, and docstrings where nothing else stands do not count.
-    """
-    if isinstance(value, str):  # a source in C
-        return str, re.sub(r"//[^\n]*|/\*.*?\*/", " ", value, flags=re.DOTALL).split()
-    if inspect.isclass(value):
-        methods = {name: getattr(m, "__func__", m) for name, m in vars(value).items()}
-        functions = {name: m for name, m in methods.items() if inspect.isfunction(m)}
-        code = {n: _code(f) for n, f in functions.items() if not _is_blank(f)}
-        return value.__bases__, code | {n: m for n, m in methods.items() if isinstance(m, bool)}
-    if inspect.isfunction(value):
-        return "function", {} if _is_blank(value) else _code(value)
-    return None, None
-
-
-def _code(value):
-    """What a function compiles to, without where it stands."""
-    code = getattr(value, "__code__", value)
-    constants = tuple(_code(c) if inspect.iscode(c) else c for c in code.co_consts)
-    return code.co_code, constants, code.co_names, code.co_varnames
-
-
-def _is_blank(function):
-    """Does nothing stand in it but `...`, `pass` or a docstring?
-
-    What they compile to is that of `return None`, which is an attempt: its source tells.
-    """
-    steps = [i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")]
-    loads = [i for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
-    if len(steps) > 2 or [i.argval for i in loads] != [None]:
-        return False
-    try:
-        source = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # without a file, or a lambda in the middle of a line
-        return True
-    return not any(isinstance(node, ast.Return) for node in ast.walk(source))

@@ -97,7 +97,7 @@ def show(found):
         print("  ".join(f"{value:<{width}}" for value, width in zip(row, widths, strict=True)))
     for student, (_, sentences) in found.items():
         for sentence in sentences:
-            print(f"{student}: {sentence}")
+            print(said("row", student=student, sentence=sentence))
 
 
 def say_in_utf_8():

@@ -30,6 +30,7 @@ GRACE = 5  # seconds in which an interrupted cell may end
 ENDED = "died", "endless", "budget"  # no later cell was run
 
 SENTENCES = {  # all that `grade` says besides the table
+    "row": "{student}: {sentence}",
     "progress": "{done} of {all}: {student}  {marks}",
     "interrupted": "interrupted: {done} of {all} students are in the table",
     "not written": "the table is not in {path}: {error}",

@@ -5,40 +5,31 @@ Whoever must decide something looks at fields. The words are made here, and nowh
 
 import copy
 
+from helpers.doctor import said as doctor
 from helpers.lessons.language import translated
 
 BEGINS, FOLLOWS = "{where}: {words}", "{before} {after}"  # Chinese needs no space
 
 
-class Said:
+class Said(doctor.Said):
     """Something that is said: `Said("on rank {rank}, the gradient is missing.", rank=2)`.
 
     template: English, and the key under which its translation is found; gaps as in `str.format`
-    gaps:     what fills them, by name or position ("0"): values, or what is `Said` itself
+    gaps:     what fills them, by name or position ("0"): values, what is `Said` itself, or strings,
+              which are templates without gaps
     where:    at which places it was seen, each `Said`, the outermost first
     then:     what follows it, each `Said`
     """
 
     where, then = (), ()
 
-    def __init__(self, template, /, **gaps):
-        self.template, self.gaps = template, gaps
-
-    def __str__(self):
-        words = _filled(self.template, self.gaps)
+    def text(self, translate=translated):
+        words = super().text(translate)
         for place in reversed(self.where):
-            words = _filled(BEGINS, {"where": place, "words": words})
+            words = translate(BEGINS).format(where=place.text(translate), words=words)
         for other in self.then:
-            words = _filled(FOLLOWS, {"before": words, "after": other})
+            words = translate(FOLLOWS).format(before=words, after=other.text(translate))
         return words
-
-    def __repr__(self):
-        return f"{type(self).__name__}({str(self)!r})"
-
-    def __eq__(self, other):
-        return isinstance(other, Said) and vars(self) == vars(other)
-
-    __hash__ = None
 
     def and_then(self, *others):
         """The same, and what follows it; None among `others` stands for nothing."""
@@ -51,23 +42,21 @@ class Wrong(Said):
     """What is wrong with an attempt, in a sentence or two that do not give the solution away."""
 
 
-def _filled(template, gaps):
-    numbered = [gaps[number] for number in map(str, range(len(gaps))) if number in gaps]
-    words = translated(template)
-    return words.format(*numbered, **gaps) if gaps else words
-
-
 def said(value, kind=Said):
-    """`value`, as `kind` if it is a string: a template without gaps, or one of the doctor's."""
-    if not isinstance(value, str):
-        return value
-    gaps = getattr(value, "gaps", {})
-    return kind(getattr(value, "template", value), **{k: said(v) for k, v in gaps.items()})
+    """`value` as `kind`, if it is a string, a template without gaps, or what the doctor says."""
+    if isinstance(value, str):
+        return kind(value)
+    if isinstance(value, doctor.Said) and not isinstance(value, Said):
+        return kind(value.template, **value.gaps)
+    return value
 
 
-def at(where, wrong):
-    """The same, and where it is so, if that is to be said; None if nothing is wrong."""
-    wrong = said(wrong, Wrong)
+def at(where, wrong, **gaps):
+    """The same, and where it is so, if that is to be said; None if nothing is wrong.
+
+    wrong: `Wrong`, or its template, whose gaps are filled with `gaps`
+    """
+    wrong = Wrong(wrong, **gaps) if isinstance(wrong, str) else wrong
     if not (where and wrong):
         return wrong
     result = copy.copy(wrong)

@@ -74,5 +74,5 @@ def complaint(call, sentences=3):
     try:
         print("no complaint:", call())
     except Exception as error:
-        words = re.split(r"(?<=\.) (?=[A-Z])", essence(error))
-        say(f"{type(error).__name__}: {' '.join(words[:sentences])}")
+        said = re.split(r"(?<=\.) (?=[A-Z])", essence(error))
+        say(f"{type(error).__name__}: {' '.join(said[:sentences])}")

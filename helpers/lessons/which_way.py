@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
 
 class Message(NamedTuple):
-    words: str  # a part of the message that is always the same
+    part: str  # a part of the message that is always the same
     cause: str
     read: str
 
@@ -308,14 +308,14 @@ def headings(chapter):
     return path.name, {heading: quote(heading.replace(" ", "-")) for heading in plain}
 
 
-def section(place, folder="", words=None):
+def section(place, folder="", text=None):
     """A link to a place, as Markdown; ValueError where the chapter has no such heading."""
     chapter, heading = place.split(" ", 1)
     name, anchors = headings(chapter)
     if heading not in anchors:
         raise ValueError(f"{name} has no heading {heading!r}; it has {', '.join(anchors)}")
-    words = words or re.sub(r" \(\d+ minutes?\)$", "", place)
-    return f"[{words}]({folder}{name}#{anchors[heading]})"
+    text = text or re.sub(r" \(\d+ minutes?\)$", "", place)
+    return f"[{text}]({folder}{name}#{anchors[heading]})"
 
 
 def source(copy, root="../", folder=""):
@@ -340,7 +340,7 @@ def index_of_tasks():
 
 
 def index_of_messages():
-    rows = [(f"`{m.words}`", m.cause, section(m.read)) for m in MESSAGES]
+    rows = [(f"`{m.part}`", m.cause, section(m.read)) for m in MESSAGES]
     return table(("the message holds", "cause", "read"), rows)
 
 

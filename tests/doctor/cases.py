@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers.doctor import examine
+from helpers.lessons.patients.patient import function
 from tests.common import random
 
 NUMBERS = itertools.count()
@@ -54,6 +55,10 @@ class Table(list):
             return fn
 
         return register
+
+    def of_two(self, name, codes, *words, inputs, forward, backward, **options):
+        """Registers the `function` of these two."""
+        self(codes, *words, inputs=inputs, name=name, **options)(function(forward, backward))
 
 
 def errors(report):

@@ -6,16 +6,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from helpers.lessons.patients.numbers import ModuleWithTwoOutputs
-from helpers.lessons.patients.patient import draw, function, matrix, vector
+from helpers.lessons.patients.patient import draw, matrix, vector
 from tests.common import random
 from tests.doctor.cases import Table, drawn
 
 case = CASES = Table()
-
-
-def wrong(name, codes, *words, inputs, forward, backward, **options):
-    case(codes, *words, inputs=inputs, name=name, **options)(function(forward, backward))
-
+wrong = CASES.of_two
 
 # --- numbers that were given ----------------------------------------------------------------------
 
@@ -298,12 +294,7 @@ class NoneThatIsAnsweredRightly(Function):
         return gx, gy
 
 
-@case("grad-output-ignored", inputs=draw((3, 4)), faithful=False)
-class ALieOnPurposeMayNotIgnoreGradOutput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return torch.ones_like(grad_output)
+wrong(
+    "a lie on purpose may not ignore grad_output", "grad-output-ignored", inputs=draw((3, 4)),
+    forward=lambda x: x.round(), backward=lambda g, x: torch.ones_like(g), faithful=False,
+)  # fmt: skip

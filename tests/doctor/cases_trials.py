@@ -7,10 +7,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import Square, vector
+from helpers.lessons.patients.patient import Square, function, vector
 from tests.doctor.cases import Table, drawn, ones
 
 case = CASES = Table()
+wrong = CASES.of_two
 state = "state-between-calls"
 
 # --- what is kept outside ctx ---------------------------------------------------------------------
@@ -278,34 +279,10 @@ case(
 # --- what leaves autograd, and second derivatives -------------------------------------------------
 
 
-class Inner(Function):
-    @staticmethod
-    def forward(ctx, x, g):
-        ctx.save_for_backward(x, g)
-        return g * 3 * x**2
-
-    @staticmethod
-    def backward(ctx, gg):
-        x, g = ctx.saved_tensors
-        return gg * g * 3 * x, gg * 3 * x**2
-
-
-class Cube(Function):
-    """The Function that backward applies has a wrong backward of its own."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return Inner.apply(x, grad_output)
-
-
-case("double-backward-wrong", "a Function that it applies",
-     inputs=lambda: drawn((4,)))(Cube)  # fmt: skip
+INNER = function(lambda x, g: g * 3 * x**2, lambda gg, x, g: (gg * g * 3 * x, gg * 3 * x**2))
+wrong("a Function that backward applies", "double-backward-wrong", "a Function that it applies",
+      inputs=lambda: drawn((4,)), forward=lambda x: x**3, backward=lambda g, x: INNER.apply(x, g),
+)  # fmt: skip
 
 
 class Hooked(nn.Linear):

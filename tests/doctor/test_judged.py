@@ -203,24 +203,13 @@ def test_a_linear_function_in_low_precision_has_none_to_miss(kind):
 # --- in a program ---------------------------------------------------------------------------------
 
 
-class Log(Function):
-    """Right, until its input is negative."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.log()
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g / x
+LOG = function(lambda x: x.log(), lambda g, x: g / x)  # right, until its input is negative
 
 
 def test_a_later_call_with_nan_is_seen_with_more():
     def program():
         for shift in (0, 0.1, -0.7, 0.2):
-            Log.apply((leaf(3) + shift).detach().requires_grad_())
+            LOG.apply((leaf(3) + shift).detach().requires_grad_())
 
     with rounds() as found:
         program()
@@ -254,16 +243,11 @@ def test_the_last_call_is_seen_with_more():
 
 
 def test_one_input_alone_may_be_unfaithful():
-    class Quantize(Function):
-        @staticmethod
-        def forward(ctx, x, scale):
-            ctx.save_for_backward(x, scale)
-            return (x / scale).round() * scale
-
-        @staticmethod
-        def backward(ctx, g):
-            return g, (g * 2).sum()  # the learned scale is wrong
-
+    Quantize = function(
+        lambda x, scale: (x / scale).round() * scale,
+        lambda g, x, scale: (g, (g * 2).sum()),  # the learned scale is wrong
+        "Quantize",
+    )
     x, scale = draw((6,), ())
     given = x, scale.abs() + 0.3
     assert examine(Quantize, *given, faithful=False, lines=False).ok

@@ -1,6 +1,7 @@
 """What a finding and a report hold, and how they are shown."""
 
 import html
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from helpers.doctor import WrongGradientError, examine
 from helpers.doctor.report import SEVERITIES
+from helpers.doctor.said import Said, listed
 from helpers.lessons.patients import PATIENTS
 from helpers.lessons.patients.patient import function, vector
 from tests.doctor.cases import ones
@@ -76,11 +78,57 @@ def test_names_of_inputs_and_outputs():
     assert module.findings[0].input == "offset"
 
 
-def test_words_are_data():
+def test_what_is_said_is_data():
     """A finding says as data what its sentence is made of."""
     found = PATIENTS["MasksTwice"].examine(lines=False).findings[0]
     assert (found.code, found.input) == ("factor-missing", "x")
-    assert found.words["what"] == "`y`" and found.words["lacks"] in found.message
+    gaps = found.sentence.gaps
+    assert gaps["what"] == "`y`" and gaps["lacks"] in found.message
+    told = json.loads(PATIENTS["MeanOverBatch"].examine().to_json())["findings"][0]
+    assert told["sentence"]["gaps"]["n"] == 3 and "1/3 of what it should be" in told["message"]
+    what = told["clause"]["what"]
+    assert what["template"] == "right if: {what}" and "mean" in what["gaps"]["what"]["gaps"]["old"]
+    assert told["change"].startswith("right if: `") and told["place"].startswith("line ")
+
+
+def test_a_translator_may_be_passed_in():
+    """It is asked for templates, also for those of clauses, and never for what fills a gap."""
+    german = {
+        "error": "Fehler",
+        "{n} error": "{n} Fehler",
+        "The gradient of {x} {what}.{may}": "Der Gradient von {x} {what}.{may}",
+        "is right in part: {where}, it {how}": "stimmt zum Teil: {where} ist er {how}",
+        "where {what} is below 0": "wo {what} unter 0 liegt,",
+        "is zero": "null",
+        "look at: {remedy}": "siehe: {remedy}",
+        "masks, branches and bounds, and the formula there": "Masken, Zweige und Grenzen",
+    }
+    report = PATIENTS["LeakyReLU"].examine(lines=False)
+    text = report.text(lambda template: german.get(template, template))
+    first = "error (partly-right): The gradient of `x` is right in part: where `x` is below 0, it"
+    assert first in str(report)
+    for words in (
+        "LeakyReLU: 1 Fehler\n",
+        "Fehler (partly-right): Der Gradient von `x` stimmt zum Teil: wo `x` unter 0 liegt, ist er",
+        "siehe: Masken, Zweige und Grenzen\n",
+    ):
+        assert words in text, text
+    assert "siehe: Masken" in report.html(lambda template: german.get(template, template))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Said("{a} and {b}", a=1, b=Said("no {c}", c="c")), "1 and no c"),
+        (Said("{1} of {0}", **{"0": 2, "1": 3}), "3 of 2"),
+        (Said("a set {x}"), "a set {x}"),  # without gaps, braces are braces
+        (listed(["{x}", Said("no {c}", c=3)], " or "), "{x} or no 3"),
+        (listed([]), ""),
+    ],
+)
+def test_a_template_is_filled(made, words):
+    assert str(made) == words and made == Said(made.template, **made.gaps)
+    assert made != Said(made.template, more=1, **made.gaps)
 
 
 def test_a_report_is_html_in_a_notebook_and_the_same_text_elsewhere():

@@ -11,6 +11,7 @@ from torch.autograd.function import FunctionMeta, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import WrongGradientError, examine, rounds
+from helpers.lessons.patients.patient import function
 from tests.doctor.programs import Half, LookUp, Square, half, leaf, visits
 
 
@@ -293,17 +294,11 @@ def test_a_call_that_raises_in_the_program_is_left_out():
     assert found.ok and (visit.calls, visit.patterns) == (1, 1) and not visit.left
 
 
-class InSingle(Function):
-    """In float64 it computes something else; its gradient is right for c = 2 only."""
-
-    @staticmethod
-    def forward(ctx, x, c):
-        return c * x if x.dtype == torch.float32 else 1e6 * (1e3 * x).sin()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 2 * grad_output, None
+# In float64 it computes something else; its gradient is right for c = 2 only.
+IN_SINGLE = function(
+    lambda x, c: c * x if x.dtype == torch.float32 else 1e6 * (1e3 * x).sin(), lambda g, x, c: 2 * g
+)
 
 
 def test_what_is_examined_as_given_is_called_with_the_programs_arguments_only():
-    assert visits(lambda: InSingle.apply(leaf(3), 2.0))["InSingle"].ok
+    assert visits(lambda: IN_SINGLE.apply(leaf(3), 2.0))["Wrong"].ok

@@ -1,12 +1,12 @@
 """A slip in right code: its name, and the line that undoes it."""
 
 import ast
-import re
 
 import pytest
 import torch
 
 from helpers.doctor import examine
+from helpers.doctor.line.edits import RIGHT_IF, STANDS
 from tests.doctor.cases import errors, written
 from tests.doctor.layers import HEAD, layers
 
@@ -16,7 +16,6 @@ SLIPS = [
     for name, (_, _, slips) in LAYERS.items()
     for slip in slips
 ]
-LINE, SAID = re.compile(r"line (\d+)"), re.compile(r"right if: `(.+)` stood in place of `(.+)`")
 HARMLESS = {"double-backward-refused", "needs-input-grad-ignored"}
 NOT_FOR_GRADCHECK = {  # right for the given arguments, after the engine, for unit vectors
     "arguments-ignored", "double-backward-wrong", "engine-sums", "few-digits", "not-linear",
@@ -50,12 +49,17 @@ def test_the_layers_are_right(name, tmp_path):
     assert gradcheck(layer, inputs())
 
 
+def line_of(finding):
+    return finding.clause.place.gaps["line"]
+
+
 class Change(ast.NodeTransformer):
     """What the doctor says, done in the source."""
 
     def __init__(self, finding):
-        self.new, old = (ast.parse(t).body[0] for t in SAID.fullmatch(finding.change).groups())
-        self.line, self.old, self.done = int(LINE.match(finding.place)[1]), ast.unparse(old), 0
+        what = finding.clause.what.gaps["what"].gaps
+        self.new, old = (ast.parse(what[name]).body[0] for name in ("new", "old"))
+        self.line, self.old, self.done = line_of(finding), ast.unparse(old), 0
 
     def generic_visit(self, node):
         if getattr(node, "lineno", None) == self.line and ast.unparse(node) == self.old:
@@ -68,10 +72,11 @@ def undone(text, findings):
     """The source with all changes of these findings, or None if one is of another kind."""
     tree, known = ast.parse(text), set()
     for finding in findings:
-        if not SAID.fullmatch(finding.change):
+        what = finding.clause and finding.clause.what
+        if not what or (what.template, what.gaps["what"].template) != (RIGHT_IF, STANDS):
             return None
-        if (finding.change, finding.place) not in known:
-            known.add((finding.change, finding.place))
+        if finding.clause not in known:
+            known.add(finding.clause)
             change = Change(finding)
             tree = change.visit(tree)
             assert change.done == 1, finding
@@ -94,7 +99,7 @@ def test_a_slip_is_named_and_undoing_what_is_said_makes_the_gradient_right(
         return
     found = errors(report)
     assert found[0].change and said in found[0].change, found[0]
-    assert not said or int(LINE.match(found[0].place)[1]) in lines, found[0].place
+    assert not said or line_of(found[0]) in lines, found[0].place
     right = undone(text, found)
     if right and found[0].code not in NOT_FOR_GRADCHECK:
         assert gradcheck(written(right, tmp_path), inputs)

@@ -7,12 +7,12 @@ from helpers.lessons.patients import PATIENTS
 from tests.doctor import (
     cases_causes,
     cases_exceptions,
-    cases_mended,
+    cases_pitfalls,
     cases_right,
     cases_trials,
 )
 
-TABLES = cases_causes, cases_trials, cases_exceptions, cases_mended, cases_right
+TABLES = cases_causes, cases_trials, cases_exceptions, cases_pitfalls, cases_right
 CASES = [
     pytest.param(case, id=f"{table.__name__.split('_')[-1]}: {case.codes or 'right'}: {case.name}")
     for table in TABLES

@@ -75,6 +75,7 @@ def test_called_again_with_the_same_inputs():
 
 
 ONE = torch.ones(2).double()
+NO_DATA = "Variable data has to be a tensor, but got"
 
 
 @pytest.mark.parametrize(
@@ -156,21 +157,39 @@ def test_no_second_derivative_with_respect_to_the_upstream_gradient():
         gradgradcheck(lambda x: Square()(x), (x,))
 
 
-def test_bad_input():
-    x = variable(2)
-    with pytest.raises(TypeError, match="Exp: expected a Variable argument, but got int at .* 0"):
-        Exp()(3)
-    with pytest.raises(TypeError, match="Made: expected a Variable .* got list at .* 1"):
-        returning()(x, [1.0])
-    with pytest.raises(TypeError, match="takes no arguments"):
-        Exp(x)
-    for bad, got, i in (([x.data], "list", 0), (None, "NoneType", 0), ((x.data, 3), "int", 1)):
-        with pytest.raises(TypeError, match=f"Made.forward: .* but got {got} for output {i}$"):
-            made(lambda self, input, bad=bad: bad)(x)
-    with pytest.raises(NotImplementedError):
-        Function()(x)
-    with pytest.raises(NotImplementedError):
-        Function().backward(x)
+def data_of(bad):
+    """A `Made` whose forward returns this."""
+    return made(lambda self, input: bad)(variable(2))
+
+
+X = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "call"),
+    [
+        (TypeError, "Exp: expected a Variable argument, but got int at .* 0", lambda: Exp()(3)),
+        (TypeError, "Made: expected a Variable .* got list at .* 1", lambda: returning()(X, [1.0])),
+        (TypeError, "takes no arguments", lambda: Exp(X)),
+        (TypeError, "Made.forward: .* but got list for output 0$", lambda: data_of([X])),
+        (TypeError, "Made.forward: .* but got NoneType for output 0$", lambda: data_of(None)),
+        (TypeError, "Made.forward: .* but got int for output 1$", lambda: data_of((X, 3))),
+        (NotImplementedError, None, lambda: Function()(X)),
+        (NotImplementedError, None, lambda: Function().backward(X)),
+        (TypeError, f"{NO_DATA} list", lambda: Variable([1.0])),
+        (TypeError, f"{NO_DATA} NoneType", lambda: Variable(None)),
+        (TypeError, f"{NO_DATA} Variable", lambda: Variable(torch.nn.Parameter(X))),
+        (TypeError, f"{NO_DATA} Variable", lambda: Variable(Variable(X, volatile=True))),
+        (ValueError, "can't be volatile and require_grad at the same time",
+         lambda: Variable(X, requires_grad=True, volatile=True)),
+        # what is not provided
+        (RuntimeError, "setup_context", lambda: torch.func.grad(lambda x: Exp()(x).sum())(X)),
+        (RuntimeError, "setup_context", lambda: torch.func.vmap(lambda x: Exp()(x))(X)),
+    ],
+)  # fmt: skip
+def test_bad_use_is_named(kind, message, call):
+    with pytest.raises(kind, match=message):
+        call()
 
 
 def test_code_of_0_4_to_1_4_is_told_to_use_no_grad():
@@ -206,12 +225,8 @@ def test_a_failed_forward_leaves_nothing_behind():
 # What is not provided.
 
 
-def test_function_transforms_and_forward_mode_raise():
+def test_forward_mode_raises():
     x = torch.ones(3)
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.grad(lambda x: Exp()(x).sum())(x)
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.vmap(lambda x: Exp()(x))(x)
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
         Exp()(torch.autograd.forward_ad.make_dual(x, x))
 

@@ -59,20 +59,6 @@ def test_numbers_without_a_gradient():
     assert Variable(torch.ones(2, dtype=torch.complex64), requires_grad=True).requires_grad
 
 
-def test_variable_bad_input():
-    x = torch.ones(2)
-    for bad, got in (
-        ([1.0], "list"),
-        (None, "NoneType"),
-        (nn.Parameter(x), "Variable"),
-        (Variable(x, volatile=True), "Variable"),
-    ):
-        with pytest.raises(TypeError, match=f"Variable data has to be a tensor, but got {got}"):
-            Variable(bad)
-    with pytest.raises(ValueError, match="can't be volatile and require_grad at the same time"):
-        Variable(x, requires_grad=True, volatile=True)
-
-
 def test_volatile_spreads():
     x, w = Variable(torch.ones(2, 3), volatile=True), variable(4, 3, dtype=torch.float32)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), LinearModule(4, 2))

@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from torch.autograd import Function
 
 from helpers.lessons import draw, timeline
+from helpers.lessons.patients.patient import Double
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +17,6 @@ def without_a_window():
 
 
 def test_graph_prints_the_edges_that_autograd_recorded(capsys):
-    class Double(Function):
-        @staticmethod
-        def forward(ctx, x):
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            return 2 * grad_output
-
     x, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     hidden = torch.ones(2, requires_grad=True)
     loss = (Double.apply(x * w) + x * hidden).sum()

@@ -21,8 +21,9 @@ from helpers.lessons.exercises import chapter_04
 from helpers.lessons.judge import variations_of_processes
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.said import Said
+from helpers.lessons.said import Said, doctor
 from helpers.ops.involution import compiler
+from tests.common import no_words_yet
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
 
@@ -81,10 +82,6 @@ def test_solution_is_accepted(number, given):
     assert verdict.mark == RIGHT, verdict.message
 
 
-def no_words_yet(said):
-    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
-
-
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")  # as attempts at 5.2 do
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
@@ -94,7 +91,8 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     for *edits, words in given.wrong:
         with monkeypatch.context() as patch:
             if number not in ("1.1", "1.2"):  # in whose style, that of 2017, the doctor is put
-                patch.setattr(Said, "__str__", no_words_yet)
+                patch.setattr(Said, "text", no_words_yet)
+                patch.setattr(doctor.Said, "text", no_words_yet)
             verdict = judged(number, *edits)
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"

@@ -76,11 +76,7 @@ RUNS = {
     "no_grad": (without_grad, 0, 1),
     "frozen weight": (lambda f, x, w, t: backward(f(x, w.detach(), t), x), INPUT, 1),
     "frozen input": (lambda f, x, w, t: backward(f(x.detach(), w, t), w), WEIGHT, 1),
-    "none": (
-        lambda f, x, w, t: backward(f(x, w, t, reduction="none").sum(), x, w),
-        GRADIENTS,
-        1,
-    ),
+    "none": (lambda f, x, w, t: backward(f(x, w, t, reduction="none").sum(), x, w), GRADIENTS, 1),
     "func.grad": (func_grad, 2 * GRADIENTS, 1),
     "create_graph": (twice, 3 * GRADIENTS, 14),
     "jvp": (func_jvp, 3 * GRADIENTS, 10),
@@ -200,11 +196,7 @@ def test_target_out_of_range(wrong):
     target = torch.tensor([[0, wrong, 1]])
     ours = partial(linear_cross_entropy, ignore_index=-7, reduction="none")
     words = f"target must be from 0 to 3, or ignore_index -7, got {wrong}"
-    for call in (
-        ours,
-        lambda *arguments: without_grad(ours, *arguments),
-        torch.func.vmap(ours, (0, None, 0)),
-    ):
+    for call in (ours, partial(without_grad, ours), torch.func.vmap(ours, (0, None, 0))):
         with pytest.raises(ValueError, match=words):
             call(x, weight, target)
     ours(x, weight, target, ignore_index=wrong)

@@ -15,20 +15,20 @@ class Cause:
     text: Text
     test: Callable
 
-    def words(self, ms):
+    def gaps(self, ms):
         """What fills the gaps of the sentence, if this is the cause; or None."""
         if not inspect.isgeneratorfunction(self.test):
             return self.test(ms)
-        tried = (words for words, holds in self.test(ms) if all(true_of(holds, m) for m in ms))
+        tried = (gaps for gaps, holds in self.test(ms) if all(true_of(holds, m) for m in ms))
         return next(tried, None)
 
 
 def cause(code, message=None, look=""):
     """Make a row of the decorated test; without a message it finds a cause that has another.
 
-    The test takes the `Measurements` of one wrong gradient. It returns the words that fill the gaps
-    of the sentence, or None; or it yields hypotheses, (words, holds): the words of the first one
-    count for which holds(m) is true at all points.
+    The test takes the `Measurements` of one wrong gradient. It returns what fills the gaps of the
+    sentence, or None; or it yields hypotheses, (gaps, holds): the first one counts for which
+    holds(m) is true at all points.
     """
 
     def register(test):
@@ -47,6 +47,6 @@ def true_of(holds, m):
 
 
 def named(ms):
-    """The text and the words of the first cause that fits; the last one always does."""
-    found = ((row.text, row.words(ms)) for row in CAUSES)
-    return next((text, words) for text, words in found if words is not None)
+    """The text of the first cause that fits, and what fills its gaps; the last one always does."""
+    found = ((row.text, row.gaps(ms)) for row in CAUSES)
+    return next((text, gaps) for text, gaps in found if gaps is not None)

@@ -4,10 +4,12 @@ import os
 import re
 import textwrap
 import traceback
+from dataclasses import replace
 
 import torch
 
 from ..report import TEXTS, error
+from ..said import Said
 
 IN_PLACE = "methods that end in an underscore, += and its like, and assignments to an index"
 GRADIENT_SHAPE = error(
@@ -62,33 +64,39 @@ EXCEPTIONS = [
      "transposes and reductions, with the shapes written beside each step"),
     (r"contiguous|view size is not compatible", "layout",
      "{phase} failed: a contiguous tensor was expected.", ".view, data_ptr and kernels"),
-    (r"", "raised", "{phase} raised {error}.", "{line}"),
+    (r"", "raised", "{phase} raised {error}.", "the call"),
 ]  # fmt: skip
-ROWS = [(pattern, error(*said)) for pattern, *said in EXCEPTIONS]
+ROWS = [(pattern, error(*text)) for pattern, *text in EXCEPTIONS]
 GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED = TEXTS["grad-output-modified"], TEXTS["saved-modified"]
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
 def told(subject, raised, text=None, x=None, **words):
-    """The `CallError` as a finding: as `text`, if it is given, or as what its message says."""
-    said = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
-    said = textwrap.shorten(said.splitlines()[0], 200, placeholder=" ...")
-    seen = {"message": f"{type(raised.error).__name__}: {said}"}
+    """The `CallError` as a finding: as `text`, if it is given, or as what its message says.
+
+    words: keyword arguments of `text`
+    """
+    message = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
+    message = textwrap.shorten(message.splitlines()[0], 200, placeholder=" ...")
+    seen = {"message": f"{type(raised.error).__name__}: {message}"}
     place = users_line(raised.error)
     meant, groups = next((text, m.groups()) for pattern, text in ROWS
-                         if (m := re.search(pattern, said)))  # fmt: skip
+                         if (m := re.search(pattern, message)))  # fmt: skip
     if text and meant is not GRAD_OUTPUT_MODIFIED:
         finding = text(x, seen=seen, fails="fails with", **words)
-    elif shapes := re.search(SHAPE, said):
+    elif shapes := re.search(SHAPE, message):
         return wrong_shape(subject, *shapes.groups(), seen)
     else:
         within = [frame.name for frame in traceback.extract_tb(raised.error.__traceback__)]
         phase = "`setup_context`" if "setup_context" in within else raised.phase.capitalize()
-        words = {"phase": phase, "error": type(raised.error).__name__, "line": place or "the call"}
-        finding = meant(seen=seen, groups=groups, which="", **words)
-    if finding.remedy and place not in finding.remedy:
-        finding.remedy += f": {place}"
-    return finding
+        numbered = {str(k): group for k, group in enumerate(groups)}
+        error = type(raised.error).__name__
+        finding = meant(seen=seen, which="", phase=phase, error=error, **numbered)
+    if not (place and finding.look):
+        return finding
+    if finding.code == "raised":
+        return replace(finding, look=place)
+    return replace(finding, look=Said("{look}: {place}", look=finding.look, place=place))
 
 
 def wrong_shape(subject, k, got, wanted, seen):
@@ -101,12 +109,16 @@ def wrong_shape(subject, k, got, wanted, seen):
 
 
 def users_line(error):
-    """In words, the last line of the user's own code on the way to `error`, or nothing."""
+    """The last line of the user's own code on the way to `error`: `Said`, or None."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.line and not is_library(f.filename)]
     while len(own) > 1 and own[-1].line.startswith("raise "):  # who called for it says more
         own.pop()
-    return "".join(f"`{f.line}` (line {f.lineno}, in `{f.name}`)" for f in own[-1:])
+    if not own:
+        return None
+    last = own[-1]
+    where = {"line": last.lineno, "function": last.name}
+    return Said("`{code}` (line {line}, in `{function}`)", code=last.line, **where)
 
 
 def is_library(file):

@@ -8,14 +8,16 @@ import torch
 
 from ..function.tensors import largest
 from ..report import MEANT, brief
+from ..said import Said
 from .cause import cause
-from .where import BRANCH, FORMULA, Spots, how, named_dims, of_elements, rule, sizes_of, subsets
+from .where import Spots, at_some, in_part, named_dims, of_elements, rule, sizes_of, subsets
 from .whole import same_but_order
 
 POWERS = {
     1: "lacks a factor of", -1: "has one factor too many of",
     2: "lacks two factors of", -2: "has two factors too many of",
 }  # fmt: skip
+EXP = "exp of {name}"
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
@@ -53,12 +55,12 @@ def grad_output_partly_ignored(ms):
     if not points:
         return None
     gone, there = lost(ms)
-    where = (rule(ms[0].y.shape, points) or [""])[0]
+    where, _ = rule(ms[0].y.shape, points) or ("", "")
     # An index that is assigned leaves one contribution of each.
     left = (there & ~gone).sum(0)[gone.any(0)]
     if not gone.any(0).all() and (not where or (left == 1).all()):
         return None
-    return {"where": where and f": those {where.rstrip(',')}"}
+    return {"where": where and Said(": those {where}", where=where)}
 
 
 @cause(
@@ -94,7 +96,7 @@ def contributions_misplaced(ms):
 def other_mask(ms):
     m = ms[0]
     lost, extra = m.wrong & (m.sampled.abs() <= m.limit).all(0), m.wrong & m.zero
-    among = f", of {int(m.trusted.sum())} examined" if m.sparse else ""
+    among = Said(", of {n} examined", n=int(m.trusted.sum())) if m.sparse else ""
     if lost.any() and extra.any():
         words = {"lost": int(lost.sum()), "extra": int(extra.sum()), "among": among}
         yield words, lambda m: not (m.wrong & (m.sampled.abs() > m.limit).any(0) & ~m.zero).any()
@@ -110,18 +112,13 @@ def partly_right(ms):
     if m.wrong.any() and is_right_somewhere(m):
         points = [of_elements(m) for (m,) in ms.each()]
         if found := rule(m.shape, points, map(of_elements, m.varied())):
-            where, look = found
-            return partly(how(m), f"is right in part: {where} it {how(m)}", look)
+            return in_part(m, *found)
     return None
 
 
 def is_right_somewhere(m):
     """In a tenth of its elements, and not only because all is zero there?"""
     return (m.right & ~m.zero).any() and 10 * m.right.sum() >= m.trusted.sum()
-
-
-def partly(what, sentence, look):
-    return {"what": sentence, "look": look, "may": MEANT if what == "should be zero" else ""}
 
 
 # --- the formula: a term or a factor is missing, at each element another --------------------------
@@ -139,8 +136,8 @@ def term_missing(ms):
     if not m.whole or m.x.is_complex():
         return
     ones, tensors = torch.ones_like(m.given[0]), [*same_shaped(m)]
-    bases = [("", [ones]), *((f", times {name}", [t]) for name, t in tensors)]
-    bases += [(f", but for a multiple of {name}", [ones, t]) for name, t in tensors]
+    bases = [("", [ones]), *((Said(", times {name}", name=name), [t]) for name, t in tensors)]
+    bases += [(Said(", but for a multiple of {name}", name=name), [ones, t]) for name, t in tensors]
     for (times, basis), dims in itertools.product(bases, subsets(m.shape)):
         several = (m.wrong.reshape(m.shape).sum(dims) > 1).any()  # else anything fits
         if several and rests(m.given - m.expected, basis, m.shape, dims) < 1e-4:
@@ -150,7 +147,7 @@ def term_missing(ms):
 def same_shaped(m):
     """(name, vector) of the tensors by which a term of the gradient may be multiplied."""
     found = {name: t for name, t in m.tensors.items() if t.shape == m.x.shape}
-    found |= {f"exp of {name}": found[name].exp() for name in (m.output, f"`{m.input}`")
+    found |= {Said(EXP, name=name): found[name].exp() for name in (m.output, f"`{m.input}`")
               if name in found}  # fmt: skip
     rows = {name: m.row(t) for name, t in found.items() if not t.is_complex()}
     return [(name, row) for name, row in rows.items() if row.isfinite().all()]
@@ -178,12 +175,12 @@ def rests(error, basis, shape, dims):
 @cause(
     "inner-derivative-forgotten",
     "The gradient of {x} is grad_output itself{summed}, as if the derivative of {y} with respect "
-    "to {x} were not multiplied in." + MEANT,
+    "to {x} were not multiplied in.{meant}",
     look="the chain rule: grad_output times a derivative",
 )
 def inner_derivative_forgotten(ms):
     summed = "" if ms[0].y.numel() <= ms[0].x.numel() else ", summed"
-    yield {"summed": summed}, lambda m: m.passes and not m.is_identity
+    yield {"summed": summed, "meant": MEANT}, lambda m: m.passes and not m.is_identity
 
 
 @cause(
@@ -204,13 +201,13 @@ def right_only_for_ones(ms):
 def factor_missing(ms):
     """An input or the output, or exp of it, perhaps times a number."""
     names = [*ms[0].tensors] if ms.ratios and len(ms.ratios[0][0]) > 1 else []
-    of = [(name, lambda t: t) for name in names] + [(f"exp of {n}", torch.exp) for n in names]
-    for (what, made), (power, lacks) in itertools.product(of, POWERS.items()):
-        name = what.removeprefix("exp of ")
+    of = [(name, name, lambda t: t) for name in names]
+    of += [(Said(EXP, name=name), name, torch.exp) for name in names]
+    for (what, name, made), (power, lacks) in itertools.product(of, POWERS.items()):
         number = ms.multiple(lambda m: (m.given * made(m.wide(name)) ** power).nan_to_num())
         if number:
-            rest = f", and is multiplied by {brief(1 / number)}"
-            return {"lacks": lacks, "what": what, "rest": rest * bool(abs(number - 1) > 1e-4)}
+            rest = Said(", and is multiplied by {factor}", factor=brief(1 / number))
+            return {"lacks": lacks, "what": what, "rest": rest if abs(number - 1) > 1e-4 else ""}
     return None
 
 
@@ -220,11 +217,7 @@ def partly_right_somewhere(ms):
     m, spots = ms[0], of_elements(ms[0])
     right = spots.right & ~m.zero  # for the formula, not for being small
     if m.wrong.any() and right.any() and 10 * right.sum() >= m.trusted.sum() and not spots.smooth:
-        known = f"{int(m.trusted.sum())} elements{' examined' * m.sparse}"
-        where = f"at {int(m.wrong.sum())} of {known}"
-        there = f": there it {how(m)}" if how(m) != "is wrong" else ""
-        look = BRANCH if "zero" in there else FORMULA
-        return partly(how(m), f"is wrong {where}{there}", look)
+        return at_some(m)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Where a gradient is wrong, and what it is there, in words."""
+"""Where a gradient is wrong, and what it is there, as clauses of a sentence."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,20 +6,38 @@ from dataclasses import dataclass
 import torch
 
 from ..function.tensors import position
-from ..report import brief
+from ..report import MEANT, brief
+from ..said import Said, listed
 
+IS_ZERO, IS_WRONG = Said("is zero"), Said("is wrong")
+SHOULD_BE_ZERO, NEARLY_ZERO = Said("should be zero"), Said("should be nearly zero")
 BRANCH = "masks, branches and bounds, and the formula there"
 PLACE = "indices, slices and bounds, and the formula there"
-WHOLE = 1, 2, 3, 6  # where what is piecewise has its bounds
+WHOLE = {"1": 1, "2": 2, "3": 3, "6": 6}  # where what is piecewise has its bounds
+MAGNITUDE = "the magnitude of {of}"
+IS_TRUE, IS_FALSE = "where {what} is True", "where {what} is False"
+AT_0, ABOVE_0 = "where {what} is 0", "where {what} is above 0"
+BELOW_0 = "where {what} is below 0"
+ABOVE = "where {what} is above {bound}{number}"
+BELOW = "where {what} is below {bound}{number}"
+POWERS = ((1, " = {name}"), (-1, " = 1 / {name}"), (2, " = {name}²"), (-2, " = 1 / {name}²"))
 FORMULA = "the formula, term by term, at an element that is wrong"
+IN_PART = {
+    BRANCH: "is right in part: {where}, it {how}",
+    PLACE: "is right in part: {where} it {how}",
+}
+ELSEWHERE = {  # are not all elements examined?
+    False: "is wrong at {count} of {known} elements{there}",
+    True: "is wrong at {count} of {known} elements examined{there}",
+}
 
 
 @dataclass
 class Spots:
     """What is right and what is wrong at one point.
 
-    elements: the numbers of those that are known; right, wrong: masks of them; sizes: {in words:
-    numbers}, and bounds: {in words: number}, by which the two may be told apart; smooth: does the
+    elements: the numbers of those that are known; right, wrong: masks of them; sizes: {what it is:
+    numbers}, and bounds: {name: number}, by which the two may be told apart; smooth: does the
     error shrink to 0?
     """
 
@@ -41,20 +59,20 @@ def of_elements(m):
     by = (off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
     sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
-    bounds = {} if smooth else {str(n): n for n in WHOLE}
+    bounds = {} if smooth else dict(WHOLE)
     bounds |= m.subject.numbers | {f"-{name}": -n for name, n in m.subject.numbers.items()}
     return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, bounds, smooth)
 
 
 def sizes_of(m, like):
-    """{in words: numbers} that each element of a tensor of this shape has."""
+    """{what it is: numbers} that each element of a tensor of this shape has."""
     own = f"`{m.input}`" if like is m.x else m.output
     same = {name: t for name, t in m.tensors.items() if t.shape == like.shape}
-    found = {own: like.real, f"the magnitude of {own}": like.abs()}
+    found = {own: like.real, Said(MAGNITUDE, of=own): like.abs()}
     found |= {name: t.real for name, t in same.items() if name != own}
     inputs = [(n, t) for n, t in same.items() if t.is_floating_point() and n != m.output]
     for (a, s), (b, t) in itertools.combinations(inputs[:4], 2):
-        found |= {f"{a} - {b}": s - t, f"the magnitude of {a} - {b}": (s - t).abs()}
+        found |= {f"{a} - {b}": s - t, Said(MAGNITUDE, of=f"{a} - {b}"): (s - t).abs()}
     for name, t in m.tensors.items():  # masks and signs of whole rows
         rows = t.shape == like.shape[: t.dim()] and not t.is_complex()
         if rows and t.numel() > 5 and len(t.unique()) == 2:
@@ -64,7 +82,7 @@ def sizes_of(m, like):
 
 
 def rule(shape, points, varied=()):
-    """(where in words, where to look): what tells wrong from right at all points; or None.
+    """(where, where to look): what tells wrong from right at all points; or None.
 
     varied: points where a number that was given has another value
     """
@@ -79,34 +97,36 @@ def rule(shape, points, varied=()):
 
 
 def by_value(points, varied):
-    """In words, the values of something at which it is wrong, and only there; or None."""
+    """The values of something at which it is wrong, and only there: `Said`, or None."""
     right, wrong = (torch.cat([getattr(p, name) for p in points]).sum()
                     for name in ("right", "wrong"))  # fmt: skip
     if not (right and wrong):
         return None
     many = len(points[0].elements) > 3 and min(right, wrong) > 2
     at_zero = many or len(points) > 1 and right + wrong > 7
-    for k, (where, name) in enumerate(regions(points[0])):
-        if not (k == 0 or (many if name else at_zero)):  # by chance, perhaps
+    for k, region in enumerate(regions(points[0])):
+        template, what, bound = region
+        if not (k == 0 or (many if bound else at_zero)):  # by chance, perhaps
             continue
-        known = itertools.chain(points, varied if "`" in name else ())
-        if all(tells(regions(p)[where, name], p) for p in known):
-            number = f" = {brief(points[0].bounds[name])}" if "`" in name else ""
-            return f"where {where}{name}{number},"
+        given = bound and bound not in WHOLE  # as an argument
+        known = itertools.chain(points, varied if given else ())
+        if all(tells(regions(p)[region], p) for p in known):
+            number = Said(" = {number}", number=brief(points[0].bounds[bound])) if given else ""
+            return Said(template, what=what, bound=bound, number=number)
     return None
 
 
 def regions(p):
-    """{(in words, the bound's name): which of the elements}; the first: where it is 0"""
+    """{(template, what, the bound's name): which of the elements}; the first: where it is 0"""
     found = {}
     for what, t in p.sizes.items():
         if t.dtype == torch.bool:
-            found |= {(f"{what} is True", ""): t, (f"{what} is False", ""): ~t}
+            found |= {(IS_TRUE, what, ""): t, (IS_FALSE, what, ""): ~t}
             continue
-        found[f"{what} is 0", ""] = t == 0
-        found |= {(f"{what} is above 0", ""): t > 0, (f"{what} is below 0", ""): t < 0}
+        found[AT_0, what, ""] = t == 0
+        found |= {(ABOVE_0, what, ""): t > 0, (BELOW_0, what, ""): t < 0}
         for name, n in p.bounds.items():
-            found |= {(f"{what} is above ", name): t > n, (f"{what} is below ", name): t < n}
+            found |= {(ABOVE, what, name): t > n, (BELOW, what, name): t < n}
     return found
 
 
@@ -115,26 +135,29 @@ def tells(there, p):
 
 
 def by_place(shape, right, wrong):
-    """In words, the indices at which the one is found and not the other; or None."""
+    """The indices at which the one is found and not the other: `Said`, or None."""
     if not len(right) or not len(wrong):
         return None
     if len(wrong) == 1:
-        return f"at {position(wrong.item(), shape)}"
+        return Said("at {index}", index=position(wrong.item(), shape))
     good, bad = (torch.stack(torch.unravel_index(t, shape), -1) for t in (right, wrong))
     for d, n in enumerate(shape):
         if not torch.isin(good[:, d], bad[:, d]).any():
-            return f"at {indices(sorted(set(bad[:, d].tolist())), n, good[:, d])} of dimension {d}"
+            which = indices(sorted(set(bad[:, d].tolist())), n, good[:, d])
+            return Said("at {which} of dimension {d}", which=which, d=d)
     return None
 
 
 def indices(which, n, others=()):
-    """In words, some of n indices; others: those that are known not to be among them."""
+    """Some of n indices: `Said`; others: those that are known not to be among them."""
     known = sorted({*which, *map(int, others)}) if len(others) else range(n)
     first, last = which[0], which[-1]
     if len(which) > 2 and which == [k for k in known if first <= k <= last]:
         unknown = {first - 1, last + 1}.difference(known).intersection(range(n))
-        return f"{'about ' * bool(unknown)}index {first} to {last}"
-    return f"index {', '.join(map(str, which[:6]))}{' and more' * (len(which) > 6)}"
+        about = "about index {first} to {last}" if unknown else "index {first} to {last}"
+        return Said(about, first=first, last=last)
+    some = "index {some} and more" if len(which) > 6 else "index {some}"
+    return Said(some, some=listed(which[:6]))
 
 
 def subsets(shape):
@@ -144,33 +167,54 @@ def subsets(shape):
 
 
 def named_dims(dims):
-    *first, last = map(str, dims)
-    return f"dimensions {', '.join(first)} and {last}" if first else f"dimension {last}"
+    *first, last = dims
+    if not first:
+        return Said("dimension {last}", last=last)
+    return Said("dimensions {first} and {last}", first=listed(first), last=last)
 
 
 def value_of(factor, numbers):
-    """In words, which of the numbers that were given this factor is; empty if it is none."""
-    for power, words in ((1, "{}"), (-1, "1 / {}"), (2, "{}²"), (-2, "1 / {}²")):
+    """Which of the numbers that were given this factor is: `Said`, or "" if it is none."""
+    for power, template in POWERS:
         for name, n in numbers.items():
             if not isinstance(factor, complex) and abs(n**power - factor) < 1e-4 * abs(factor):
-                return " = " + words.format(name)
+                return Said(template, name=name)
     return ""
 
 
+def in_part(m, where, look):
+    """What fills the gaps of a sentence on a gradient that is right in part, by a `rule`."""
+    return partly(m, Said(IN_PART[look], where=where, how=how(m)), look)
+
+
+def at_some(m):
+    """The same without a rule: how many elements are wrong."""
+    there = Said(": there it {how}", how=how(m)) if how(m) != IS_WRONG else ""
+    count = {"count": int(m.wrong.sum()), "known": int(m.trusted.sum())}
+    look = BRANCH if how(m) in (IS_ZERO, SHOULD_BE_ZERO, NEARLY_ZERO) else FORMULA
+    return partly(m, Said(ELSEWHERE[m.sparse], **count, there=there), look)
+
+
+def partly(m, what, look):
+    return {"what": what, "look": look, "may": MEANT if how(m) == SHOULD_BE_ZERO else ""}
+
+
 def how(m):
-    """In words, what the gradient is where it is wrong."""
+    """What the gradient is where it is wrong: `Said`."""
     return relation(*(t[:, m.wrong] for t in (m.sampled, m.expected, m.limit)), m.subject.numbers)
 
 
 def relation(given, expected, limit, numbers):
-    """In words, what all these wrong numbers are."""
+    """What all these wrong numbers are: `Said`."""
     ratio = given / expected
     first = ratio.reshape(-1)[0]
     if not given.any():
-        return "is zero"
+        return IS_ZERO
     if (expected.abs() <= limit).all():
-        return "should be nearly zero" if expected.any() else "should be zero"
+        return NEARLY_ZERO if expected.any() else SHOULD_BE_ZERO
     if first.isfinite() and ((ratio - first).abs() <= 1e-4 * first.abs()).all():
-        factor = "negated" if abs(first + 1) < 1e-4 else f"multiplied by {brief(first.item())}"
-        return f"is {factor}{value_of(first.item(), numbers)}"
-    return "is wrong"
+        value = value_of(first.item(), numbers)
+        if abs(first + 1) < 1e-4:
+            return Said("is negated{value}", value=value)
+        return Said("is multiplied by {factor}{value}", factor=brief(first.item()), value=value)
+    return IS_WRONG

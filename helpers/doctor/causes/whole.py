@@ -9,8 +9,11 @@ import torch
 from ..function.tensors import largest
 from ..measure.measurement import same
 from ..report import MEANT, brief
+from ..said import Said
 from .cause import cause
 from .where import named_dims, subsets, value_of
+
+VIEWED = "viewed as {given} and permuted by permute{order}"
 
 
 def is_flat(ms):
@@ -58,14 +61,15 @@ def gradient_zero(ms):
 
 @cause(
     "straight-through",
-    "The derivative of {y} with respect to {x} is zero here, but backward {what}." + MEANT,
+    "The derivative of {y} with respect to {x} is zero here, but backward {what}.{meant}",
     look="which gradient this is, if no straight-through gradient is intended",
 )
 def straight_through(ms):
     if not is_flat(ms) or swapped(ms):
         return None
     passes = ms[0].passes
-    return {"what": "passes grad_output straight through" if passes else "does not return zero"}
+    what = "passes grad_output straight through" if passes else "does not return zero"
+    return {"what": what, "meant": MEANT}
 
 
 @cause(
@@ -89,11 +93,12 @@ def negated(ms):
 
 
 def sizes(m):
-    """[(size, in words)] of the output and of the input: of one dimension, of several, of all."""
+    """[(size, what it is)] of the output and of the input: of one dimension, of several, of all."""
     found = []
     for t, shape in ((m.output, m.y.shape), (f"`{m.input}`", m.shape)):
         for dims in subsets(shape):
-            of = t if 1 < len(dims) == len(shape) else f"{named_dims(dims)} of {t}"
+            of = Said("{dims} of {t}", dims=named_dims(dims), t=t)
+            of = t if 1 < len(dims) == len(shape) else of
             found.append((len(dims), math.prod(shape[d] for d in dims), of))
     return [pair for _, *pair in sorted(found, key=lambda triple: triple[0])]
 
@@ -143,7 +148,8 @@ def sum_for_mean(ms):
 def scaled(ms):
     if ms.factor is None:
         return None
-    return {"factor": brief(ms.factor) + value_of(ms.factor, ms[0].subject.numbers)}
+    value = value_of(ms.factor, ms[0].subject.numbers)
+    return {"factor": Said("{number}{value}", number=brief(ms.factor), value=value)}
 
 
 @cause(
@@ -163,7 +169,7 @@ def few_digits(ms):
     if worst <= 0 or ms[0].vjp(torch.zeros_like(ms[0].y)).any():
         return None  # something is added; rounding leaves 0
     digits = max(1, math.floor(-math.log10(worst)))
-    return {"digits": f"{digits} digit{'s' * (digits > 1)}"}
+    return {"digits": Said("{n} digits" if digits > 1 else "{n} digit", n=digits)}
 
 
 def is_rounded(m):
@@ -185,16 +191,16 @@ def rest_of_sums(m):
 
 @cause(
     "not-linear",
-    "The gradient of {x} is not proportional to grad_output{how}",
+    "The gradient of {x} is not proportional to grad_output{how}{meant}",
     look="terms without grad_output as a factor, and what is done to grad_output itself",
 )
 def not_linear(ms):
     m = ms[0]
     if largest(m.vjp(torch.zeros_like(m.y))) > 1e-6 * largest(m.given):
-        return {"how": ": it is not even zero where grad_output is zero."}
+        return {"how": ": it is not even zero where grad_output is zero.", "meant": ""}
     if is_proportional(m) and rest_of_sums(m) < 0.1:  # or it is rounded
         return None
-    return {"how": ", as a clip, a sign or a power makes it." + MEANT}
+    return {"how": ", as a clip, a sign or a power makes it.", "meant": MEANT}
 
 
 # --- right after a transformation: of the gradient, of grad_output, of another input --------------
@@ -218,7 +224,8 @@ def conjugate(ms):
 )
 def transposed(ms):
     for way, there in transposes(ms[0].shape):
-        how = way if way == "transposed" else f"its dimensions are permuted: {way}, it is right"
+        permuted = Said("its dimensions are permuted: {way}, it is right", way=way)
+        how = way if len(ms[0].shape) == 2 else permuted
         yield {"how": how}, lambda m: m.fits(m.given[:, there])
 
 
@@ -321,10 +328,10 @@ def grad_output_transformed(ms):
     """Multiplied, divided or masked by what is at hand, or turned."""
     if ms[0].x.is_complex() or ms[0].y.is_complex():
         return
-    ways = {"multiplied by {}": lambda t: t, "divided by {}": lambda t: 1 / t}
+    ways = {"multiplied by {name}": lambda t: t, "divided by {name}": lambda t: 1 / t}
     if ms[0].x.numel() < ms[0].y.numel():
-        ways["set to zero wherever {} is not above 0"] = lambda t: t > 0
-        ways["set to zero wherever {} is not below 0"] = lambda t: t < 0
+        ways["set to zero wherever {name} is not above 0"] = lambda t: t > 0
+        ways["set to zero wherever {name} is not below 0"] = lambda t: t < 0
     for (how, made), name in itertools.product(ways.items(), ms[0].tensors):
 
         def holds(m):
@@ -333,7 +340,7 @@ def grad_output_transformed(ms):
             return varies and m.fits(m.vjp(v * t) for v in m.vs)
 
         if ms.ratios is None:  # or it is the same for every grad_output
-            yield {"how": how.format(name)}, holds
+            yield {"how": Said(how, name=name)}, holds
     for how, there in (*flips(ms[0].y.shape), *transposes(ms[0].y.shape)):
         yield {"how": how}, lambda m: m.fits(m.vjp(v.reshape(-1)[there]) for v in m.vs)
 
@@ -348,10 +355,10 @@ def flips(shape):
     for d, n in enumerate(shape):
         turned = places(shape).flip(d)
         if n > 1:
-            yield f"flipped along dimension {d}", turned.reshape(-1)
+            yield Said("flipped along dimension {d}", d=d), turned.reshape(-1)
         if n > 2:  # as a Fourier transform's conjugate
             around = turned.roll(1, d).reshape(-1)
-            yield f"reversed, all but index 0, along dimension {d}", around
+            yield Said("reversed, all but index 0, along dimension {d}", d=d), around
 
 
 def transposes(shape):
@@ -359,7 +366,9 @@ def transposes(shape):
     dims = tuple(range(len(shape)))
     for order in itertools.permutations(dims) if len(dims) <= 4 else ():
         given = tuple(shape[order.index(d)] for d in dims)
-        viewed = f"viewed as {given} and " * (given != tuple(shape))
-        how = "transposed" if len(dims) == 2 else f"{viewed}permuted by permute{order}"
+        same = given == tuple(shape)
+        template = "permuted by permute{order}" if same else VIEWED
+        permuted = Said(template, given=given, order=order)
         if order != dims:
+            how = "transposed" if len(dims) == 2 else permuted
             yield how, places(given).permute(order).reshape(-1)

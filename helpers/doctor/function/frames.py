@@ -5,8 +5,10 @@ import sys
 
 import torch
 
+from ..said import Said
 from .private import on_ctx
 
+PLACE = "line {line}, in `{function}`"
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
@@ -20,7 +22,7 @@ def users_frame():
 
 
 def place_of(frame):
-    return f"line {frame.f_lineno}, in `{frame.f_code.co_name}`"
+    return Said(PLACE, line=frame.f_lineno, function=frame.f_code.co_name)
 
 
 def saving(instead):

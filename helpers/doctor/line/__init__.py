@@ -17,22 +17,23 @@ __all__ = ["after_which", "exits", "find", "uncut_if"]
 
 
 def find(measurements, budget, few=False):
-    """The words for the edit that mends a wrong gradient, or explains it: {} or change and place.
+    """The `Clause` that mends a wrong gradient, or explains it; or None.
 
     measurements: of one wrong gradient
     few: is what is foreseen enough, because it has a name?
     """
-    subject, words = measurements[0].subject, {}
+    subject, clause = measurements[0].subject, None
     with forgiving():
         budget.fit(subject)
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
-            words = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
-        words = words or goals.right_if(measurements, budget, few)
-        words = words or ({} if few else goals.as_if(measurements, budget))
-    return words
+            clause = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
+        clause = clause or goals.right_if(measurements, budget, few)
+        if not (clause or few):
+            clause = goals.as_if(measurements, budget)
+    return clause
 
 
 def uncut_if(subject, right):
-    """The words for what in backward must stay in autograd so that right() is true; or {}."""
+    """The `Clause` of backward with which right() is true, as more stays in autograd; or None."""
     return goals.uncut_if(goals.backward_codes(subject), right)

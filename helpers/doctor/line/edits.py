@@ -8,8 +8,13 @@ import types
 import warnings
 from typing import NamedTuple
 
+from ..function.frames import PLACE
 from ..function.source import Source, code_of, nodes_of
+from ..report import Clause
+from ..said import Said
 
+RIGHT_IF, AS_IF = "right if: {what}", "as if: {what}"
+STANDS = "`{new}` stood in place of `{old}`"
 OTHER = 1.0625e-77  # a constant that no code holds; what is to run takes its place
 
 
@@ -18,19 +23,22 @@ class Edit(NamedTuple):
 
     code: the `Code` that is edited; node: the node of its tree that is
     puts: {node: text that takes its place}
-    said: in words, if it is no expression that takes the place of another
+    said: what it does, if it is no expression that takes the place of another: `Said`
     """
 
     code: "Code"
     node: ast.AST
     puts: dict
-    said: str = ""
+    said: Said | None = None
 
-    def words(self):
-        """The clause: {"change": "right if: …", "place": "line 7, in `backward`"}."""
-        said = self.said or "`{}` stood in place of `{}`".format(*self.code.quoted(self))
-        place = f"line {self.code.line(self.node)}, in `{self.code.fn.__name__}`"
-        return {"change": f"right if: {said}", "place": place}
+    def place(self):
+        """Where it is: `Said`."""
+        return Said(PLACE, line=self.code.line(self.node), function=self.code.fn.__name__)
+
+    def clause(self, how=RIGHT_IF):
+        """The `Clause` that it is; how: what it mends, or explains."""
+        new, old = (None, None) if self.said else self.code.quoted(self)
+        return Clause(Said(how, what=self.said or Said(STANDS, new=new, old=old)), self.place())
 
 
 class Code(Source):

@@ -12,7 +12,8 @@ from ..function.private import is_a_users, methods, takes_ctx
 from ..function.raised import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
 from ..function.tensors import tensors
-from .edits import Code, edited, running
+from ..said import Said, listed
+from .edits import AS_IF, Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
 from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
 
@@ -71,7 +72,7 @@ def in_place(edit, test):
 
 
 def right_if(measurements, budget, few=False):
-    """The words for the edit that makes this gradient right, and leaves right ones alone; or {}.
+    """The `Clause` that makes this gradient right, and leaves right ones alone; or None.
 
     few: as in `find`
     """
@@ -85,7 +86,7 @@ def right_if(measurements, budget, few=False):
     edits = candidates(codes, measurements, budget, few) if codes else ()
     everything = functools.partial(is_right, measurements.together)
     edit = first_that_holds(edits, budget, fits, lambda: measurements.others, everything)
-    return edit.words() if edit else {}
+    return edit and edit.clause()
 
 
 def candidates(codes, measurements, budget, few):
@@ -142,24 +143,24 @@ def others_of(measurements):
 
 
 def uncut_if(codes, right):
-    """The words for what must stay in autograd so that right() is true; or {}."""
+    """The `Clause` by which enough stays in autograd for right() to be true; or None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
-    return next((edit.words() for edit in edits if in_place(edit, right)), {})
+    return next((edit.clause() for edit in edits if in_place(edit, right)), None)
 
 
 def exits(subject):
-    """In words, what leaves autograd in the functions that forward calls; or None."""
+    """What leaves autograd in the functions that forward calls: `Said`, or None."""
     found = [edit for code in forward_codes(subject) for edit in edits_of(code, {}, CUTS)]
-    said = [f"{edit.words()['change'].split('place of ')[1]} ({edit.words()['place']})"
+    said = [Said("`{old}` ({place})", old=edit.code.quoted(edit)[1], place=edit.place())
             for edit in found[:3]]  # fmt: skip
-    return f"what leaves autograd: {', '.join(said)}" if said else None
+    return Said("what leaves autograd: {these}", these=listed(said)) if said else None
 
 
 # --- as if: forward is edited until autograd's gradient is the given one --------------------------
 
 
 def as_if(measurements, budget):
-    """The words for the edit of forward of which the given gradient would be right; or {}."""
+    """The `Clause` of forward of which the given gradient would be right; or None."""
     codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
     rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
     edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
@@ -170,8 +171,7 @@ def as_if(measurements, budget):
 
     edits = itertools.islice(edits, FORWARD)
     edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
-    words = edit.words() if edit else {}
-    return words and words | {"change": words["change"].replace("right if", "as if", 1)}
+    return edit and edit.clause(AS_IF)
 
 
 @contextlib.contextmanager
@@ -220,13 +220,13 @@ def gives_the_same(m):
 
 
 def after_which(subject, name, passes, budget):
-    """The words for the edit of this method of a Function after which passes(); or {}."""
+    """The `Clause` of this method of a Function after which passes(); or None."""
     for cls in subject.functions:
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
             edits = [*lines_of(code), *edits_of(code, {})]
             if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
-                return edit.words()
-    return {}
+                return edit.clause()
+    return None
 
 
 # --- which functions ------------------------------------------------------------------------------

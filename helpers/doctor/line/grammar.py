@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from .edits import Edit
+from ..said import Said
+from .edits import STANDS, Edit
 
 FAMILIES = [  # functions and methods that are taken for one another
     "sum mean prod amax amin norm logsumexp", "max min", "maximum minimum", "sin cos",
@@ -249,13 +250,13 @@ def lines_of(code):
                 old = ast.unparse(line)
                 for at, new in of_a_line(line):
                     before, after = (t.split("\n")[0] for t in (ast.unparse(at), new))
-                    said = f"`{after}` stood in place of `{before}`"
-                    said = said if new != "pass" else f"`{before}` were left out"
+                    said = Said(STANDS, new=after, old=before)
+                    said = said if new != "pass" else Said("`{line}` were left out", line=before)
                     yield Edit(code, line, {at: new}, said)
                 for other in block[k + 1 : k + 4]:
                     new = ast.unparse(other)
                     if "\n" not in old + new:
-                        said = f"`{new}` came before `{old}`"
+                        said = Said("`{line}` came before `{other}`", line=new, other=old)
                         yield Edit(code, other, {line: new, other: old}, said)
 
 

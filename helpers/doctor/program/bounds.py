@@ -24,6 +24,7 @@ from ..function.private import BOUND, LOCK, BlindError, methods
 from ..function.raised import of_a_signal
 from ..function.undisturbed import undisturbed
 from ..report import Report, error
+from ..said import Said
 from ..trials import TRIALS
 from ..trials.examination import Examination
 
@@ -101,7 +102,8 @@ def examined(call, faithful, lines=False):
             report = exam.report(TRIALS)
             return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
-        return Report("", [CRASHED(how=f"its code raised SystemExit({left.code!r})")])
+        what = f"SystemExit({left.code!r})"
+        return Report("", [CRASHED(how=Said("its code raised {what}", what=what))])
     except Exception as raised:
         if of_a_signal(raised):
             raise
@@ -215,7 +217,7 @@ def ended(code):
         return KILLED
     if code == -signal.SIGTERM:
         return ENDED_ITSELF + NO_THREADS
-    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    how = signal.Signals(-code).name if code < 0 else Said("exit status {code}", code=code)
     return Report("", [CRASHED(how=how)])
 
 

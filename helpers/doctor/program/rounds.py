@@ -27,7 +27,7 @@ import re
 import sys
 import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -36,12 +36,14 @@ from ..function.private import LOCK, has_numbers, is_a_users, operator, self_tes
 from ..function.raised import of_a_signal
 from ..function.tensors import tensors, values_of
 from ..report import SEVERITIES, Report, WrongGradientError
+from ..said import Said, listed
 from ..trials.forward import NOT_EXAMINED
 from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
 from .visit import NO_GRADIENT, Visit, number
 
 MOST = 32  # patterns of one Function
-ADVICE = "`examine(..., faithful=False)`"  # in findings
+FUNCTIONS = "{n} Function", "{n} Functions"  # of one, of another number
+UNDER_WAY = "Rounds: still under way; what was found is known at the end of the block"
 
 
 @dataclass
@@ -83,7 +85,7 @@ def conclude(visit, patterns, advice):
             continue
         visit.patterns, visit.examined = visit.patterns + bool(p.calls), True
         for k in p.kept.shared:
-            what = f"The gradient of argument {k} is"
+            what = Said("The gradient of argument {k} is", k=k)
             why = "another argument holds the same tensor"
             p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
         for one in p.outcome.judged:
@@ -92,8 +94,7 @@ def conclude(visit, patterns, advice):
         accused = {f.input for f in found.values() if f.severity == "error" and f.input}
         for f in p.outcome.findings:
             if f.severity != "error" or f.input not in accused:  # once, by another pattern
-                f = replace(f, message=f.message.replace(ADVICE, f"`{advice}`"))
-                found.setdefault((f.code, f.input, f.through), f)
+                found.setdefault((f.code, f.input, f.through), f.accepted_by(f"`{advice}`"))
         rank = p.outcome.ok, not p.outcome.findings
         if worst is None or rank < worst:
             worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
@@ -132,11 +133,11 @@ def rounds(
     for name, value in {"seconds": seconds, "max_bytes": max_bytes}.items():
         if not isinstance(value, (int, float)) or not value >= 0:
             raise ValueError(f"{name} must be a number from 0 on, got {value!r}")
-    faithful = listed("faithful", faithful)
-    return Rounds(seconds, max_bytes, listed("skip", skip), faithful, more, child)
+    faithful = names_in("faithful", faithful)
+    return Rounds(seconds, max_bytes, names_in("skip", skip), faithful, more, child)
 
 
-def listed(name, given):
+def names_in(name, given):
     """The names of these Functions, or TypeError with the name of the argument."""
     given = given if isinstance(given, (tuple, list, set, frozenset)) else (given,)
     for item in given:
@@ -160,20 +161,26 @@ class Found:
     def ok(self):
         return all(visit.ok for visit in self.visits)
 
-    @property
-    def summary(self):
+    def headline(self):
+        """What was found, in one line: `Said`."""
         if not self.ended:
-            return "Rounds: still under way; what was found is known at the end of the block"
+            return Said(UNDER_WAY)
         wrong = sum(not visit.ok for visit in self.visits)
         warned = sum(v.ok and any(f.severity == "warning" for f in v.findings) for v in self.visits)
         missed = sum(bool(visit.missed) for visit in self.visits)
-        counts = {"warned of": warned, "not judged or not all of it": missed}
-        counts = "".join(f", {n} {what}" for what, n in counts.items() if n)
-        return f"Rounds: {number(len(self.visits), 'Function')}, {wrong or 'none'} wrong{counts}"
+        counts = [number(len(self.visits), FUNCTIONS), Said("{n} wrong", n=wrong or "none")]
+        counts += [Said("{n} warned of", n=warned)] if warned else []
+        counts += [Said("{n} not judged or not all of it", n=missed)] if missed else []
+        return Said("Rounds: {counts}", counts=listed(counts))
+
+    def text(self, translate=str):
+        """What was found in words; translate(template) is a template in another language."""
+        strange = [Said("no Function is called {name}", name=name) for name in self.unmatched]
+        lines = [line.text(translate) for line in (self.headline(), *strange)]
+        return "\n".join([*lines, *(visit.text(translate) for visit in self.visits)])
 
     def __repr__(self):
-        strange = [f"no Function is called {name}" for name in self.unmatched]
-        return "\n".join([self.summary, *strange, *map(str, self.visits)])
+        return self.text()
 
     def raise_if_wrong(self):
         """Raise WrongGradientError if there is an error; otherwise return what was found."""

@@ -1,13 +1,15 @@
 """What the rounds found of one Function."""
 
-import itertools
-import textwrap
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..report import NOT_COMPARED, Report
+from ..report import NOT_COMPARED, SUMMARY, Report, shown, what_was, wrapped
+from ..said import Said, listed
 
 NO_GRADIENT = "no input required a gradient"
+CALLS = "{n} call", "{n} calls"  # of one, of another number
+PATTERNS = "{n} pattern examined", "{n} patterns examined"
+LEFT_OUT = "{calls} left out ({why})"
 
 
 @dataclass(repr=False)
@@ -33,18 +35,20 @@ class Visit(Report):
     called: str = ""
     given: str = ""
 
-    @property
     def counts(self):
-        said = [number(self.calls, "call"), f"{number(self.patterns, 'pattern')} examined"]
-        said += [f"{number(n, 'call')} left out ({why})" for why, n in self.left.items()]
-        return ", ".join(said)
+        """How much of it was examined: `Said`."""
+        parts = [number(self.calls, CALLS), number(self.patterns, PATTERNS)]
+        parts += [Said(LEFT_OUT, calls=number(n, CALLS), why=why) for why, n in self.left.items()]
+        return listed(parts)
 
     @property
     def missed(self):
         """Why not all of it was examined that could have been, or ""."""
         harmless = NO_GRADIENT if self.examined else None
-        inputs = [f"`{one.input}`: {one.why or NOT_COMPARED}" for one in self.unjudged]
-        return ", ".join([*(why for why in self.left if why != harmless), *inputs])
+        inputs = [
+            Said("`{x}`: {why}", x=one.input, why=one.why or NOT_COMPARED) for one in self.unjudged
+        ]
+        return str(listed([*(why for why in self.left if why != harmless), *inputs]))
 
     @property
     def unjudged(self):
@@ -52,18 +56,20 @@ class Visit(Report):
         known = {finding.input for finding in self.findings if finding.severity != "note"}
         return [one for one in self.judged if not (one.points or one.meant or one.input in known)]
 
-    def __repr__(self):
+    def text(self, translate=str):
         """Notes are left out: a float32 program has one for each Function."""
         serious = [finding for finding in self.findings if finding.severity != "note"]
-        head, *rest = str(Report(self.name, serious)).split("\n")
-        head = head if self.examined else f"{self.name}: not examined"
-        lines = [self.counts, self.first and f"first in {self.first}"]
-        lines += [f"not judged: `{one.input}` ({one.why or NOT_COMPARED})" for one in self.unjudged]
-        lines += [self.called and f"called {self.called}", self.given and f"given {self.given}"]
-        indents = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
-        wrapped = [textwrap.wrap(t, 96, break_long_words=False, **indents) for t in lines if t]
-        return "\n".join([head, *itertools.chain(*wrapped), *rest])
+        head = Report(self.name, serious).headline() if self.examined else None
+        head = head or Said(SUMMARY, name=self.name, found="not examined")
+        about = [self.counts(), *what_was(self.unjudged)]
+        about[1:1] = [Said("first in {test}", test=self.first)] if self.first else []
+        about += [Said("called {place}", place=self.called)] if self.called else []
+        about += [Said("given {these}", these=self.given)] if self.given else []
+        lines = [line for one in about for line in wrapped(one.text(translate), "  ", "    ")]
+        lines += [line for finding in serious for line in shown(finding, translate)]
+        return "\n".join([head.text(translate), *lines])
 
 
-def number(n, what):
-    return f"{n} {what}{'' if n == 1 else 's'}"
+def number(n, templates):
+    """`Said`: the first template if it is one, else the second."""
+    return Said(templates[n != 1], n=n)

@@ -7,6 +7,7 @@ table of `__init__.py`, and a patient.
 import contextlib
 import functools
 import re
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +16,7 @@ from ..function.budget import Work
 from ..function.raised import CallError
 from ..function.subject import graph, name_of, smaller, with_other_arguments
 from ..report import error, warning
+from ..said import listed
 
 NOT_DETERMINISTIC = error(
     "backward-not-deterministic",
@@ -24,7 +26,6 @@ NOT_DETERMINISTIC = error(
 STATE_BETWEEN_CALLS = error(
     "state-between-calls",
     "The gradient of {x} is another {when}.",
-    look="{left}",
 )
 LAYOUT = error(
     "grad-output-layout",
@@ -91,10 +92,9 @@ def repeated(exam):
     for text, when, changed in REPEATED:
         raising = ONLY_ONCE if text is NOT_DETERMINISTIC else None
         changed = functools.partial(changed, exam)
-        found = list(exam.compare(text, changed, raising=raising, when=when, left=""))
+        found = list(exam.compare(text, changed, raising=raising, when=when))
         for finding in found:
-            finding.remedy = finding.remedy or exam.outside.left  # after the calls
-            yield finding
+            yield replace(finding, look=finding.look or exam.outside.left)  # after the calls
         if found:
             return
 
@@ -192,8 +192,8 @@ def one_input(exam):
             return
         expected = [grad if j == i else None for j, grad in enumerate(exam.first.grads)]
         # Where no output requires one, as of a reentrant checkpoint, PyTorch itself warns.
-        words = {"x": x, "severity": None if graded else "warning"}
-        if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **words)):
+        more = {"x": x, "severity": None if graded else "warning"}
+        if not (yield from exam.compare(ONLY_ONE, lambda g=grads: g, expected, **more)):
             return
         vain = [f"`{name}`" for name in in_vain(exam, i, returned)]
         if vain and spent == total > 0:
@@ -201,4 +201,4 @@ def one_input(exam):
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
         seen = {f"operations for `{x}` alone": total, "for all inputs": total}
-        yield NOT_ASKED(x, seen=seen, others=" and ".join(vain))
+        yield NOT_ASKED(x, seen=seen, others=listed(vain, " and "))

@@ -14,11 +14,11 @@ from ..report import CUT_OFF, brief, error, note, warning
 
 OUTPUT_DETACHED = error(
     "output-detached",
-    "{y} requires no gradient, though it changes with {x}: forward has left autograd.",
+    "{Y} requires no gradient, though it changes with {x}: forward has left autograd.",
     look=CUT_OFF,
 )
 MARKED_NON_DIFFERENTIABLE = note(
-    "marked-non-differentiable", "{y} is marked as non-differentiable, though it changes with {x}."
+    "marked-non-differentiable", "{Y} is marked as non-differentiable, though it changes with {x}."
 )
 
 

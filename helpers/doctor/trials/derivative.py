@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections import namedtuple
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,7 +19,8 @@ from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
 from ..measure.slopes import edges, is_large, kink, screen
-from ..report import CUT_OFF, MEANT, TEXTS, error, note
+from ..report import CUT_OFF, MEANT, TEXTS, Clause, Text, error, note
+from ..said import Said, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
 from .measured import Measured
@@ -37,6 +39,9 @@ SMALL = 5000  # elements
 SEEDS = 100  # over which an estimator is averaged
 TOO_MANY = "another of many inputs is wrong, and was judged first"
 IN_A_CORNER = "in a corner of shape"
+BEFORE_RETURNING = " and before forward returned, so the gradient of `{x}` is wrong"
+COPIES = "right if: `save_for_backward` saved copies"
+LEFT = "one, the right one, where no other call has left anything"
 COARSE = ("gradient-wrong", "derivative-wrong", "partly-right")  # where not all elements are known
 SHARP = (  # which say what to write
     "conjugate", "gradient-none", "grad-output-ignored", "negated", "not-linear", "reversed",
@@ -73,11 +78,11 @@ def derivative_of_forward(exam):
     )
     found = {io: diagnosis(exam, ms) for io, ms in in_order}
     if exam.lines and exam.lines.mends_all:
-        for *_, words in found.values():
-            words |= exam.lines.mends_all.words() if words.get("change") else {}
+        for one in found.values():
+            one.clause = one.clause and exam.lines.mends_all.clause()
     if found and is_estimator(exam, wrong, found):
-        which = " and ".join(f"`{x}`" for x in dict.fromkeys(x for _, x, *_ in found.values()))
-        yield ESTIMATOR(which=which)
+        inputs = dict.fromkeys(one.input for one in found.values())
+        yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), " and "))
         return
     for i, o in wrong:
         yield finding_of(exam, i, o, found)
@@ -175,7 +180,7 @@ def is_estimator(exam, wrong, found):
     exam.subject.run(exam.subject.values)
     if not draws():
         return False
-    codes = {io: text.code for io, (text, *_) in found.items()}
+    codes = {io: one.text.code for io, one in found.items()}
     return all(code == "straight-through" or code in COARSE and right_on_average(wrong[io][0])
                for io, code in codes.items())  # fmt: skip
 
@@ -194,41 +199,73 @@ def right_on_average(m):
     return bool(off.std() > 0 and off.mean().abs() < 3 * off.std() / SEEDS**0.5)
 
 
+@dataclass
+class Diagnosis:
+    """What a wrong gradient is called, before it is known through which outputs it is so.
+
+    gaps: what fills those of the text; corner: the shape of the part in which it was seen, if not
+    in all; the rest as in `Finding`
+    """
+
+    text: Text
+    input: str | None
+    evidence: dict = field(default_factory=dict)
+    gaps: dict = field(default_factory=dict)
+    severity: str | None = None
+    corner: list | None = None
+    clause: Clause | None = None
+    remedy: Said | None = None
+
+    @property
+    def said(self):
+        """What must be the same for all outputs, if it is to be said once."""
+        what = self.clause and self.clause.what
+        gaps = self.gaps.get("other"), self.gaps.get("what")
+        return self.text, None if self.text.code in SHARP else what, *gaps
+
+    def finding(self, y, **more):
+        """The `Finding`; more: keyword arguments of the text."""
+        own = {"severity": self.severity, "corner": self.corner, "remedy": self.remedy}
+        more = {**own, "clause": self.clause, **more}
+        return self.text(self.input, y, self.evidence, **more, **self.gaps)
+
+
 def diagnosis(exam, ms):
-    """(text, input, evidence, words) for a wrong gradient."""
+    """The `Diagnosis` of a wrong gradient."""
     m = ms[0]
     if not exam.is_faithful(m.input):
         return accepted(exam, ms)
     if not m.wrong.any():
-        return TEXTS["gradient-wrong"], m.input, {}, {}
+        return Diagnosis(TEXTS["gradient-wrong"], m.input)
     if known := elsewhere(exam, m):
         return known
-    text, words = named(ms)
-    seen, sharp, corner = {}, text.code in SHARP, None
+    text, gaps = named(ms)
+    shape, sharp, corner, clause = None, text.code in SHARP, None, None
     size = sum(t.numel() for t in (*m.point.values, *m.point.outputs))
     if not sharp and (m.sparse or size > SMALL):
         corner = in_a_corner(ms)
     if corner and m.sparse and text.code in COARSE:
-        there, its_words = named(corner)
+        there, its_gaps = named(corner)
         if there.code not in COARSE:
-            m, text, words = corner[0], there, its_words
-            seen = {IN_A_CORNER: list(m.shape)}
-    words = {"meant": MEANT if m.is_identity else "", **words}
+            m, text, gaps = corner[0], there, its_gaps
+            shape = list(m.shape)
+    gaps = {"meant": MEANT if m.is_identity else "", **gaps}
     if exam.line and text.code != "straight-through":
         sharp &= text.code != "gradient-none" or not has_own_nodes(exam)
-        words |= exam.line.find(corner or ms, exam.lines, few=sharp)
-    if words.get("change"):
-        words["nameless"] = ""
-    return text, m.input, seen | m.evidence, words
+        clause = exam.line.find(corner or ms, exam.lines, few=sharp)
+    if clause:
+        gaps["nameless"] = ""
+    seen = {IN_A_CORNER: shape} if shape else {}
+    return Diagnosis(text, m.input, seen | m.evidence, gaps, corner=shape, clause=clause)
 
 
 def accepted(exam, ms):
     """What there is to say of a gradient that need not be the derivative of forward."""
     if ms[0].given.any() and grad_output_ignored(ms):
-        return TEXTS["grad-output-ignored"], ms[0].input, {}, {"only": ""}
+        return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, gaps={"only": ""})
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
-        return TEXTS["gradient-none"], ms[0].input, {}, {"severity": "warning"}
-    return UNFAITHFUL, ms[0].input, {}, {}
+        return Diagnosis(TEXTS["gradient-none"], ms[0].input, severity="warning")
+    return Diagnosis(UNFAITHFUL, ms[0].input)
 
 
 def elsewhere(exam, m):
@@ -247,36 +284,28 @@ def elsewhere(exam, m):
             return m.fits(m.rows_of(m.subject.run(m.point.values)))
 
     if exam.run.stale and right_under(saving(copies)):
-        which = f" and before forward returned, so the gradient of `{m.input}` is wrong"
-        words = {"which": which, "change": "right if: `save_for_backward` saved copies"}
-        return SAVED_MODIFIED, None, m.evidence, words | {"place": ", and ".join(places)}
+        which = Said(BEFORE_RETURNING, x=m.input)
+        clause = Clause(Said(COPIES), listed(places, ", and "))
+        return Diagnosis(SAVED_MODIFIED, None, m.evidence, {"which": which}, clause=clause)
     if exam.outside.changed() and right_under(exam.outside.as_before()):
-        words = {"when": "one, the right one, where no other call has left anything"}
-        words["left"] = exam.outside.left
-        return STATE_BETWEEN_CALLS, m.input, m.evidence, words
+        left = exam.outside.left
+        return Diagnosis(STATE_BETWEEN_CALLS, m.input, m.evidence, {"when": LEFT}, remedy=left)
     return None
 
 
 def finding_of(exam, i, o, found):
     """The finding of a diagnosis: through which output, and what to look at."""
-    text, x, seen, words = found[i, o]
-    of_this = [(t, w) for (j, _), (t, _, _, w) in found.items() if j == i]
-    said = {
-        (t, t.code not in SHARP and w.get("change"), w.get("other"), w.get("what"))
-        for t, w in of_this
-    }
+    one, y = found[i, o], exam.run.names[o]
+    of_this = [other for (j, _), other in found.items() if j == i]
     graded = sum(o.requires_grad for o in exam.run.outputs)
-    everywhere = len(of_this) == graded and len(said) == 1
-    everywhere &= graded == 1 or text.code != "derivative-wrong"  # another for each output
-    if everywhere and len({w.get("change") for _, w in of_this}) > 1:
-        words = {**words, "change": "", "place": ""}
-    y = exam.run.names[o]
-    finding = text(x, y, seen, **{**words, "through": "" if everywhere else y})
-    if IN_A_CORNER in seen:
-        message = finding.message[0].lower() + finding.message[1:]
-        finding.message = f"{IN_A_CORNER.capitalize()} {seen[IN_A_CORNER]}, {message}"
-    if finding.remedy and not has_own_nodes(exam):
-        finding.remedy = CUT_OFF
+    everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
+    everywhere &= graded == 1 or one.text.code != "derivative-wrong"  # another for each output
+    more = {"through": "" if everywhere else y}
+    if everywhere and len({other.clause and other.clause.what for other in of_this}) > 1:
+        more["clause"] = None
+    finding = one.finding(y, **more)
+    if finding.look and not has_own_nodes(exam):
+        return replace(finding, look=Said(CUT_OFF))
     return finding
 
 

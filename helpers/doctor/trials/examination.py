@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from ..function.random_state import draws
 from ..function.subject import Subject
 from ..function.tensors import Dice, as_vector, is_number, largest, tensors
 from ..report import CUT_OFF, SEVERITIES, Judged, Report
+from ..said import Said
 from .left_behind import Outside
 
 try:
@@ -82,11 +83,12 @@ class Examination:
         """The report of these trials; as given, where in float64 something else is computed."""
         try:
             for finding in self.run_through(trials):
-                if finding.remedy == CUT_OFF and self.line:
-                    finding.remedy = self.line.exits(self.subject) or CUT_OFF
-                known = [f.message for f in self.findings
+                if finding.look == Said(CUT_OFF) and self.line:
+                    exits = self.line.exits(self.subject) or finding.look
+                    finding = replace(finding, look=exits)
+                known = [f.sentence for f in self.findings
                          if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
-                if not known or finding.through and finding.message not in known:
+                if not known or finding.through and finding.sentence not in known:
                     self.findings.append(finding)
             if self.settled and self.has("error") and self.low and self.copies_differ():
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
@@ -119,9 +121,8 @@ class Examination:
                 pairs = zip(self.gradients(), self.first.grads, self.floors, strict=True)
                 return not left and all(self.same(*pair) for pair in pairs)
 
-            words = self.line.after_which(self.subject, trial.edits, passes, self.lines)
-            for finding in wrong if words else ():
-                finding.change, finding.place = words["change"], words["place"]
+            clause = self.line.after_which(self.subject, trial.edits, passes, self.lines)
+            found = [replace(f, clause=clause) if f.severity == "error" else f for f in found]
         return found
 
     def run_through(self, trials):

@@ -12,6 +12,7 @@ from ..function.raised import CallError
 from ..function.subject import name_of, nodes_in_python
 from ..function.tensors import Dice, differentiable, has_memory, position, tensors
 from ..report import TEXTS, brief, error, note, warning
+from ..said import Said
 
 NOTHING_TO_EXAMINE = error(
     "nothing-to-examine", "No input is a floating-point or complex tensor with elements."
@@ -29,7 +30,8 @@ def there_are_inputs(exam):
     for name, t in zip(exam.subject.names, exam.subject.tensors, strict=True):
         if t.is_floating_point() and (t.layout is not torch.strided or t.is_nested):
             exam.not_judged(name, NESTED)
-            yield NOT_EXAMINED(name, what=f"The gradient of `{name}` is", why=NESTED)
+            what = Said("The gradient of `{name}` is", name=name)
+            yield NOT_EXAMINED(name, what=what, why=NESTED)
 
 
 DOUBLE_COPY = note("double-copy", "Examined in float64, as differences need, not in {dtype}.")
@@ -121,7 +123,7 @@ def precision_inside(exam):
 
 READ_ONLY_VIEW = note(
     "view-returned",
-    "{y} is a view that forward made: autograd refuses to change it, or its base, in place.",
+    "{Y} is a view that forward made: autograd refuses to change it, or its base, in place.",
 )
 OUTPUT_DTYPE = warning(
     "output-dtype",
@@ -205,14 +207,14 @@ def what_ctx_holds(exam):
     """Are there tensors on ctx that belong into save_for_backward?"""
     for node in nodes_in_python(exam.run.outputs):
         for path, t in tensors(vars(node), "ctx"):
-            words = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
-            words["seen"] = {"shape": list(t.shape)}
+            where = {"path": re.sub(r"^ctx\['(\w+)'\]", r"ctx.\1", path)}
+            where["seen"] = {"shape": list(t.shape)}
             if t.grad_fn is node:
-                yield REFERENCE_CYCLE(**words)
+                yield REFERENCE_CYCLE(**where)
             elif any(t is p for p in exam.run.passed):
-                yield TENSOR_ON_CTX(**words, **OF_AN_INPUT)
+                yield TENSOR_ON_CTX(**where, **OF_AN_INPUT)
             elif differentiable(t) and not is_constant(exam, path, t):
-                yield TENSOR_ON_CTX(**words, **OF_A_TENSOR)
+                yield TENSOR_ON_CTX(**where, **OF_A_TENSOR)
 
 
 def is_constant(exam, path, t):

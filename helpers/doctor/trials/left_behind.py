@@ -12,11 +12,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..function.calls import LIBRARIES
 from ..function.source import closure
+from ..said import Said, listed
 
 DEPTH, PLACES = 5, 300  # how far, and in how many objects, it is looked for at most
 MANY = 10_000  # entries of a dict of which no copy is kept
 DICTS = dict, weakref.WeakKeyDictionary, WeakIdKeyDictionary  # other mappings may be files
 OF_MODULES = vars(torch.nn.Module()).keys()  # such as `_parameters`
+LEFT = "what calls leave elsewhere than on ctx: {names}"
+OUTSIDE = "what is kept outside ctx, and memory never filled, as of torch.empty"
 CACHE, ABSENT = functools._lru_cache_wrapper, object()
 
 
@@ -56,11 +59,9 @@ class Outside:
 
     @property
     def left(self):
-        """In words, where to look for what calls have left, by name if it is known."""
-        names = ", ".join(f"`{place}`" for place in self.changed()[:3])
-        if names:
-            return f"what calls leave elsewhere than on ctx: {names}"
-        return "what is kept outside ctx, and memory never filled, as of torch.empty"
+        """Where to look for what calls have left, by name if it is known: `Said`."""
+        names = [f"`{place}`" for place in self.changed()[:3]]
+        return Said(LEFT, names=listed(names)) if names else Said(OUTSIDE)
 
     def changed(self):
         """The names of the places where something else stands now than before the first call."""

@@ -6,6 +6,7 @@ from ..function.tensors import Dice, as_vector, is_symmetric
 from ..measure.measurement import Measurement, Measurements
 from ..measure.slopes import KINK, agrees, is_large
 from ..report import TEXTS, note
+from ..said import Said
 from .forward import NOT_EXAMINED
 
 SYMMETRIC_ONLY = note(
@@ -13,6 +14,9 @@ SYMMETRIC_ONLY = note(
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
     "where forward reads one triangle.",
 )
+LEFT = "{count} more gradient is", "{count} more gradients are"  # of one, of several
+LONG = "element by element, that would take long"
+MEND_FIRST = "element by element, that would take long; mend this one"
 
 
 class Measured:
@@ -80,11 +84,8 @@ class Measured:
             self.right.add((s.i, s.o))
 
     def say_what_is_left(self):
-        many = len(self.left) > 1
-        what = f"{len(self.left)} more gradient{'s are' if many else ' is'}"
-        advice = "; mend this one" if self.exam.faithful else ""
-        why = f"element by element, that would take long{advice}"
-        return NOT_EXAMINED(what=what, why=why)
+        what = Said(LEFT[len(self.left) > 1], count=len(self.left))
+        return NOT_EXAMINED(what=what, why=MEND_FIRST if self.exam.faithful else LONG)
 
     def measurements(self):
         """{(i, o): `Measurements`} of what is wrong."""

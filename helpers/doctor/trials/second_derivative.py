@@ -25,7 +25,6 @@ WRONG = error(
     "double-backward-wrong",
     "The gradient of {x} is right here, but its own derivative with respect to {by} is silently "
     "wrong.",
-    look="{look}",
 )
 IN_BACKWARD = (
     "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
@@ -129,8 +128,8 @@ def second_derivative(exam):
     try:
         of = Gradients(exam)
         some, eps = of.recorded()
-        if (said := not_recorded(some)) is not None:
-            yield from said
+        if (unrecorded := not_recorded(some)) is not None:
+            yield from unrecorded
             return
         judge = functools.partial(
             screen, of.forward, of.vjp, of.values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
@@ -163,12 +162,12 @@ def accused(exam, of, wrong, is_right):
     names = [f"`{name}`" for name in exam.subject.inputs] + ["grad_output"] * len(of.graded)
     own = exam.subject.functions
     # It is an error only where a user has written the backward.
-    words = {"severity": None if any(map(is_a_users, own)) else "note" if own else "warning"}
-    words["look"] = IN_BACKWARD if own else CUT_OFF
-    if wrong and exam.line:
-        words |= exam.line.uncut_if(exam.subject, is_right)
+    severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
+    clause = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
+    remedy = IN_BACKWARD if own else CUT_OFF
+    more = {"severity": severity, "clause": clause, "remedy": remedy}
     for j, o in wrong:
-        yield WRONG(exam.subject.inputs[of.which[o]], by=names[j], **words)
+        yield WRONG(exam.subject.inputs[of.which[o]], by=names[j], **more)
 
 
 def count_second(exam, verdicts, which):

@@ -17,6 +17,7 @@ from ..function.random_state import draws, reseed
 from ..function.tensors import as_vector, differentiable, largest, shaped, tensors, worst
 from ..measure.slopes import slopes_along
 from ..report import error
+from ..said import Said, listed
 
 # --- what a Function declares ---------------------------------------------------------------------
 
@@ -54,14 +55,14 @@ JVP_FAILS = error(
 
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
-    subject, name = exam.subject, " and ".join(declaring(exam, "jvp"))
-    name = "" if subject.sparse else name
+    subject, declared = exam.subject, () if exam.subject.sparse else declaring(exam, "jvp")
+    name = listed(declared, " and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("one-triangle", "symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
           if subject.inputs[i] not in lies}  # fmt: skip
     every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)
-    for moves in every if name else ():
+    for moves in every if declared else ():
         x = subject.inputs[min(moves)]
         try:
             found = moved(exam, moves)
@@ -69,7 +70,7 @@ def forward_mode(exam):
             if "must implement the jvp" not in str(raised.error):  # as another Function must
                 yield told(subject, raised, JVP_FAILS, x, name=name)
             return
-        what = f"`{x}` moves" if len(moves) == 1 else "all inputs move"
+        what = Said("`{x}` moves", x=x) if len(moves) == 1 else "all inputs move"
         if finding := against_differences(exam, moves, found, name=name, what=what):
             yield finding
             return
@@ -106,7 +107,7 @@ def against_differences(exam, us, found, **words):
             doubled = moved(exam, {i: 2 * u for i, u in us.items()})[o]
             how = "is wrong"
             if torch.equal(tangent, doubled) and given.any():
-                how = f"does not change with that of `{x}`"
+                how = Said("does not change with that of `{x}`", x=x)
             elif len(given) > 1:  # one number is another's multiple by chance
                 how = relation(given[wrong], expected[wrong], limit[wrong], subject.numbers)
             seen = worst(tangent, shaped(expected, tangent))
@@ -119,13 +120,12 @@ def against_differences(exam, us, found, **words):
 VMAP_WRONG = error(
     "vmap-wrong",
     "Under vmap, `{name}` gives another {what} than a loop over the batch, where {where}.",
-    look="{rule}",
 )
 VMAP_FAILS = error(
     "vmap-fails",
     "Under vmap, `{name}` fails on inputs that require a gradient, where {where}.",
-    look="{rule}",
 )
+BATCH = "there is a batch of {over}", "there is a batch of {over} only"  # of all, of some
 BY_HAND = "the rule: in_dims says where each argument has its batch, or None if it has none"
 GENERATED = (
     "forward, setup_context and backward, which generate_vmap_rule runs on batches: no .item(), no "
@@ -143,7 +143,7 @@ def over_batches(exam):
     if not rules or subject.sparse or subject.run(subject.values) and draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
-    words = {"name": " and ".join(rules), "rule": BY_HAND if by_hand else GENERATED}
+    more = {"name": listed(rules, " and "), "remedy": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
     pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
     everything = [*range(len(pairs))]
@@ -152,23 +152,23 @@ def over_batches(exam):
             loop = [one_of_batch(exam, pairs, batched, which) for which in (0, 1)]
         except CallError:  # not at the other point
             continue
-        over = " and of ".join(f"`{subject.names[k]}`" for k in batched)
+        over = listed((f"`{subject.names[k]}`" for k in batched), " and of ")
         over = over if len(batched) < 4 else "all tensors"
         for dim in (0, -1):
-            words["where"] = f"the batch is dimension {dim} of {over}"
+            where = Said("the batch is dimension {dim} of {over}", dim=dim, over=over)
             try:
                 wrong = compared(exam, pairs, batched, dim, loop)
             except CallError as raised:
                 exam.given_up = True
                 if to_blame(exam, raised):
                     if dim == 0:
-                        only = " only" * (len(batched) < len(pairs))
-                        words["where"] = f"there is a batch of {over}{only}"
-                    yield told(subject, raised, VMAP_FAILS, subject.names[batched[0]], **words)
+                        where = Said(BATCH[len(batched) < len(pairs)], over=over)
+                    x = subject.names[batched[0]]
+                    yield told(subject, raised, VMAP_FAILS, x, where=where, **more)
                     return
             else:
                 if wrong:
-                    yield VMAP_WRONG(subject.names[batched[0]], **wrong, **words)
+                    yield VMAP_WRONG(subject.names[batched[0]], **wrong, where=where, **more)
                     return
 
 
@@ -201,7 +201,7 @@ def compared(exam, pairs, batched, dim, loop):
             each = [torch.zeros_like(pairs[k][0]) if g is None else g for g in each]
             due = torch.stack(each, dim) if k in batched else sum(each)
             grad = torch.zeros_like(due) if grad is None else grad
-            found.append((f"gradient of `{subject.names[k]}`", grad, due))
+            found.append((Said("gradient of `{x}`", x=subject.names[k]), grad, due))
     for what, a, b in found:
         if a.shape != b.shape or not exam.same(a, b, exam.tolerance * largest(as_vector(b))):
             return {"seen": worst(a, b), "what": what}

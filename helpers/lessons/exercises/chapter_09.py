@@ -56,10 +56,8 @@ def _promises(attempt):
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
-            yield at(
-                where,
-                Wrong("given a tensor without data, it raises {message}", message=raised(error)),
-            )
+            message = raised(error)
+            yield at(where, "given a tensor without data, it raises {message}", message=message)
         yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
 
 
@@ -217,10 +215,10 @@ def _passes(make):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
         try:
-            op = make()
+            op = _operator(make)
         except Exception as error:
             yield Wrong("your code raises {message}", message=raised(error))
-        yield from _wrong_operator(op.default if isinstance(op, OpOverloadPacket) else op)
+        yield from _wrong_operator(op)
 
 
 def _operator(make):

@@ -116,7 +116,7 @@ def _goes_back_through(apply, x, p):
                 right=tuple(x.shape),
             )
         if not torch.equal(given == 0, y == 0):
-            yield at(where, Wrong("backward drops other elements than forward does."))
+            yield at(where, "backward drops other elements than forward does.")
         right = torch.where(y == 0, 0.0, weight / (1 - p))
         if not torch.allclose(given, right):
             factor = (given / weight)[y != 0][0].item()

@@ -296,11 +296,11 @@ def _moves(attempt):
         elif given is not d:
             yield Wrong("it must return `d` itself, not a new value.")
         if not torch.equal(e.elements, end):
-            yield at(where, Wrong("it changes `end`."))
+            yield at(where, "it changes `end`.")
         right = torch.lerp(start, end, weight)
         if not torch.allclose(d.elements, right):
             same = torch.equal(d.elements, start)
-            yield at(where, Wrong("nothing moves." if same else "it moves to other numbers."))
+            yield at(where, "nothing moves." if same else "it moves to other numbers.")
         if not torch.allclose(shared, right):
             yield Wrong(
                 "`d.elements` is replaced, not changed: who shares the old one sees no change."

@@ -103,7 +103,7 @@ def no_tensor_on_ctx(*inputs):
 GOT = {  # by what is saved that should not be, and whether it is alone
     ("input", True): Wrong("`save_for_backward` got the input, not the output."),
     ("input", False): Wrong("`save_for_backward` got the input as well."),
-    ("output", True): Wrong("`save_for_backward` got the output, not the output."),
+    ("output", True): Wrong("`save_for_backward` got the output, not the input."),
     ("output", False): Wrong("`save_for_backward` got the output as well."),
 }
 COPIED = {
@@ -175,15 +175,13 @@ def gradients_fit(names, feed):
                 gradients = as_tuple(output.grad_fn.apply(output.detach()))
             for name, leaf, given in zip(names, leaves, gradients, strict=False):
                 if given is not None and given.shape != leaf.shape:
+                    shapes = {"given": tuple(given.shape), "right": tuple(leaf.shape)}
                     yield at(
                         where,
-                        Wrong(
-                            "`backward` returns a gradient of shape {given} for `{name}`, whose "
-                            "shape is {right}; only the engine made it fit.",
-                            given=tuple(given.shape),
-                            name=name,
-                            right=tuple(leaf.shape),
-                        ),
+                        "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
+                        "is {right}; only the engine made it fit.",
+                        name=name,
+                        **shapes,
                     )
 
     return sentences

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.lessons.judge.compare import calls_apart, overlooks_changes, unlike
+from helpers.lessons.judge.compare import unlike
+from helpers.lessons.judge.later import calls_apart, overlooks_changes
 from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, at, said
 

@@ -30,14 +30,8 @@ def in_step_with(reference, calls, shapes):
                     place = Said("{call}, {place}", call=call, place=where) if where else call
                     yield at(place, wrong)
             except Exception as error:
-                yield at(
-                    call,
-                    Wrong(
-                        "it raises {kind}: {message}.",
-                        kind=type(error).__name__,
-                        message=first_line(error).rstrip("."),
-                    ),
-                )
+                kind, message = type(error).__name__, first_line(error).rstrip(".")
+                yield at(call, "it raises {kind}: {message}.", kind=kind, message=message)
 
     return sentences
 

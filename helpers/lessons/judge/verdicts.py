@@ -1,8 +1,8 @@
 """A finding of the doctor in the words of an exercise: where a learner should look, and why.
 
-The sentences are made of what a finding holds as data: its code, the words that fill its gaps, the
-input, and what was measured. What PyTorch said is read for the causes that the doctor has no eye
-for, and quoted.
+The sentences are made of what a finding holds as data: its code, its template and what fills the
+gaps, the input, and what was measured. What PyTorch said is read for the causes that the doctor has
+no eye for, and quoted.
 """
 
 import difflib
@@ -10,13 +10,13 @@ import dis
 import inspect
 import re
 import traceback
-from dataclasses import dataclass
 
 import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from helpers.doctor.report import MEANT, NAMELESS, TEXTS
+from helpers.doctor.report import MEANT
+from helpers.lessons.judge.numbers import Worst, as_tuple, copies, differ
 from helpers.lessons.said import Said, Wrong, said
 
 SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
@@ -24,14 +24,10 @@ SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are tho
     "when what follows passes no gradient on.",
     "tensor-on-ctx": "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
     "notice when it changes in place{also}.",
-    "mostly wrong": "The gradient of {x} {how} {where}.",
 }
-WORDS = {  # a gap: what fills it in these sentences, by what would fill it
-    "also": {
-        ", and a second derivative, if there is one, takes it for a constant": ", and where "
-        "backward uses it, a second derivative, if there is one, takes it for a constant",
-    },
-}
+TAKEN_FOR_A_CONSTANT = (  # by a second derivative: what an exercise adds to it
+    ", and where backward uses it, a second derivative, if there is one, takes it for a constant"
+)
 CLAUSES = (  # with which the doctor fills its gaps, as far as they are translated
     ", so it is right only for ones",
     "lacks a factor of",
@@ -51,7 +47,6 @@ REMEDIES = {  # where to look; None where that is said already
     "takes for a constant: an intermediate kept on ctx, or saved and not returned",
     "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
     "once_differentiable says so openly",
-    "mostly wrong": "the formula, at the element shown",
     "intermediate on ctx": "save_for_backward, with an input or an output of forward itself, no "
     "copy; from these backward can compute the rest",
 }
@@ -79,7 +74,7 @@ def in_words(found, attempt, inputs):
     remedy = _remedy(found, message, attempt, inputs)
     look = remedy and Said("Look at: {remedy}.", remedy=remedy)
     further = _further(found, message, attempt, inputs)
-    return _sentence(found).and_then(*further, error or None, look or None)
+    return _sentence(found).and_then(*further, error or None, look)
 
 
 def _cause(found, message, attempt, inputs):
@@ -137,32 +132,10 @@ def _cause(found, message, attempt, inputs):
 
 def _sentence(found):
     """The finding's sentence, without the question whether it is meant: the exercise says that."""
-    code = "mostly wrong" if _is_mostly_wrong(found) else found.code
-    template = SENTENCES.get(code) or TEXTS[code].message.replace(MEANT, "")
-    if found.through:  # as the doctor does, who says it once
-        template = template.replace("gradient of {x}", "gradient of {x} through {through}", 1)
-    return Wrong(template, **_gaps(found))
-
-
-def _gaps(found):
-    """What fills the doctor's gaps, with clauses as `Said`."""
-    words = {gap: WORDS.get(gap, {}).get(word, word) for gap, word in found.words.items()}
-    words = {gap: said(str(word).replace(MEANT, "")) for gap, word in words.items()}
-    own = {"x": f"`{found.input}`", "y": found.output, "through": found.through, "meant": ""}
-    return {"nameless": Said(NAMELESS), **words, **own}
-
-
-def _is_mostly_wrong(found):
-    """Is it "right in part" at less than half of the elements, at places that have names?"""
-    pair = [found.evidence.get(f"{name}_jacobian") for name in ("given", "expected")]
-    if (
-        found.code != "partly-right"
-        or "index" not in found.words.get("where", "")
-        or any(j is None for j in pair)
-    ):
-        return False
-    off = ~torch.isclose(*pair, rtol=1e-4, atol=1e-7)
-    return off.any(0).double().mean() > 0.5
+    gaps = {gap: "" if part == MEANT else part for gap, part in found.sentence.gaps.items()}
+    if gaps.get("also"):
+        gaps["also"] = TAKEN_FOR_A_CONSTANT
+    return Wrong(SENTENCES.get(found.code, found.sentence.template), **gaps)
 
 
 def _further(found, message, attempt, inputs):
@@ -196,17 +169,13 @@ def _remedy(found, message, attempt, inputs):
             return remedy and Said(remedy)
     if found.code == "none-not-handled" and len(as_tuple(attempt(*copies(inputs)))) == 1:
         return Said("what backward returns then: None for each argument of forward")
-    code = "mostly wrong" if _is_mostly_wrong(found) else found.code
-    remedy = REMEDIES.get(code, found.remedy)
+    remedy = REMEDIES.get(found.code, found.look)
     if found.code == "tensor-on-ctx":
-        remedy = REMEDIES["intermediate on ctx"] if found.words["also"] else remedy
+        remedy = REMEDIES["intermediate on ctx"] if found.sentence.gaps["also"] else remedy
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
         if own_jvp is not Function.jvp:
-            return Said("{remedy}; for jvp, save_for_forward", remedy=Said(remedy))
-    look = TEXTS[found.code].look
-    if remedy and remedy == look.format(**found.words, x=f"`{found.input}`", y=found.output):
-        return Said(look, **_gaps(found))
-    return remedy and Said(remedy)
+            return Said("{remedy}; for jvp, save_for_forward", remedy=remedy)
+    return said(remedy)
 
 
 def _names(attempt):
@@ -255,57 +224,3 @@ def _needs_its_output(attempt, inputs):
     except Exception:
         return True
     return False
-
-
-@dataclass(frozen=True)
-class Worst:
-    """Where two tensors differ most: the number `given` there, the one that is right, the place."""
-
-    given: object
-    right: object
-    place: object = ""
-
-
-class Rounded(float):
-    """A number that is shown with so many digits."""
-
-    def __new__(cls, value, digits):
-        self = super().__new__(cls, value + 0.0)  # no -0
-        self.digits = digits
-        return self
-
-    def __format__(self, spec):
-        return format(float(self), f".{self.digits}g")
-
-
-NEARLY = "Nearly: is something rounded to float32, clamped, added, or stopped early?"
-
-
-def differ(worst, template="{what} is {given}{place}, but {right} is right.", near=NEARLY, **gaps):
-    """A sentence on two numbers, with as many digits as it takes to see the difference.
-
-    template: its gaps are {given}, {right}, {place}, and those of `gaps`
-    near:     what follows if the two are nearly the same
-    """
-    given, right = worst.given, worst.right
-    if not (isinstance(given, float) and isinstance(right, float)):
-        return Wrong(template, given=given, right=right, place=worst.place, **gaps)
-    digits = next((d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17)
-    given, right = Rounded(given, digits), Rounded(right, digits)
-    wrong = Wrong(template, given=given, right=right, place=worst.place, **gaps)
-    return wrong.and_then(Said(near) if 0 < abs(given - right) < 1e-5 * abs(right) else None)
-
-
-def copies(inputs):
-    """Leaves of their own, laid out alike, for the tensors among `inputs`."""
-
-    def copy(x):
-        memory = x.detach().untyped_storage().clone()
-        alike = x.new_empty(0).set_(memory, x.storage_offset(), x.shape, x.stride())
-        return alike.requires_grad_(x.is_floating_point())
-
-    return [copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
-
-
-def as_tuple(outputs):
-    return outputs if isinstance(outputs, tuple) else (outputs,)

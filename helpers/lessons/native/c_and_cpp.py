@@ -23,7 +23,10 @@ TRIED = mmap.mmap(-1, 256)  # the last call, which a copy of this process and it
 
 
 class NativeError(Exception):
-    """What is wrong with a source or a call, for a learner: `.wrong`."""
+    """What is wrong with a source or a call, for a learner: `.wrong`, or its template and gaps."""
+
+    def __init__(self, wrong, **gaps):
+        super().__init__(Wrong(wrong, **gaps) if isinstance(wrong, str) else wrong)
 
     @property
     def wrong(self):
@@ -63,9 +66,8 @@ def compile_library(source, language, doors="", calls=""):
         missing = re.search(r"undefined symbol: (\w+)", str(error))
         if not missing:
             raise
-        raise NativeError(
-            Wrong("it calls `{name}`, which is defined nowhere.", name=missing[1])
-        ) from None
+        name = missing[1]
+        raise NativeError("it calls `{name}`, which is defined nowhere.", name=name) from None
 
 
 @cache
@@ -106,11 +108,8 @@ def call(library, name, arguments, result, says=""):
     says = says or name
     if not hasattr(library, name):
         raise NativeError(
-            Wrong(
-                "there is no function `{says}` in it. Look at the spelling; static and inline "
-                "hide it.",
-                says=says,
-            )
+            "there is no function `{says}` in it. Look at the spelling; static and inline hide it.",
+            says=says,
         )
     ints = [f"{key} = {value}" for key, value in arguments.items() if isinstance(value, int)]
     _note(says, ", ".join(ints))
@@ -126,32 +125,21 @@ def call(library, name, arguments, result, says=""):
         def again(**fills):
             return _run(function, arguments, result, says, fills)[result][where].item()
 
-        element = f"{result}{list(where)}"
+        gaps = {"says": says, "element": f"{result}{list(where)}"}
         other = again(**{result: 77})
         if other == 77:
-            raise NativeError(
-                Wrong("`{says}` leaves {element} without a value.", says=says, element=element)
-            )
+            raise NativeError("`{says}` leaves {element} without a value.", **gaps)
         if not isnan(other):
-            raise NativeError(
-                Wrong(
-                    "`{says}` reads {element} before it has a value, as += does.",
-                    says=says,
-                    element=element,
-                )
-            )
+            raise NativeError("`{says}` reads {element} before it has a value, as += does.", **gaps)
         for key in inputs:
             if not isnan(again(**{key: 77})):
                 raise NativeError(
-                    Wrong(
-                        "for {element}, `{says}` reads `{key}` at an index past the end, or "
-                        "before the start.",
-                        element=element,
-                        says=says,
-                        key=key,
-                    )
+                    "for {element}, `{says}` reads `{key}` at an index past the end, or before the "
+                    "start.",
+                    key=key,
+                    **gaps,
                 )
-        raise NativeError(Wrong("`{says}` makes {element} nan.", says=says, element=element))
+        raise NativeError("`{says}` makes {element} nan.", **gaps)
 
 
 BEYOND = (
@@ -189,15 +177,10 @@ def _run(function, arguments, result, says, fills=None):
         fill, *sides = margins[argument]
         for beyond, margin in zip(BEYOND, sides, strict=True):
             if not (margin.isnan() if isnan(fill) else margin == fill).all():
-                raise NativeError(Wrong(beyond, says=says, argument=argument))
+                raise NativeError(beyond, says=says, argument=argument)
         if argument != result and not torch.equal(place, arguments[argument]):
-            raise NativeError(
-                Wrong(
-                    "`{says}` changes `{argument}`, which is an input.",
-                    says=says,
-                    argument=argument,
-                )
-            )
+            gaps = {"says": says, "argument": argument}
+            raise NativeError("`{says}` changes `{argument}`, which is an input.", **gaps)
     return places
 
 

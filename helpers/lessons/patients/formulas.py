@@ -13,6 +13,7 @@ from .patient import (
     affine,
     broken,
     draw,
+    function,
     healthy,
     linear,
     matmul,
@@ -201,22 +202,11 @@ def reverse(x):
     return gradient_reversal(x, 0.5)
 
 
-class Binarize(Function):
-    """Sign, with the gradient of hardtanh."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.sign(x)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        return grad_output * (x.abs() <= 1)
-
+# Sign, with the gradient of hardtanh.
+BINARIZE = function(lambda x: x.sign(), lambda g, x: g * (x.abs() <= 1), "Binarize")
 
 for code, fn in (
-    ("straight-through", RoundStraightThrough), ("straight-through", Binarize),
+    ("straight-through", RoundStraightThrough), ("straight-through", BINARIZE),
     ("not-linear", ClipGradient), ("scaled", reverse),
 ):  # fmt: skip
     broken(code, "deliberate, but not declared", vector)(fn)

@@ -1,4 +1,4 @@
-"""Faults that the doctor once had: whom it accused, and what it said that was not so."""
+"""Right functions that are easily accused, and wrong ones that are easily misnamed."""
 
 import torch
 from torch.autograd import Function
