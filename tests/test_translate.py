@@ -15,6 +15,14 @@ def test_the_chinese_edition_is_whole(path):
     assert not wrong, f"update the Chinese edition, as CONTRIBUTING.md says:\n{wrong}"
 
 
+def test_a_per_cent_sign_is_no_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(translate, "EDITION", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("About 95% of them.", encoding="utf-8")
+    translate.update(page)
+    assert "python-format" not in translate.catalogue(page).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch):
     monkeypatch.setattr(translate, "EDITION", tmp_path)
@@ -46,6 +54,7 @@ def test_without_translations_the_english_comes_back(path, tmp_path, monkeypatch
         ("Run `f` now", "运行`f`吧", "needs a space between Chinese and Latin"),
         ("Yes, it is.", "对,就是它。", "needs full-width punctuation beside Chinese"),
         ("Use torch, now", "用 torch ，现在", "has a space beside its punctuation"),
+        ("The remedy.", "治法。", "says 治法; write 改法"),
     ],
 )
 def test_a_translation_that_breaks_a_rule_is_refused(english, chinese, problem):

@@ -5,6 +5,7 @@
     python -m tools.benchmark reversible
     python -m tools.benchmark fixed_point
     python -m tools.benchmark rednet
+    python -m tools.benchmark launch [--rounds 50]
 
 The ways to be compared run in turn, several rounds of them, so that what else the machine does
 meets all alike. Of each way: the peak of the memory that it allocates beyond its arguments, results
@@ -13,12 +14,19 @@ as a share of the first way's in the same round.
 
 Peers that are no part of the course are compared where they are installed:
 `pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`.
+
+`launch` needs no GPU: it times what the processor does for a call of `involution2d` on a CUDA
+device, where CuPy does nothing.
 """
 
 import argparse
+import contextlib
 import statistics
+import time
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +35,7 @@ from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
 from helpers.ops.fixed_point import fixed_point
-from helpers.ops.involution import RedNet
+from helpers.ops.involution import RedNet, cuda, involution2d, operator
 from helpers.ops.involution.benchmark import cpu_name, peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.recompute import ReversibleSequential, recompute
@@ -216,7 +224,67 @@ def benchmark_rednet(options):
     compare(title, gradients, options)
 
 
+@contextlib.contextmanager
+def launches_that_do_nothing():
+    """Tensors of the CPU go the way of those of a GPU, up to CuPy, which is replaced."""
+
+    class Entered(contextlib.nullcontext):
+        def __init__(self, *_):
+            super().__init__()
+
+    module = SimpleNamespace(get_function=lambda name: lambda grid, block, values: None)
+    cupy = SimpleNamespace(
+        RawModule=lambda **_: module,
+        cuda=SimpleNamespace(Device=Entered, Stream=SimpleNamespace(from_external=Entered)),
+    )
+    with (
+        mock.patch.object(cuda, "find_cupy", lambda: cupy),
+        mock.patch.object(cuda, "_plans", {}),
+        mock.patch.object(operator, "implementation", lambda device: cuda),
+        mock.patch.object(torch.cuda, "current_stream", lambda device: None),
+    ):
+        for kept in (cuda._module, cuda._function):
+            kept.cache_clear()
+        yield
+    for kept in (cuda._module, cuda._function):
+        kept.cache_clear()
+
+
+def host_seconds(rounds, calls=20):
+    """{way: the best mean of `calls` calls}, of involution and of two operations of PyTorch's."""
+    x, filters = torch.randn(1, 16, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
+    weight, ones = torch.randn(16, 16, 3, 3), torch.ones(1, 16, 4, 4)
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, filters, weight)]
+
+    def gradients(call, *inputs):
+        return lambda: torch.autograd.grad(call(*inputs, padding=1), inputs, ones)
+
+    ways = {
+        "involution2d": lambda: involution2d(x, filters, padding=1),
+        "F.unfold": lambda: F.unfold(x, 3, padding=1),
+        "F.conv2d": lambda: F.conv2d(x, weight, padding=1),
+        "involution2d and its gradients": gradients(involution2d, leaves[0], leaves[1]),
+        "F.conv2d and its gradients": gradients(F.conv2d, leaves[0], leaves[2]),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    with launches_that_do_nothing():
+        for _ in range(rounds):
+            for name, way in ways.items():
+                start = time.perf_counter()
+                for _ in range(calls):
+                    way()
+                best[name] = min(best[name], (time.perf_counter() - start) / calls)
+    return best
+
+
+def benchmark_launch(options):
+    print(f"host time of a small call, in µs, its work included; {cpu_name()}")
+    for name, seconds in host_seconds(options.rounds).items():
+        print(f"{name:32} {seconds * 1e6:6.1f}")
+
+
 BENCHMARKS = {
+    "launch": benchmark_launch,
     "linear_cross_entropy": benchmark_linear_cross_entropy,
     "recompute": benchmark_recompute,
     "reversible": benchmark_reversible,

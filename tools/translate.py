@@ -227,6 +227,8 @@ def read(path):
 def write(path, known):
     """Stores the catalogue of an English file."""
     catalogue(path).parent.mkdir(parents=True, exist_ok=True)
+    for message in known:
+        message.flags.discard("python-format")  # Babel takes "95% of" for one, msgfmt refuses it
     with open(catalogue(path), "wb") as file:
         write_po(file, known, width=0, ignore_obsolete=True, include_previous=True)
 

@@ -289,3 +289,23 @@ def verdicts(rows, columns, notes):
     wide = max(map(len, rows))
     for name, words in rows.items():
         print(f"{name:{wide}} ", *(f"{word:6}" for word in words))
+
+
+def owners(grids):
+    """Draw which thread owns which element, a table beside the other, and print how many it owns.
+
+    grids: tables of the numbers of threads, channels by pixels, by what stands above
+    """
+    _, axes = plt.subplots(1, len(grids), figsize=(4.5 * len(grids), 3.2))
+    colours = (THEIRS, OURS, LEAF, OUTPUT)
+    for ax, (title, rows) in zip(axes, grids.items(), strict=True):
+        for y, row in enumerate(rows):
+            for x, thread in enumerate(row):
+                colour = colours[(thread + thread // len(row)) % len(colours)]
+                _box(ax, x, -y, 1, 0.9, thread, colour)
+        each = sum(map(len, rows)) // len({thread for row in rows for thread in row})
+        print(f"{title}: {each} of {sum(map(len, rows))} elements for each thread")
+        ax.set(xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95))
+        ax.set(title=title, xlabel="pixels of a row", ylabel="channels")
+        ax.grid(False)
+        ax.spines[:].set_visible(False)

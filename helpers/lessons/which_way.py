@@ -123,8 +123,8 @@ TASKS = [
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
          "on the CPU: every access is checked", True),
-    Task("write a Triton kernel", "15 The same in Triton", "15 The same in Triton",
-         "TRITON_INTERPRET=1"),
+    Task("write a Triton kernel", "15 Deeper: the same in Triton (12 minutes)",
+         "15 Deeper: the same in Triton (12 minutes)", "TRITON_INTERPRET=1"),
     Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
          "08 C++ that knows tensors", "a transposed input"),
     Task("ship a wheel for several torches", "helpers/template/project/", "16 The wheel",

@@ -43,6 +43,9 @@ def test_which_compiler_is_found(monkeypatch):
 
 def test_backend_of_a_device_that_is_not_there(monkeypatch):
     assert backend("meta") == ("plain", "there is no kernel for meta")
+    with monkeypatch.context() as with_rocm:  # where an AMD GPU is a "cuda" device, too
+        with_rocm.setattr(torch.version, "hip", "6.4")
+        assert backend("cuda") == ("plain", "there is no kernel for an AMD GPU")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert backend("cuda") == ("none", "this torch finds no CUDA device")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

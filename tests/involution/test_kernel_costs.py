@@ -1,6 +1,5 @@
 """What a thread of the CUDA kernels costs: loads, instructions and registers, without a GPU."""
 
-import itertools
 import re
 
 import pytest
@@ -39,6 +38,7 @@ each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 )
 def test_a_load_serves_channels_pixels_and_taps(kernel, dtype, size, expected, monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
     geometry = make_geometry(1, 16, 1, (size, size), (7, 7), padding=(3, 3))
     assert involution.reads(kernel, geometry, fast=True, dtype=dtype) == expected
 
@@ -56,6 +56,7 @@ def test_a_load_serves_channels_pixels_and_taps(kernel, dtype, size, expected, m
 )
 def test_a_warp_reads_few_sectors_in_both_layouts(kernel, dtype, in_rows, last, monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
     geometry = make_geometry(1, 64, 4, (12, 36), (5, 5))
     rows = random_operands(kernel, geometry, dtype)
     assert involution.sectors(kernel, *rows, geometry) == pytest.approx(in_rows)
@@ -108,27 +109,80 @@ def test_every_fast_kernel_compiles_and_spills_nothing(architecture):
 @needs_nvdisasm
 @pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(architecture):
-    at_most = {"forward": 4, "grad_input": 4, "grad_weight": 5}
-    for shape, pack in itertools.product(benchmark.SHAPES, (1, 4)):
-        geometry = benchmark.geometry_of(*shape)
-        names = [launch.fast_kernel_name(k, torch.float32, geometry, pack) for k in KERNELS]
-        counts = instructions.count(architecture, launch.FAST_SOURCE, names)
-        for kernel, name in zip(KERNELS, names, strict=True):
-            count = counts[name]
-            assert 1 < count.per_multiply_add <= at_most[kernel], (shape, name)
-            if pack == 1 and kernel != "grad_weight":  # 7 rows of taps, and what is around them
-                whole = (7 * count.instructions + count.outside) / (7 * count.multiply_adds)
-                assert whole <= 4, (shape, name)
+    at_most = {  # where a thread owns 8 elements, 8, 4 and 2
+        "forward": (2.3, 2.3, 2.8, 4.9),
+        "grad_input": (3.3, 3.3, 3.8, 5.5),
+        "grad_weight": (3.1, 3.1, 3.1, 3.1),
+    }
+    for number, shape in enumerate(benchmark.SHAPES):
+        for pack in (1, 4):
+            geometry = benchmark.geometry_of(*shape)
+            names = [launch.fast_kernel_name(k, torch.float32, geometry, pack) for k in KERNELS]
+            counts = instructions.count(architecture, launch.FAST_SOURCE, names)
+            for kernel, name in zip(KERNELS, names, strict=True):
+                count, most = counts[name], at_most[kernel][number] if pack == 1 else 3.6
+                assert 1 < count.per_multiply_add <= most, (shape, name)
+                if pack == 1 and kernel != "grad_weight":  # 7 rows of taps, and what is around them
+                    whole = (7 * count.instructions + count.outside) / (7 * count.multiply_adds)
+                    assert whole <= 1.5 * most, (shape, name)
 
 
 @needs_nvdisasm
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_half_is_converted_once_and_not_at_every_tap(dtype):
-    for shape, at_most in zip(benchmark.SHAPES, (2.6, 2.6, 3.8, 4.5), strict=True):
+    for shape, at_most in zip(benchmark.SHAPES, (3.3, 4.6, 5.0, 7.2), strict=True):
         geometry = benchmark.geometry_of(*shape)
         names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
         for name, count in instructions.count(90, launch.FAST_SOURCE, names).items():
             assert 1 < count.per_multiply_add <= at_most, name
+
+
+SIXTEEN = {"forward": (1.8, 16), "grad_input": (1.91, 16), "grad_weight": (2.9, 7)}
+
+
+@needs_nvdisasm
+def test_what_sixteen_channels_and_two_pixels_cost(monkeypatch):
+    """On an H100: instructions per multiply-add, and stores, of 8 bytes each."""
+    monkeypatch.setattr(launch, "SUM_BYTES", 128)
+    large = benchmark.geometry_of(64, 64, 56)
+    for kernel, (at_most, stores) in SIXTEEN.items():
+        name = launch.fast_kernel_name(kernel, torch.float32, large)
+        assert kernel == "grad_weight" or "<float, 16, 2," in name
+        count = instructions.count(90, launch.FAST_SOURCE, [name])[name]
+        assert 1 < count.per_multiply_add <= at_most
+        text = instructions.texts(90, launch.FAST_SOURCE, [name])[name]
+        assert re.findall(r"\bSTG\S*", text) == ["STG.E.64"] * stores
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_channels_last_is_written_in_stores_of_sixteen_bytes(dtype):
+    pack = launch.PACK_BYTES // dtype.itemsize
+    for kernel in ("forward", "grad_input"):
+        name = launch.fast_kernel_name(kernel, dtype, benchmark.geometry_of(8, 64, 56), pack)
+        text = instructions.texts(90, launch.FAST_SOURCE, [name])[name]
+        stores = re.findall(r"\bSTG\S*", text)
+        assert stores.count("STG.E.128") == 1
+        assert len(stores) == 1 + pack  # for a result that is not channels_last
+
+
+# 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see chapter 15
+UNDER_WAY = {torch.float32: (30, 30, 17), torch.float16: (14, 20, 9)}
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("dtype", UNDER_WAY, ids=str)
+def test_many_loads_are_under_way_at_the_sizes_of_the_benchmark(dtype):
+    """On each scheduler of an H100: resident warps, times the loads in flight of one."""
+    for kernel, at_least in zip(KERNELS, UNDER_WAY[dtype], strict=True):
+        for geometry in (benchmark.geometry_of(*shape) for shape in benchmark.SHAPES):
+            name = launch.fast_kernel_name(kernel, dtype, geometry)
+            pixels = int(name.split(", ")[1 if kernel == "grad_weight" else 2])
+            threads = launch.fast_threads(kernel, geometry, dtype.itemsize, pixels=pixels)
+            registers = compile_for(90, launch.FAST_SOURCE, [name])[name].registers
+            warps = instructions.resident_warps(threads, registers)
+            count = instructions.count(90, launch.FAST_SOURCE, [name])[name]
+            assert warps * count.loads_in_flight >= at_least, (name, threads)
 
 
 SASS = """
@@ -154,13 +208,43 @@ SASS = """
 
 
 def test_the_inner_loop_is_found():
-    assert instructions.count_text(SASS) == (3, 1, 0, 8)
+    assert instructions.count_text(SASS) == (3, 1, 0, 8, 0)
     outer = SASS.replace("@P2 BRA `(.L_x_2)", "IADD3 R0, R0, 0x1, RZ")
-    assert instructions.count_text(outer) == (6, 1, 2, 5)
+    assert instructions.count_text(outer) == (6, 1, 2, 5, 0)
     twice = SASS.replace("LDS R5, [R3]", "DFMA R8, R4, R4, R8")
-    assert instructions.count_text(twice) == (6, 2, 1, 5)
+    assert instructions.count_text(twice) == (6, 2, 1, 5, 0)
     straight = re.sub("@P. BRA", "MOV", SASS)
-    assert instructions.count_text(straight) == (11, 2, 2, 0)
+    assert instructions.count_text(straight) == (11, 2, 2, 0, 0)
+
+
+def marked(instruction, marks=7, waits=()):
+    bits = marks << 46 | sum(1 << 52 + scoreboard for scoreboard in waits)
+    return f"        /*0000*/  {instruction} ;  /* 0x{0:016x} */\n  /* 0x{bits:016x} */\n"
+
+
+def test_how_often_a_warp_waits_for_data():
+    def trips(*lines):
+        text = ".L_x_0:\n" + "".join(lines) + marked("@P0 BRA `(.L_x_0)")
+        return instructions.count_text(text).round_trips
+
+    first, second = marked("LDG.E R4, [R2]", marks=0), marked("LDG.E R5, [R3]", marks=1)
+    use_first, use_second = marked("FFMA R6, R4", waits=[0]), marked("FFMA R7, R5", waits=[1])
+    assert trips(first, use_first, second, use_second) == 2
+    assert trips(first, second, use_first, use_second) == 1
+    assert trips(first, second, marked("FFMA R6, R4, R5", waits=[0, 1])) == 1
+    address = marked("LDG.E R5, [R4]", marks=1, waits=[0])  # one load needs another's data
+    assert trips(first, address, use_second) == 2
+    ahead = use_first, first, use_second, second  # each of the next pass, before it is needed
+    assert trips(*ahead) == 1
+    assert trips(marked("FFMA R6, R4")) == 0
+
+
+def test_how_many_warps_a_scheduler_holds():
+    all_schedulers = instructions.SCHEDULERS * 32
+    assert instructions.resident_warps(3 * all_schedulers, 32) == 3
+    assert instructions.resident_warps(99 * all_schedulers, 32) == 16
+    assert instructions.resident_warps(99 * all_schedulers, 33) == 12  # 40 are given out
+    assert instructions.resident_warps(99 * all_schedulers, 80) == 6
 
 
 def test_without_nvdisasm_one_sentence_says_what_to_install(monkeypatch):

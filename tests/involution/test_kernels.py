@@ -1,6 +1,7 @@
 """The CUDA sources without a GPU, executed on the CPU thread by thread; and with one."""
 
 import contextlib
+import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -8,8 +9,8 @@ import numpy
 import pytest
 import torch
 
-from helpers.lessons.cuda_on_cpu import emulator, involution
-from helpers.ops.involution import cuda, involution2d, launch, plain
+from helpers.lessons.cuda_on_cpu import emulator, every_architecture, involution
+from helpers.ops.involution import benchmark, cuda, involution2d, launch, plain
 from helpers.ops.involution.geometry import KERNELS, operands
 from tests.involution.reference import (
     JUDGES,
@@ -28,7 +29,7 @@ from tests.involution.reference import (
     sizes_of,
     with_gaps,
 )
-from tests.needs import needs_compiler
+from tests.needs import needs_compiler, needs_nvrtc
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -97,9 +98,10 @@ def test_more_than_two_to_the_31_elements(kernel):
         argument.view(-1)[-40000:] = 2
     arguments[1].view(-1)[:40000] = 2  # the one weight
 
-    def run_the_last_blocks(name, grid, block, arguments, index):
-        blocks = range(grid[0] - 2, grid[0])
-        emulator.run(launch.SOURCE, name, grid, block, arguments, blocks=blocks)
+    def run_the_last_blocks(plan, tensors):
+        blocks = range(plan.grid[0] - 2, plan.grid[0])
+        launched = launch.SOURCE, plan.name, plan.grid, plan.block
+        emulator.run(*launched, plan.arguments(tensors), blocks=blocks)
 
     run = partial(launch.launch, kernel, *arguments, HUGE[kernel], run_the_last_blocks)
     result = run()  # which chooses 64 bits by itself
@@ -109,6 +111,11 @@ def test_more_than_two_to_the_31_elements(kernel):
 
 
 # The launch through CuPy
+
+
+def clear():
+    cuda._module.cache_clear()
+    cuda._function.cache_clear()
 
 
 @pytest.mark.parametrize("version", [13, 14])
@@ -143,14 +150,16 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
-    cuda._function.cache_clear()
+    clear()
+    monkeypatch.setattr(cuda, "_plans", {})
     geometry = JUDGES["window"]
     input, weight, _ = random_tensors(geometry, torch.bfloat16)
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
-    cuda._function.cache_clear()
+    clear()
 
     name = "involution2d_forward_fast<__nv_bfloat16, 1, 1, 0, 1, 3, 3, 1, 1, 1, 1>"
     assert [n for n in notes if n[0] == "compiled"] == [("compiled", (name,))]  # once
+    assert len(cuda._plans) == 1
     assert ("device", None) in notes and ("stream", 1234) in notes
     launched, grid, block, args = notes[-1]
     assert launched == name
@@ -163,6 +172,57 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert strides[1] == list(weight.stride())
     in_image = [*input.stride()[:2], 0, 0, *input.stride()[2:]]  # and none from tap to tap
     assert strides[::2] == [in_image, in_image]
+
+
+@each_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
+def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
+    """So what ran at one offset compiles nothing at another, inside a CUDA graph's capture, say."""
+    geometry = benchmark.geometry_of(8, 64, 56)
+    sizes = operands(kernel, *sizes_of(geometry))
+    plans = []
+    for offsets in itertools.product(range(8), repeat=2):
+        tensors = []
+        for size, offset in zip(sizes, offsets, strict=True):
+            laid = layout(torch.empty(size, dtype=dtype, device="meta"))
+            memory = torch.empty(laid.numel() + 8, dtype=dtype, device="meta")
+            tensors.append(memory.as_strided(size, laid.stride(), offset))
+        plans.append(launch.plan(kernel, *tensors, geometry, fast=True))
+    assert len({plan.name for plan in plans}) > 1
+    assert len({plan.names for plan in plans}) == 1
+    assert {plan.name for plan in plans} <= set(plans[0].names)
+
+
+@needs_nvrtc
+def test_what_cupy_keeps_on_disk_and_adds_to_the_options(monkeypatch, tmp_path):
+    """As `RawModule` compiles for a GPU, without one: only the loading is left out."""
+    from cupy.cuda import compiler
+
+    asked, loaded, compile_now = [], [], compiler._compile_using_nvrtc_no_warning
+
+    def compiled(source, options, *others):
+        asked.append(options)
+        return compile_now(source, options, *others)
+
+    disk = type(compiler._kernel_cache_backend)(str(tmp_path))
+    monkeypatch.setattr(compiler, "_kernel_cache_backend", disk)
+    monkeypatch.setattr(compiler, "_compile_using_nvrtc_no_warning", compiled)
+    monkeypatch.setattr(
+        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
+    )  # asks a device
+    module = SimpleNamespace(load=loaded.append)
+    module._set_mapping = partial(setattr, module, "mapping")
+    monkeypatch.setattr(compiler.function, "Module", lambda: module)
+    name = launch.fast_kernel_name("forward", torch.float32, JUDGES["window"])
+    options = [o for o in every_architecture.options_for(90) if o.startswith(("--std", "-I"))]
+    for _ in range(2):
+        compiler._compile_module_with_cache(
+            launch.FAST_SOURCE, tuple(options), arch="90", name_expressions=(name,)
+        )
+    assert len(asked) == 1 and loaded[0] == loaded[1]
+    assert set(asked[0]) - set(options) == {"-ftz=true"}
+    assert "-ftz=true" in every_architecture.options_for(90)  # what is counted, too
 
 
 # With a GPU

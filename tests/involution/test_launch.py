@@ -29,9 +29,9 @@ def launched(kernel, first, second, geometry, run=lambda *_: None, **options):
     """The result of a launch, and what was launched, (name, grid, block, arguments, index)."""
     notes = []
 
-    def noted(*what):
-        notes.append(what)
-        run(*what)
+    def noted(plan, tensors):
+        notes.append((plan.name, plan.grid, plan.block, plan.arguments(tensors), plan.index))
+        run(plan, tensors)
 
     result = launch.launch(kernel, first, second, geometry, noted, fast=True, **options)
     return result, notes[0]
@@ -63,9 +63,9 @@ def template(name):
 @pytest.mark.parametrize(
     "dtype, owned",
     [
-        (torch.float32, [(16, 2), (16, 2), (8, 2), (8, 1)]),
-        (torch.float16, [(8, 4), (8, 4), (8, 2), (8, 1)]),
-        (torch.float64, [(16, 1), (16, 1), (16, 1), (8, 1)]),
+        (torch.float32, [(4, 2), (4, 2), (2, 2), (2, 1)]),
+        (torch.float16, [(4, 4), (2, 4), (2, 2), (2, 1)]),
+        (torch.float64, [(4, 1), (4, 1), (4, 1), (2, 1)]),
     ],
     ids=str,
 )
@@ -80,7 +80,7 @@ def test_as_many_channels_and_pixels_a_thread_as_leave_enough_threads(dtype, own
             template = launch.TYPES[dtype], *each, pad, 1, 7, 7, 1, 1, 1, 1
             assert name == f"involution2d_{kernel}_fast<{', '.join(map(str, template))}>"
             assert (grid, block) == ((-(-threads // 128),), (128, 1))
-            assert threads >= 2**14
+            assert threads >= 2**16
     small = chosen("grad_input", benchmark.geometry_of(1, 64, 7))[0]
     assert small == "involution2d_grad_input_fast<float, 1, 1, 0, 1, 7, 7, 1, 1, 1, 1>"
     odd = make_geometry(8, 44, 2, (56, 56), (3, 3), padding=(1, 1))  # 22 a group
@@ -115,9 +115,9 @@ def test_several_pixels_a_thread_where_rows_have_as_many():
         for kernel in KERNELS:
             assert launch.pixels_per_thread(kernel, geometry, 4) == pixels
             assert launch.pixels_per_thread(kernel, geometry, 2) == min(pixels, 2)
-    few = make_geometry(1, 16, 1, (32, 32), (3, 3), padding=(1, 1))  # 2**14 elements
+    few = make_geometry(4, 16, 1, (32, 32), (3, 3), padding=(1, 1))  # 2**16 elements
     assert [launch.pixels_per_thread(kernel, few, 4) for kernel in KERNELS] == [1, 1, 1]
-    twice = few._replace(batch=2)
+    twice = few._replace(batch=8)
     assert [launch.pixels_per_thread(kernel, twice, 4) for kernel in KERNELS] == [2, 2, 1]
 
 
@@ -176,10 +176,11 @@ def test_the_most_elements_that_an_int_counts(kernel, monkeypatch):
         tensor.view(-1)[:40000] = 2
         tensor.view(-1)[-80000:] = 2
 
-    def run_the_last_block(name, grid, block, arguments, index):
-        assert "_fast" in name
-        blocks = range(grid[0] - 1, grid[0])
-        emulator.run(launch.FAST_SOURCE, name, grid, block, arguments, blocks=blocks)
+    def run_the_last_block(plan, tensors):
+        assert "_fast" in plan.name
+        arguments, blocks = plan.arguments(tensors), range(plan.grid[0] - 1, plan.grid[0])
+        launched = launch.FAST_SOURCE, plan.name, plan.grid, plan.block
+        emulator.run(*launched, arguments, blocks=blocks)
 
     result = launch.launch(kernel, *case, geometry, run_the_last_block, fast=True)
     assert result.numel() > 2**31 - 2**21
@@ -258,6 +259,21 @@ def test_strides_that_lead_further_than_an_int_counts():
 
 
 @needs_compiler
+def test_the_stride_of_one_channel_of_one_sample_may_be_more_than_an_int_holds():
+    geometry = make_geometry(1, 1, 1, (64, 64), (3, 3), padding=(1, 1))
+    _, weight = without_memory("forward", geometry)
+    crop = torch.empty(1, 1, 50_000, 50_000, device="meta")[..., 1000:1064, 1000:1064]
+    assert crop.stride(1) == 2_500_000_000
+    _, (_, _, _, arguments, index) = launched("forward", crop, weight, geometry)
+    assert index == "int" and arguments["strides_of_input"] == (0, 0, 0, 0, 50_000, 1)
+    assert len(arguments["input"]) == 63 * 50_000 + 64  # no copy
+    input, weight, _ = random_tensors(geometry)
+    apart = input.as_strided(input.shape, (2**40, 2**35, 64, 1))
+    result, _ = launched("forward", apart, weight, geometry, on_cpu)
+    assert_close(result, plain.forward(input, weight, geometry), torch.float32)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     "strides, pack", [((160, 1, 24, 4), 4), ((146, 1, 24, 4), 2), ((160, 1, 26, 4), 2)], ids=str
 )
@@ -294,6 +310,18 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
 
 
 @needs_compiler
+def test_pixels_of_a_result_in_channels_last_are_not_written_together(monkeypatch):
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
+    geometry = SMALL["even rows"]._replace(channels=3)  # no load brings several of them
+    for kernel in ("forward", "grad_input"):
+        first, second = random_operands(kernel, geometry)
+        result, (name, *_) = launched(kernel, channels_last(first), second, geometry, on_cpu)
+        assert result.is_contiguous(memory_format=torch.channels_last)
+        assert template(name)[1] == 1
+        assert_close(result, getattr(plain, kernel)(first, second, geometry), torch.float32)
+
+
+@needs_compiler
 def test_the_stride_of_one_sample_does_not_count_and_channels_may_overlap(monkeypatch):
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     geometry = SMALL["even rows"]
@@ -320,9 +348,9 @@ def test_the_channels_of_few_and_large_groups_are_split():
 
     for shape in benchmark.SHAPES:
         assert split(shape[0], shape[1], shape[1] // 16, shape[2]) == (1, "float")
-    assert split(8, 512, 1, 7) == (8, "float")  # 21,952 threads
-    assert split(8, 512, 1, 7, torch.float16) == (8, "float")
-    assert split(8, 512, 1, 7, torch.float64) == (8, "double")
+    assert split(8, 512, 1, 7) == (32, "float")  # 87,808 threads
+    assert split(8, 512, 1, 7, torch.float16) == (32, "float")
+    assert split(8, 512, 1, 7, torch.float64) == (32, "double")
     assert split(1, 16, 1, 7) == (1, "float")
     assert split(1, 48, 1, 7) == (1, "float")
     assert split(1, 64, 1, 7) == (4, "float")

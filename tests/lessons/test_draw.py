@@ -61,6 +61,21 @@ def test_verdicts_are_drawn_in_three_colours_and_printed(capsys):
     assert len(set.union(*found.values())) == 3 and {"first", "second"} <= set(words.values())
 
 
+def test_owners_are_drawn_beside_one_another_and_counted(capsys):
+    draw.owners({"one": [[0, 1], [2, 3]], "four": [[0, 0], [0, 0]]})
+    assert capsys.readouterr().out.splitlines() == [
+        "one: 1 of 4 elements for each thread",
+        "four: 4 of 4 elements for each thread",
+    ]
+    one, four = plt.gcf().axes
+    assert [text.get_text() for text in one.texts] == ["0", "1", "2", "3"]
+    assert [text.get_text() for text in four.texts] == ["0"] * 4
+    colours = {patch.get_facecolor() for patch in one.patches}
+    assert len(colours) > 1 == len({patch.get_facecolor() for patch in four.patches})
+    places = {text.get_text(): text.get_position() for text in one.texts}
+    assert places["0"][1] == places["1"][1] > places["2"][1]  # a row of pixels, then the next
+
+
 def test_time_line_draws_and_prints_each_event(capsys):
     events = [("2017-01-19", "a", "first"), ("2020-02-03", "b", "second")]
     timeline.draw(events)

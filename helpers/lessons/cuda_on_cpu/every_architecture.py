@@ -66,8 +66,8 @@ def machine_code(architecture, source, names):
 
 
 def options_for(architecture):
-    # ptxas reports registers and spills in the log
-    options = ["--std=c++17", f"-arch=sm_{architecture}", "--ptxas-options=-v"]
+    # CuPy adds -ftz=true, too. ptxas reports registers and spills in the log.
+    options = ["--std=c++17", f"-arch=sm_{architecture}", "-ftz=true", "--ptxas-options=-v"]
     return [*options, *(f"-I{folder}" for folder in _header_folders())]
 
 

@@ -1,9 +1,10 @@
-"""How many instructions a kernel spends on each multiply-add, counted in its machine code.
+"""How many instructions a kernel spends on each multiply-add, and how many of its loads are under
+way at once, counted in its machine code.
 
     python -m helpers.lessons.cuda_on_cpu.instructions [--architectures 80 90 120]
                                                        [--dtype float16]
 
-prints it for the three ways in which `helpers/ops/involution` computes an involution on a GPU, at
+prints both for the three ways in which `helpers/ops/involution` computes an involution on a GPU, at
 the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
 
 >>> source = '''
@@ -38,6 +39,8 @@ from . import every_architecture
 
 MULTIPLY_ADD = re.compile(r"\b[FD]FMA\b")
 LOAD = re.compile(r"\bLD[GS]?\b")
+SCOREBOARDS = range(6)  # a load marks one of them until its data are there
+SCHEDULERS = 132 * 4  # of an H100; each has room for 16 warps, and 2^14 registers
 
 
 class Count(NamedTuple):
@@ -50,10 +53,16 @@ class Count(NamedTuple):
     multiply_adds: int
     loads: int
     outside: int  # instructions that are not in the loop
+    round_trips: int  # how often a warp waits for data in one pass, if every load takes one time
 
     @property
     def per_multiply_add(self):
         return self.instructions / self.multiply_adds
+
+    @property
+    def loads_in_flight(self):
+        """Of one warp, on average while it waits."""
+        return self.loads / self.round_trips
 
 
 def count(architecture, source, names):
@@ -62,11 +71,26 @@ def count(architecture, source, names):
     Counts single and double precision. What was counted once is not counted again. Raises
     ImportError without NVRTC or nvdisasm, NvrtcError if the source does not compile.
     """
-    return {name: count_text(text) for name, text in texts(architecture, source, names).items()}
+    listed = _listings(architecture, source, names)
+    return {name: count_text(text) for name, text in listed.items()}
+
+
+def resident_warps(threads, registers):
+    """How many warps a scheduler of an H100 holds at once, on average, of a kernel.
+
+    threads: of the whole grid. registers: of one thread, as `every_architecture.compile_for` says.
+    """
+    room = min(16, 2**16 // 4 // (32 * -(-registers // 8) * 8))  # they are given out by eights
+    return min(threads / 32 / SCHEDULERS, room)
 
 
 def texts(architecture, source, names):
-    """{name: what nvdisasm prints} for the same."""
+    """{name: what nvdisasm prints} for the same, without the bits of each instruction."""
+    listed = _listings(architecture, source, names)
+    return {name: re.sub(r"\n? +/\* 0x[0-9a-f]+ \*/", "", text) for name, text in listed.items()}
+
+
+def _listings(architecture, source, names):
     nvdisasm = find_nvdisasm()
     options = every_architecture.options_for(architecture)
     key = [source, *names, *options, every_architecture.version(), nvdisasm]
@@ -97,7 +121,7 @@ def _disassemble(nvdisasm, architecture, source, names, result):
         binary = Path(folder, "kernel.cubin")
         binary.write_bytes(code)
         done = subprocess.run(
-            [nvdisasm, "-c", str(binary)], capture_output=True, text=True, check=True
+            [nvdisasm, "-c", "-hex", str(binary)], capture_output=True, text=True, check=True
         )
     sections = re.split(r"^//-+ \.text\.", done.stdout, flags=re.MULTILINE)[1:]
     texts = {section.split(None, 1)[0]: section for section in sections}
@@ -107,13 +131,16 @@ def _disassemble(nvdisasm, architecture, source, names, result):
 
 def count_text(text):
     """The Count for what nvdisasm prints for one kernel."""
-    instructions, labels = [], {}
+    instructions, bits, labels = [], [], {}
     for line in text.splitlines():
         if label := re.match(r"\s*(\.L_\w+):", line):
             labels[label[1]] = len(instructions)
         elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", line):
             if not found[1].startswith("NOP"):  # what fills the last lines up
                 instructions.append(found[1])
+                bits.append(NO_WAIT)
+        elif (upper := re.fullmatch(r"\s*/\* 0x([0-9a-f]{16}) \*/", line)) and bits:
+            bits[-1] = int(upper[1], 16)
     whole = (0, len(instructions))
     loops = [whole]
     for number, instruction in enumerate(instructions):
@@ -131,7 +158,31 @@ def count_text(text):
         (loop for loop in inner if sums[loop] == most), key=lambda loop: loop[1] - loop[0]
     )
     loop = begin, end
-    return Count(end - begin, most, matches(LOAD, loop), len(instructions) - (end - begin))
+    trips = _round_trips(zip(instructions[begin:end], bits[begin:end], strict=True))
+    loads = matches(LOAD, loop)
+    return Count(end - begin, most, loads, len(instructions) - (end - begin), trips)
+
+
+NO_WAIT = 7 << 46
+
+
+def _round_trips(loop, passes=8):
+    """How many times in a row a warp waits in one pass, once the first passes are over.
+
+    All branches but the loop's own are taken for not taken, and all but loads takes no time. Since
+    Volta, the bits of an instruction say which scoreboards it waits for, and which one it marks:
+    Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018,
+    https://arxiv.org/abs/1804.06826, section 2.1
+    """
+    loop = list(loop)
+    now, ends, there = 0, [], [0 for _ in SCOREBOARDS]
+    for _ in range(passes):
+        for text, bits in loop:
+            now = max([now, *(there[i] for i in SCOREBOARDS if bits >> 52 + i & 1)])
+            if LOAD.search(text) and (marked := bits >> 46 & 7) in SCOREBOARDS:
+                there[marked] = now + 1
+        ends.append(now)
+    return ends[-1] - ends[-2]
 
 
 def main(arguments=None):
@@ -141,14 +192,17 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     architectures = options.architectures
     what = f"7 x 7, {options.dtype} (outside of it, once)"
-    print(f"instructions per multiply-add in the inner loop, {what}")
-    print(f"{'':39}", *(f"{f'sm_{a}':>12}" for a in architectures))
+    print(f"instructions per multiply-add in the inner loop, {what}; loads in flight")
+    print(f"{'':39}", *(f"{f'sm_{a}':>18}" for a in architectures))
     for label, source, names in cases(getattr(torch, options.dtype)):
         counts = [count(architecture, source, names) for architecture in architectures]
         for name in names:
-            cells = [f"{c[name].per_multiply_add:.2f} ({c[name].outside})" for c in counts]
+            cells = [
+                f"{c[name].per_multiply_add:.2f} ({c[name].outside}); {c[name].loads_in_flight:.1f}"
+                for c in counts
+            ]
             title = name.split("<")[0].removeprefix("involution2d_")
-            print(f"{label:>13}  {title:24}", *(f"{cell:>12}" for cell in cells))
+            print(f"{label:>13}  {title:24}", *(f"{cell:>18}" for cell in cells))
 
 
 def cases(dtype=torch.float32):

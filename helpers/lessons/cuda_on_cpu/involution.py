@@ -1,5 +1,6 @@
 """The kernels of `kernels.cu` and `fast_kernels.cu` on the CPU, and their names."""
 
+import math
 from functools import partial
 
 import torch
@@ -25,8 +26,8 @@ def all_names(index=INDEXES, types=tuple(TYPES)):
 def runner(source):
     """The `run` that `launch` takes, for a text like that of `kernels.cu`."""
 
-    def run(name, grid, block, arguments, index, source=source):
-        emulator.run(source, name, grid, block, arguments)
+    def run(plan, tensors, source=source):
+        emulator.run(source, plan.name, plan.grid, plan.block, plan.arguments(tensors))
 
     return run
 
@@ -52,13 +53,13 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
     pixel = geometry.out_height // 2 * geometry.out_width + geometry.out_width // 2
     seen = []
 
-    def run(name, grid, block, arguments, index):
-        block = (block[0] * block[1], 1)  # the first plane alone, whatever the kernel
-        pixels = int(name.split(", ")[-9]) if fast else 1  # as fast_kernel_name writes it
+    def run(plan, tensors):
+        block = (math.prod(plan.block), 1)  # the first plane alone, whatever the kernel
+        pixels = int(plan.name.split(", ")[-9]) if fast else 1  # as fast_kernel_name writes it
         watch = divmod(pixel // pixels, block[0])
         only = range(watch[0], watch[0] + 1)
-        options = {"watch": watch, "blocks": only}
-        seen.extend(emulator.run(source, name, grid, block, arguments, **options))
+        arguments, options = plan.arguments(tensors), {"watch": watch, "blocks": only}
+        seen.extend(emulator.run(source, plan.name, plan.grid, block, arguments, **options))
 
     launch(kernel, *tensors, geometry, run, fast=fast)
     arrays = [array for action, array, _ in seen if action == "read"]
@@ -76,11 +77,12 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
     summands = s.channels // s.groups if kernel == "grad_weight" else taps  # of each element
     result = []
 
-    def run(name, grid, block, arguments, index):
-        middle = grid[0] // 2
-        only = range(middle, middle + 1)
+    def run(plan, tensors):
+        middle = plan.grid[0] // 2
+        only, launched = range(middle, middle + 1), (source, plan.name, plan.grid, plan.block)
+        arguments = plan.arguments(tensors)
         threads = [
-            emulator.run(source, name, grid, block, arguments, watch=(middle, lane), blocks=only)
+            emulator.run(*launched, arguments, watch=(middle, lane), blocks=only)
             for lane in range(32)
         ]
         touched = written = 0  # sectors by the warp, elements by each thread

@@ -9,7 +9,7 @@ from . import cpu, plain
 
 def implementation(device):
     """The module with `forward`, `grad_input` and `grad_weight` for a device."""
-    if device.type == "cuda":
+    if device.type == "cuda" and not torch.version.hip:
         from . import cuda  # needs CuPy, but only here
 
         return cuda
@@ -30,7 +30,8 @@ def backend(device="cpu"):
     device = torch.device(device)
     module = implementation(device)
     if module is plain:
-        no_kernel = f"there is no kernel for {device}"
+        on = "an AMD GPU" if device.type == "cuda" else device
+        no_kernel = f"there is no kernel for {on}"
         return Backend("plain", cpu.reason() if device.type == "cpu" else no_kernel)
     if module is cpu:
         return Backend("cpu kernel", cpu.reason())

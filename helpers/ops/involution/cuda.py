@@ -1,18 +1,28 @@
 """Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and launched by CuPy.
 
 torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the device, and
-what is copied says `involution2d`. CuPy compiles a kernel at the first call for each type, memory
-format, window (kernel size, stride, dilation) and number of channels and pixels a thread (with
-several, a padding that is another remainder is another kernel), in about a second, and keeps it on
-disk.
+what is copied says `involution2d`.
+
+CuPy compiles a kernel at the first call for each type, memory format, window (kernel size, stride,
+dilation) and number of channels and pixels a thread (with several, a padding that is another
+remainder is another kernel), in about a second. Those for the same arrays at less aligned addresses
+are compiled with it, so that a call that is captured in a CUDA graph compiles nothing after a call
+that was not, whatever the offsets of its tensors. CuPy 14.2 and later keep them all on disk; older
+ones may compile what is made of templates again in each process:
+https://github.com/cupy/cupy/pull/10177
+
+CuPy adds -ftz=true: in float32 and bfloat16, numbers below 1.2e-38 count as 0 here, not on a CPU.
 """
 
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import torch
 
 from .geometry import KERNELS
-from .launch import FAST_SOURCE, launch
+from .launch import FAST_SOURCE, launch, plan
+
+MOST_PLANS = 1000
+_plans = {}
 
 
 def find_cupy():
@@ -27,34 +37,61 @@ def find_cupy():
 
 
 @cache
-def _function(name, device, source):
-    module = find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=(name,))
-    return module.get_function(name)
+def _module(names, device, source):
+    """device: whose current module this is; one that is loaded on another cannot run there."""
+    return find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
 
 
-def _run(name, grid, block, arguments, index, source=FAST_SOURCE):
-    cupy = find_cupy()
+@cache
+def _function(name, names, device, source):
+    return _module(names, device, source).get_function(name)
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def _values(index, structures):
     import numpy  # CuPy cannot do without it
 
     integer = numpy.int32 if index == "int" else numpy.int64
+    return tuple(
+        numpy.array([tuple(structure)], [(field, integer) for field in structure._fields])
+        for structure in structures
+    )
 
-    def value(argument):
-        if isinstance(argument, torch.Tensor):
-            return argument.data_ptr()
-        return numpy.array([tuple(argument)], [(field, integer) for field in argument._fields])
 
-    values = tuple(map(value, arguments.values()))
-    device = next(iter(arguments.values())).device.index
+def _run(plan, tensors, source=FAST_SOURCE):
+    cupy = find_cupy()
+    device = tensors[0].device.index
     stream = torch.cuda.current_stream(device)
     if hasattr(cupy.cuda.Stream, "from_external"):
         stream = cupy.cuda.Stream.from_external(stream)
     else:  # CuPy 13
         stream = cupy.cuda.ExternalStream(stream.cuda_stream, device)
+    structures = _values(plan.index, tuple(plan.structures.values()))
+    values = (*(tensor.data_ptr() for tensor in tensors), *structures)
     with cupy.cuda.Device(device), stream:
-        _function(name, device, source)(grid, block, values)
+        function = _function(plan.name, plan.names, device, source)
+        function(plan.grid, plan.block, values)
+
+
+def _plan(kernel, first, second, geometry):
+    """`plan`, made once for what it depends on."""
+    key = (
+        kernel,
+        geometry,
+        first.dtype,
+        first.stride(),
+        second.stride(),
+        first.data_ptr() % 16,
+        second.data_ptr() % 16,
+    )
+    if key not in _plans:
+        if len(_plans) == MOST_PLANS:
+            _plans.clear()
+        _plans[key] = plan(kernel, first, second, geometry, fast=True)
+    return _plans[key]
 
 
 # The same three functions as in plain.py and cpu.py.
 forward, grad_input, grad_weight = (
-    partial(launch, kernel, run=_run, fast=True) for kernel in KERNELS
+    partial(launch, kernel, run=_run, make_plan=_plan) for kernel in KERNELS
 )

@@ -52,6 +52,25 @@ __device__ bool find_my_channels(const Geometry<int>& s, int pixels, int* n, int
     return *n < s.batch;  // the last block has threads to spare
 }
 
+// In as few stores as loads bring: the channels of a pixel in one, or the pixels of each channel.
+template <int PACK, typename T, typename Sum, int CHANNELS, int PIXELS>
+__device__ void write_my_channels(const Sum (&sums)[CHANNELS][PIXELS], T* mine, int apart) {
+    if (PACK > 1 && apart == 1) {  // it is not where only what was read lies in channels_last
+        Pack<T, PACK> values;
+#pragma unroll
+        for (int c = 0; c < PACK; ++c) values.at[c] = T(sums[c][0]);
+        *(Pack<T, PACK>*)mine = values;
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < CHANNELS; ++c) {
+        Pack<T, PIXELS> values;
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p) values.at[p] = T(sums[c][p]);
+        *(Pack<T, PIXELS>*)(mine + c * apart) = values;
+    }
+}
+
 template <typename T, int CHANNELS, int PIXELS, int PAD, int PACK, WINDOW>
 __global__ void involution2d_forward_fast(const T* __restrict__ input,
                                           const T* __restrict__ weight, T* __restrict__ output,
@@ -111,12 +130,7 @@ __global__ void involution2d_forward_fast(const T* __restrict__ input,
             row += in.c;
         }
     }
-    T* mine = output + (n * out.n + first * out.c + h * out.y + w * out.x);
-#pragma unroll
-    for (int c = 0; c < CHANNELS; ++c) {
-#pragma unroll
-        for (int p = 0; p < PIXELS; ++p) mine[c * out.c + p * out.x] = T(sums[c][p]);
-    }
+    write_my_channels<PACK>(sums, output + (n * out.n + first * out.c + h * out.y + w * out.x), out.c);
 }
 
 template <typename T, int CHANNELS, int PIXELS, int PAD, int PACK, WINDOW>
@@ -188,12 +202,8 @@ __global__ void involution2d_grad_input_fast(const T* __restrict__ grad_output,
             row += in.c;
         }
     }
-    T* mine = grad_input + (n * out.n + first * out.c + y * out.y + x * out.x);
-#pragma unroll
-    for (int c = 0; c < CHANNELS; ++c) {
-#pragma unroll
-        for (int p = 0; p < PIXELS; ++p) mine[c * out.c + p * out.x] = T(sums[c][p]);
-    }
+    write_my_channels<PACK>(sums, grad_input + (n * out.n + first * out.c + y * out.y + x * out.x),
+                            out.c);
 }
 
 template <typename T, int PIXELS, int PAD, int PACK, WINDOW>

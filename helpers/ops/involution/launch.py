@@ -7,12 +7,13 @@ indices of 64 bits), what is not contiguous is copied. The second are compiled f
 """
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from .geometry import ARRAYS, empty_result
+from .geometry import ARRAYS, result_format
 
 SOURCE = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 FAST_SOURCE = SOURCE + Path(__file__).with_name("fast_kernels.cu").read_text(encoding="utf-8")
@@ -26,12 +27,23 @@ INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
 FAST_BLOCK = (128, 1)  # small enough that a small result makes a block for each multiprocessor
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
-SUMS = 32  # the most that such a thread holds: channels times pixels
+SUM_BYTES = 32  # the most of the result that such a thread owns: channels times pixels
 PACK_BYTES = 16  # the most that one load brings of the channels of a pixel
 PIXEL_BYTES = 8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
 WIDEST = 11  # a row of taps is held in registers
-# A large GPU has some 132 multiprocessors, each of which starts 4 warps of 32 threads at a time.
-ENOUGH_THREADS = 2**14
+# SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs fewer loads
+# and instructions for each. But it waits more often, and fewer other threads work meanwhile: 2^16
+# are four warps for each of an H100's 528 schedulers. No GPU has decided between them; this is a
+# count in machine code for it, and a model. Forward in float, at the sizes of the benchmark:
+# channels x pixels of a thread; instructions per multiply-add; warps of a scheduler, times the
+# loads of a warp that are under way; the largest of four limits in µs, if a load takes 250 cycles.
+#
+#                    most                       chosen
+#     64 x 56²       16 x 2  1.8   5  44.6      4 x 2  2.2  54  9.7
+#     128 x 28²      16 x 2  1.8   3  44.6      4 x 2  2.2  32  4.9
+#     256 x 14²      16 x 2  1.8   1  44.6      2 x 2  2.7  50  2.9
+#     512 x 7²       16 x 1  2.7   5  17.2      2 x 1  4.4  31  3.9
+ENOUGH_THREADS = 2**16
 FEWEST = 16  # channels of a part of a group: fewer are no work for a thread of grad_weight
 MANY = 2**31 - 2**20  # an int counts so far, with room for the threads past the end of a block
 
@@ -63,7 +75,8 @@ def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
     template = pixels, s.padding_width % pixels, pack, s.kernel_height, s.kernel_width
     template += s.stride_height, s.stride_width, s.dilation_height, s.dilation_width
     if kernel != "grad_weight":
-        template = channels_per_thread(kernel, geometry, pack, pixels), *template
+        owned = channels_per_thread(kernel, geometry, dtype.itemsize, pack, pixels)
+        template = owned, *template
     return f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *template)))}>"
 
 
@@ -82,23 +95,24 @@ def pixels_per_thread(kernel, geometry, most):
     return pixels
 
 
-def channels_per_thread(kernel, geometry, pack=1, pixels=1):
+def channels_per_thread(kernel, geometry, itemsize=4, pack=1, pixels=1):
     """`pack` if it is more than 1, else the most that divides a group and leaves ENOUGH_THREADS."""
     fitting = (
         count
         for count in CHANNELS
         if geometry.channels // geometry.groups % count == 0
-        and count * pixels <= SUMS
+        and count * pixels * itemsize <= SUM_BYTES
         and _threads(kernel, geometry, count * pixels) >= ENOUGH_THREADS
     )
     return pack if pack > 1 else next(fitting, 1)
 
 
-def fast_threads(kernel, geometry, pack=1, pixels=1):
+def fast_threads(kernel, geometry, itemsize=4, pack=1, pixels=1):
     """How many threads the fast kernel has work for."""
     if kernel == "grad_weight":
         return _threads(kernel, geometry, pixels)
-    return _threads(kernel, geometry, pixels * channels_per_thread(kernel, geometry, pack, pixels))
+    channels = channels_per_thread(kernel, geometry, itemsize, pack, pixels)
+    return _threads(kernel, geometry, pixels * channels)
 
 
 def _threads(kernel, geometry, each):
@@ -107,18 +121,61 @@ def _threads(kernel, geometry, each):
     return elements // (each * (geometry.kernel_width if kernel == "grad_weight" else 1))
 
 
-def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=False):
+class Plan(NamedTuple):
+    """A launch without the memory of its arrays: the same for all that lie alike."""
+
+    name: str  # of the kernel, with its template arguments
+    names: tuple  # of this and of what arrays at other addresses would need
+    index: str
+    grid: tuple
+    block: tuple
+    copied: tuple  # of first and second: whether it has to be copied, to be contiguous
+    parts: int  # more than 1: how many each group is split into, by another launch than this
+    size: tuple  # of the result
+    memory_format: torch.memory_format
+    arrays: tuple  # the names of the parameters that are arrays
+    structures: dict  # the others, {name: a Geometry or Strides}
+
+    def arguments(self, tensors):
+        """{parameter: a tensor of one dimension, a Geometry or Strides}, in the kernel's order."""
+        return dict(zip(self.arrays, map(_line, tensors), strict=True), **self.structures)
+
+
+def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     """Allocate the result of `kernel`, have it filled, and return it.
 
     kernel: one of KERNELS. first, second: its two arrays, in the order of its parameters.
-    run: called with name, grid, block, arguments {parameter: a tensor of one dimension, a Geometry
-        or Strides}, index.
+    run: called with a Plan and the three tensors, the result last.
+    make_plan, options: `plan`, or what returns the same; and what it takes beside these.
+    """
+    if math.prod(geometry.size_of(ARRAYS[kernel][2])) == 0:
+        return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
+    planned = (make_plan or plan)(kernel, first, second, geometry, **options)
+    if planned.parts > 1:
+        wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
+        split = geometry._replace(groups=geometry.groups * planned.parts)
+        pair = first.to(wide), second.to(wide)
+        sums = launch(kernel, *pair, split, run, make_plan, **options)
+        return sums.unflatten(1, (geometry.groups, planned.parts)).sum(2).to(first.dtype)
+    result = torch.empty(
+        planned.size,
+        dtype=first.dtype,
+        device=first.device,
+        memory_format=planned.memory_format,
+    )
+    copy_first, copy_second = planned.copied
+    first = first.contiguous() if copy_first else first
+    second = second.contiguous() if copy_second else second
+    run(planned, (first, second, result))
+    return result
+
+
+def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
+    """The Plan for these arrays, whose dtype, strides and addresses count.
+
     index: "int" or "long long"; by default the smallest that is safe.
     fast: whether to take the kernel of `fast_kernels.cu` where there can be one.
     """
-    size = geometry.size_of(ARRAYS[kernel][2])
-    if math.prod(size) == 0:
-        return first.new_empty(size)
     # No field of the geometry is larger than one of these, unless a window of one tap has it.
     largest = max(
         *map(math.prod, (geometry.input_size, geometry.weight_size, geometry.output_size)),
@@ -127,46 +184,84 @@ def launch(kernel, first, second, geometry, run, block=BLOCK, index=None, fast=F
         *geometry,
     )
     index = index or ("int" if largest < MANY else "long long")
+    size = geometry.size_of(ARRAYS[kernel][2])
     if fast and index == "int" and geometry.kernel_width <= WIDEST:
-        return _launch_fast(kernel, first, second, geometry, run)
-    tensors = [first.contiguous(), second.contiguous(), first.new_empty(size)]
+        return _plan_fast(kernel, first, second, geometry, size)
     planes, pixels = math.prod(size[:-2]), size[-2] * size[-1]
-    grid = _grid(-(-pixels // block[0]) * -(-planes // block[1]), size)
-    arguments = dict(zip(ARRAYS[kernel], map(_line, tensors), strict=True), s=geometry)
-    run(kernel_name(kernel, first.dtype, index), grid, block, arguments, index)
-    return tensors[2]
+    return Plan(
+        name=kernel_name(kernel, first.dtype, index),
+        names=(kernel_name(kernel, first.dtype, index),),
+        index=index,
+        grid=_grid(-(-pixels // block[0]) * -(-planes // block[1]), size),
+        block=block,
+        copied=(True, True),  # if they are not contiguous
+        parts=1,
+        size=size,
+        memory_format=torch.contiguous_format,
+        arrays=ARRAYS[kernel],
+        structures={"s": geometry},
+    )
 
 
-def _launch_fast(kernel, first, second, geometry, run):
-    """Copies a tapped image whose columns lie apart, if no load brings two of its channels.
-
-    An odd number of them, say: read as they lie, each weight would serve one channel, and the loads
-    would cost more than the copy.
-    """
-    parts = _parts(geometry) if kernel == "grad_weight" else 1
-    if parts > 1:
-        wide = torch.promote_types(first.dtype, torch.float32)  # as the kernels sum
-        split = geometry._replace(groups=geometry.groups * parts)
-        sums = _launch_fast(kernel, first.to(wide), second.to(wide), split, run)
-        return sums.unflatten(1, (geometry.groups, parts)).sum(2).to(first.dtype)
-    tensors = [_within_reach(tensor, geometry) for tensor in (first, second)]
-    images = [number for number, tensor in enumerate(tensors) if tensor.dim() == 4]
-    channels = geometry.channels // geometry.groups
-    pack = math.gcd(channels, *(_neighbours(tensors[i], 1, PACK_BYTES) for i in images))
-    tapped = tensors[images[-1]]  # is read at every tap; of another image any strides will do
-    if pack == 1 and tapped.stride(3) != 1:
-        tensors[images[-1]] = tapped.contiguous()
-    most = min(_neighbours(tensor, -1, PIXEL_BYTES) for tensor in tensors)  # 1 if pack is not
-    pixels = pixels_per_thread(kernel, geometry, most)
-    tensors.append(empty_result(kernel, first, geometry))
-    blocks = -(-fast_threads(kernel, geometry, pack, pixels) // FAST_BLOCK[0])
-    grid = _grid(blocks, tensors[2].shape)
-    arguments = dict(zip(ARRAYS[kernel], map(_line, tensors), strict=True), s=geometry)
-    for name, tensor in zip(ARRAYS[kernel], tensors, strict=True):
-        arguments[f"strides_of_{name}"] = _strides(tensor)
+def _plan_fast(kernel, first, second, geometry, size):
+    tensors, itemsize = (first, second), first.itemsize
+    addresses = tuple(tensor.data_ptr() // itemsize for tensor in tensors)
+    copied, pack, pixels = _choose(kernel, tensors, geometry, addresses)
+    alike = [0] + [2**i for i in range(4) if 2**i * itemsize < PACK_BYTES]  # all that may differ
+    others = (_choose(kernel, tensors, geometry, pair)[1:] for pair in product(alike, repeat=2))
+    names = {fast_kernel_name(kernel, first.dtype, geometry, *each) for each in others}
     name = fast_kernel_name(kernel, first.dtype, geometry, pack, pixels)
-    run(name, grid, FAST_BLOCK, arguments, "int")
-    return tensors[2]
+    memory_format = result_format(kernel, first)
+    result = torch.empty(size, device="meta", memory_format=memory_format)
+    laid = [
+        torch.empty(tensor.shape, device="meta") if copy else tensor
+        for tensor, copy in zip(tensors, copied, strict=True)
+    ]
+    threads = fast_threads(kernel, geometry, itemsize, pack, pixels)
+    return Plan(
+        name=name,
+        names=tuple(sorted(names | {name})),
+        index="int",
+        grid=_grid(-(-threads // FAST_BLOCK[0]), size),
+        block=FAST_BLOCK,
+        copied=copied,
+        parts=_parts(geometry) if kernel == "grad_weight" else 1,
+        size=size,
+        memory_format=memory_format,
+        arrays=ARRAYS[kernel],
+        structures={"s": geometry}
+        | {
+            f"strides_of_{array}": _strides(tensor)
+            for array, tensor in zip(ARRAYS[kernel], (*laid, result), strict=True)
+        },
+    )
+
+
+def _choose(kernel, tensors, geometry, addresses):
+    """(whether each is copied, pack, pixels), if they begin at these addresses, in elements.
+
+    Copied is what leads further than an int counts, and a tapped image whose columns lie apart, if
+    no load brings two of its channels. (An odd number of them, say: read as they lie, each weight
+    would serve one channel, and the loads would cost more than the copy.)
+    """
+    copied = [not _within_reach(tensor, geometry) for tensor in tensors]
+
+    def neighbours(which, dim, most_bytes):
+        tensor = tensors[which]
+        if copied[which]:
+            return most_bytes // tensor.itemsize if dim == -1 else 1
+        return _neighbours(tensor, dim, most_bytes, addresses[which])
+
+    images = [which for which in (0, 1) if tensors[which].dim() == 4]
+    channels = geometry.channels // geometry.groups
+    pack = math.gcd(channels, *(neighbours(which, 1, PACK_BYTES) for which in images))
+    tapped = images[-1]  # is read at every tap; of another image any strides will do
+    if pack == 1 and tensors[tapped].stride(3) != 1:
+        copied[tapped] = True
+    most = min(neighbours(which, -1, PIXEL_BYTES) for which in (0, 1))  # 1 if pack is not
+    if result_format(kernel, tensors[0]) == torch.channels_last:
+        most = 1  # pixels of the result lie apart, and are not written together
+    return tuple(copied), pack, pixels_per_thread(kernel, geometry, most)
 
 
 def _parts(geometry):
@@ -180,19 +275,18 @@ def _parts(geometry):
     return parts
 
 
-def _neighbours(tensor, dim, most_bytes):
+def _neighbours(tensor, dim, most_bytes, address):
     """How many elements along a dimension one load can bring: 1, unless they are so in memory."""
-    itemsize = tensor.element_size()
-    most = most_bytes // itemsize if tensor.stride(dim) == 1 else 1
+    most = most_bytes // tensor.itemsize if tensor.stride(dim) == 1 else 1
     others = set(range(tensor.dim())) - {dim % tensor.dim()}
     steps = [tensor.stride(other) for other in others if tensor.shape[other] > 1]
-    return math.gcd(most, tensor.data_ptr() // itemsize, *steps)
+    return math.gcd(most, address, *steps)
 
 
 def _within_reach(tensor, geometry):
-    """The tensor, or a contiguous copy if its strides lead further than an int counts."""
-    reach = _reach(tensor) + (geometry.width + 2 * geometry.padding_width) * tensor.stride(-1)
-    return tensor if reach < MANY else tensor.contiguous()
+    """Whether an int counts as far as the strides lead, the padding included."""
+    padded = geometry.width + 2 * geometry.padding_width
+    return _reach(tensor) + padded * _strides(tensor).column < MANY
 
 
 def _reach(tensor):
@@ -205,7 +299,9 @@ def _line(tensor):
 
 
 def _strides(tensor):
-    sample, channel, *others = tensor.stride()
+    """With 0 for a dimension of size 1, whose stride is not used, and may not fit into an int."""
+    steps = zip(tensor.stride(), tensor.shape, strict=True)
+    sample, channel, *others = (stride if size > 1 else 0 for stride, size in steps)
     return Strides(sample, channel, *[0] * (4 - len(others)), *others)
 
 
