@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -158,6 +159,24 @@ def test_an_examination_leaves_nothing_in_the_process(monkeypatch):
     (pid,) = pids
     with pytest.raises(ChildProcessError):  # it is gone
         os.waitpid(pid, os.WNOHANG)
+
+
+COMPILED_FIRST = """
+import torch
+from helpers.doctor import rounds
+from tests.doctor.programs import Half, leaf
+
+torch.compile(torch.sin, backend="eager")(torch.ones(3))  # before any backward pass
+with rounds() as found:
+    Half.apply(leaf(3))
+print(found.visits[0].findings[0].code)
+"""
+
+
+def test_what_was_compiled_before_the_first_backward_pass():
+    """Autograd then has threads, and refuses to run in a child, which is no fault of a Function."""
+    run = subprocess.run([sys.executable, "-c", COMPILED_FIRST], capture_output=True, text=True)
+    assert run.stdout == "scaled\n", run.stdout + run.stderr
 
 
 def test_several_threads_of_the_parent():

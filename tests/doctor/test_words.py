@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.doctor import examine
 from helpers.doctor.function.tensors import Dice
 from helpers.lessons.patients import PATIENTS
 from tests.doctor import (
@@ -11,6 +12,7 @@ from tests.doctor import (
     cases_right,
     cases_trials,
 )
+from tests.doctor.cases import ones
 
 TABLES = cases_causes, cases_trials, cases_exceptions, cases_pitfalls, cases_right
 CASES = [
@@ -23,6 +25,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_said(case):
     case.check()
+
+
+def test_a_message_does_not_announce_a_list_that_is_left_out():
+    (finding,) = examine(lambda x: x.mean(keepdim=True), ones(3)).findings
+    assert finding.evidence["message"].endswith("got (keepdim=bool, )"), finding.evidence
 
 
 def test_what_moves_in_steps_of_its_own_is_not_accused_by_chance(monkeypatch):

@@ -122,6 +122,6 @@ def test_a_compiler_that_finds_the_disk_full_refuses_nothing(number, asks, monke
     )
     compiler.chmod(0o755)
     monkeypatch.setattr(asks, "find_compiler", lambda: [str(compiler)])
-    verdict = given.judge(given.reference)
+    verdict = given.judge(f"{given.reference}\n// {tmp_path}")  # nothing that was built before
     assert verdict.mark == NOT_ATTEMPTED, verdict.message
     assert "No space left on device" in verdict.message

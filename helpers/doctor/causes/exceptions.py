@@ -77,7 +77,9 @@ def told(subject, raised, text=None, x=None, **words):
     words: keyword arguments of `text`
     """
     message = re.sub(r"0x[0-9a-f]+", "0x...", str(raised.error).strip() or "(no message)")
-    message = textwrap.shorten(message.splitlines()[0], 200, placeholder=" ...")
+    # What follows "expected one of:" is a list of signatures.
+    message = message.splitlines()[0].removesuffix(", but expected one of:")
+    message = textwrap.shorten(message, 200, placeholder=" ...")
     seen = {"message": f"{type(raised.error).__name__}: {message}"}
     place = users_line(raised.error)
     meant, groups = next((text, m.groups()) for pattern, text in ROWS

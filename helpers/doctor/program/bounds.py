@@ -3,8 +3,8 @@
 Where the system can fork and no GPU is in use, it runs in a child: one that hangs is ended by an
 alarm, one that crashes takes nothing with it. What waits there for threads that only the parent
 has, as torch.jit.fork does, ends in the same way, and the report says how to examine it here. What
-has started numba's threads runs here at once, and so does all of it with `child=False`, until a
-Function is applied after its time.
+has started threads of numba or of autograd runs here at once, and so does all of it with
+`child=False`, until a Function is applied after its time.
 """
 
 import contextlib
@@ -38,6 +38,7 @@ KILLED = "something ended the process of its examination, perhaps because memory
 ENDED_ITSELF = "the process of its examination was ended, as threads of OpenMP do after a fork"
 AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
 FREED = "backward through the graph a second time"  # so says PyTorch
+NOT_IN_A_CHILD = "no backward pass runs in a child"  # of a process with threads of autograd
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
 CRASHED = error(
     "crashed",
@@ -197,6 +198,9 @@ def isolated(work, seconds, show):
             result = pickle.loads(receiver.recv_bytes())
             if result is None:
                 return
+            if result == NOT_IN_A_CHILD:
+                yield from in_here(work, seconds, show)
+                return
             following = max(following, result[0] + 1)
             yield result
     except (EOFError, OSError):  # OSError: in the middle of a report
@@ -235,6 +239,11 @@ def child(work, seconds, sender):
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is reported, not dumped
         torch.set_num_threads(1)  # the parent's other threads are not here
+        try:
+            torch.ones((), requires_grad=True).backward()
+        except RuntimeError:  # as where torch.compile came before the first backward pass
+            sender.send_bytes(pickle.dumps(NOT_IN_A_CHILD))
+            return
         for k, report in work():
             sender.send_bytes(pickle.dumps((k, report)))  # send() would share tensors' memory
         sender.send_bytes(pickle.dumps(None))
