@@ -176,6 +176,7 @@ SEARCHES = {  # a heading that must be among the first three
         "自定义算子": "能编译的自定义算子",
         "编译": "编译器看到什么",
         "脉冲神经元": "发放脉冲的神经元",
+        "并行": "切开一个层",
     },
 }
 
