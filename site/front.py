@@ -95,7 +95,7 @@ def _chapter(document, title):
     return {
         "number": number,
         "name": name,
-        "question": question.replace("`", ""),
+        "question": re.sub("[`*]", "", question),
         "picture": pictures[0] if pictures else None,
         "page": f"{document}.html",
     }
