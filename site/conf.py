@@ -1,16 +1,15 @@
 """How the pages are made that people read without installing anything.
 
-    pip install -r site/requirements.txt && python site/mathjax.py
+    pip install -r requirements.txt -r site/requirements.txt && python site/mathjax.py
     sphinx-build -W --keep-going -n -c site . _site
 
-Both editions, from the outputs stored in the notebooks; nothing is executed.
+Both editions, from the outputs stored in the notebooks; only wrong attempts at the exercises are
+judged while the pages are made.
 """
 
 import json
 import os
-import posixpath
 import re
-import shutil
 import sys
 from gettext import NullTranslations
 from html import escape
@@ -22,11 +21,14 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "site"))
+import front  # noqa: E402
+from exercises import add_help  # noqa: E402
 from search import write_index  # noqa: E402
 
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
 README = {"notebooks": "README", "zh": "README.zh"}  # by the folder of the edition
+CHAPTERS = {"notebooks": "The chapters", "zh": "各章"}
 LANGUAGE = {"notebooks": "en", "zh": "zh-CN"}
 SWITCH = {"notebooks": "中文", "zh": "English"}
 NOTHING = {"notebooks": "No section has these words.", "zh": "没有找到含有这些词的小节。"}
@@ -37,6 +39,19 @@ RUN = {
     "zh": '要运行本章，先按 <a href="{readme}">README</a> 安装，然后执行：'
     "<code>jupyter lab --notebook-dir=. {file}</code>",
 }
+ONLINE = {  # where the address of the repository is known
+    "notebooks": '<br>Without installing: open it in <a href="https://colab.research.google.com/'
+    'github/{address}/blob/main/{file}">Colab</a>, and run this in a cell of its own first: '
+    "<code>!pip install --no-deps git+{repository}</code>"
+    '<br><a href="{repository}/issues/new?title={file}">Report an error</a> · '
+    '<a href="{repository}/edit/main/{source}">Edit this page</a>',
+    "zh": '<br>不想安装：在 <a href="https://colab.research.google.com/'
+    'github/{address}/blob/main/{file}">Colab</a> 里打开本章，先在一个单元格里运行：'
+    "<code>!pip install --no-deps git+{repository}</code>"
+    '<br><a href="{repository}/issues/new?title={file}">报告错误</a> · '
+    '<a href="{repository}/edit/main/{source}">修改译文</a>',
+}
+SOURCE = {"notebooks": "notebooks/{}.ipynb", "zh": "zh/messages/{}.po"}  # what is edited
 
 CHINESE = {  # the words of Sphinx and the theme, which know one language for all pages
     "Back to top": "回到顶部",
@@ -56,10 +71,6 @@ CHINESE = {  # the words of Sphinx and the theme, which know one language for al
     "Skip to main content": "跳到正文",
     "System Settings": "跟随系统",
     "Version warning": "版本提示",
-    "next": "下一章",
-    "next page": "下一章",
-    "previous": "上一章",
-    "previous page": "上一章",
 }
 
 
@@ -73,7 +84,7 @@ WORDS = {"notebooks": NullTranslations(), "zh": Chinese()}
 project = "Extending PyTorch, one gradient at a time"
 html_baseurl = os.environ.get("SITE_ADDRESS", "")  # for the links that are shared
 
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx_copybutton"]
 root_doc = "README"
 include_patterns = ["README.md", "README.zh.md", "notebooks/*.ipynb", "zh/*.ipynb"]
 nb_execution_mode = "off"
@@ -86,7 +97,9 @@ html_theme = "sphinx_book_theme"
 html_theme_options = {
     "footer_content_items": "",
     "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
+    "show_prev_next": False,  # a notebook ends with links to its neighbours
 }
+copybutton_selector = "div.highlight:not(.cell_output *) pre"
 html_title = project
 html_favicon = "static/favicon.svg"
 html_static_path = ["static", "../.github/pictures/slope.png"]
@@ -94,6 +107,7 @@ html_css_files = ["style.css"]
 html_js_files = ["search.js"]
 html_sourcelink_suffix = ""  # the notebook that a page is made of is downloaded as it is
 templates_path = ["templates"]
+html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html")
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
@@ -109,13 +123,16 @@ def chapters(folder):
 
 def edition(document):
     """The folder of the edition that a document belongs to."""
-    return "zh" if document.startswith("zh/") or document == README["zh"] else "notebooks"
+    of_readme = README["zh"], front.FRONT["zh"]
+    return "zh" if document.startswith("zh/") or document in of_readme else "notebooks"
 
 
 def twin(document):
     """The same page in the other edition."""
     other = "notebooks" if edition(document) == "zh" else "zh"
-    return f"{other}/{document.split('/')[1]}" if "/" in document else README[other]
+    if "/" in document:
+        return f"{other}/{document.split('/')[1]}"
+    return (README if document in README.values() else front.FRONT)[other]
 
 
 def lead_to_the_repository(document, markdown):
@@ -156,6 +173,10 @@ def on_source_read(app, document, content):
     content[0] = json.dumps(notebook)
 
 
+def on_doctree_read(app, doctree):
+    add_help(doctree, edition(app.env.current_document.docname))
+
+
 def speak(app, document):
     """Sphinx and the theme speak the language of a document."""
     words = WORDS[edition(document)]
@@ -174,6 +195,9 @@ def on_doctree(app, doctree, document):
     for link in list(doctree.findall(nodes.reference)):
         if not ADDRESS and link.get("refuri", "").startswith(REPOSITORY):
             link.replace_self(link.children)
+    for image in doctree.findall(nodes.image):
+        image["loading"] = "lazy"
+        image["scale"] = 100  # Sphinx then says how big it is: nothing jumps when it is loaded
     for cell in doctree.findall(nodes.entry):
         if len(cell.astext()) < 8:
             cell["classes"].append("short")
@@ -183,24 +207,41 @@ def on_page(app, document, template, context, doctree):
     """What the templates need: the chapters of the edition, the switch, how to run a chapter."""
     speak(app, document)
     folder = edition(document)
-    context["language"] = LANGUAGE[folder]
     course = app.env.titles[README[folder]].astext()
-    context["chapters"] = [(README[folder], course), *chapters(folder)]
-    context["course"] = course
-    context["nothing_found"] = NOTHING[folder]
-    context["docstitle"] = "" if document in README.values() else course
+    context |= {
+        "language": LANGUAGE[folder],
+        "course": course,
+        "chapters": [
+            (front.FRONT[folder], course),
+            *chapters(folder),
+            (README[folder], "README"),
+        ],
+        "nothing_found": NOTHING[folder],
+        "docstitle": course if "/" in document else "",
+    }
+    other = app.builder.get_relative_uri(document, twin(document))
+    if template == "front.html":
+        shown = front.context(app.builder, folder, README[folder], [*chapters(folder)])
+        context |= shown | {
+            "title": course,
+            "other": other,
+            "switch": SWITCH[folder],
+            "readme": README[folder],
+            "chapters_title": CHAPTERS[folder],
+        }
+        describe(context, document, shown["claim"], other)
     if doctree is None:
         return
-    for direction in ("prev", "next"):  # which end where the edition ends
-        place = context.get(direction)
-        if place:
-            link = posixpath.normpath(posixpath.join(posixpath.dirname(document), place["link"]))
-            if edition(link.removesuffix(".html")) != folder:
-                context[direction] = None
-    other = app.builder.get_relative_uri(document, twin(document))
     if "/" in document:
         readme = app.builder.get_relative_uri(document, README[folder])
         line = RUN[folder].format(readme=readme, file=f"{document}.ipynb")
+        if ADDRESS:
+            line += ONLINE[folder].format(
+                address=ADDRESS,
+                repository=REPOSITORY,
+                file=f"{document}.ipynb",
+                source=SOURCE[folder].format(Path(document).name),
+            )
         line = f'<a href="{other}">{SWITCH[folder]}</a> · {line}'
         context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
     paragraphs = (  # of words; the first of a README is the link to the other edition
@@ -208,30 +249,36 @@ def on_page(app, document, template, context, doctree):
         for text in doctree.findall(nodes.paragraph)
         if not all(isinstance(part, nodes.reference | nodes.image) for part in text)
     )
-    description = escape(next(paragraphs)[:200].replace("\n", " "), quote=True)
+    describe(context, document, next(paragraphs), other)
+
+
+def describe(context, document, description, other):
+    """Says in a page's head what it is, for whoever finds or shares it; `other`: its twin."""
+    description = escape(description[:200].replace("\n", " "), quote=True)
+    tags = [f'<meta name="description" content="{description}">']
     for name, value in {
         "og:title": escape(context["title"], quote=True),
         "og:description": description,
         "og:image": f"{html_baseurl}_static/slope.png",
     }.items():
-        context["metatags"] += f'<meta property="{name}" content="{value}">\n'
-    context["metatags"] += f'<meta name="description" content="{description}">\n'
+        tags.append(f'<meta property="{name}" content="{value}">')
     if html_baseurl:
         other = f"{html_baseurl}{twin(document)}.html"
     language = LANGUAGE[edition(twin(document))]
-    context["metatags"] += f'<link rel="alternate" hreflang="{language}" href="{other}">\n'
+    tags.append(f'<link rel="alternate" hreflang="{language}" href="{other}">')
+    context["metatags"] = "\n".join([context.get("metatags", ""), *tags, ""])
 
 
 def on_finished(app, exception):
-    """The index of the search. The README is the first page; `zh/` leads to the Chinese one."""
+    """Pictures for the front page, the index of the search; `zh/` leads to the Chinese edition."""
     if exception or app.builder.name != "html":
         return
-    write_index(app, lambda document: LANGUAGE[edition(document)])
     out = Path(app.outdir)
-    shutil.copyfile(out / "README.html", out / "index.html")
+    front.write_thumbnails(out / "_static" / "thumbnails")
+    write_index(app, lambda document: LANGUAGE[edition(document)])
     (out / "zh" / "index.html").write_text(
-        '<!doctype html><meta http-equiv="refresh" content="0; url=../README.zh.html">'
-        '<a href="../README.zh.html">中文</a>\n',
+        '<!doctype html><meta http-equiv="refresh" content="0; url=../index.zh.html">'
+        '<a href="../index.zh.html">中文</a>\n',
         encoding="utf-8",
     )
 
@@ -244,6 +291,7 @@ def without_search(app):
 def setup(app):
     app.connect("builder-inited", without_search)
     app.connect("source-read", on_source_read)
+    app.connect("doctree-read", on_doctree_read)
     app.connect("doctree-resolved", on_doctree)
     app.connect("html-page-context", on_page, priority=400)  # before the theme's
     app.connect("build-finished", on_finished)

@@ -1,8 +1,8 @@
 """The index of the search: each section of each page is found by itself, in its edition.
 
 Pagefind makes it, because its index comes in pieces that a page loads when somebody searches.
-Outputs are left out: a prediction is not to be given away. Pagefind and the browser do not cut
-Chinese into the same words, so each character is a word here.
+Outputs and solutions are left out: they are not to be given away. Pagefind and the browser do not
+cut Chinese into the same words, so each character is a word here.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ RECORD = (
     '<html lang="{language}"><body><h1>{heading}</h1>'
     '<p data-pagefind-meta="page" data-pagefind-ignore>{page}</p>{text}</body></html>'
 )
+HIDDEN = {"cell_output", "exercise-help"}
 BETWEEN_CHARACTERS = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # Chinese ones
 
 
@@ -24,7 +25,7 @@ def text_of(part):
     """The words of a part of a page, without formulas set apart and without outputs."""
     if isinstance(part, nodes.math_block | nodes.comment | nodes.raw | nodes.image | nodes.title):
         return ""
-    if isinstance(part, nodes.Element) and "cell_output" in part.get("classes", ()):
+    if isinstance(part, nodes.Element) and HIDDEN.intersection(part.get("classes", ())):
         return ""
     if isinstance(part, nodes.TextElement):
         return f"<p>{escape(part.astext())}</p>"

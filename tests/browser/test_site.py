@@ -3,18 +3,32 @@
 import json
 import os
 import re
+from html import unescape
+from urllib.parse import unquote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from helpers.lessons.exercise import exercises
 from tests.browser.conftest import CHAPTERS, FOLDERS, ROOT, formulas, look
 
+FRONT = {"notebooks": "index.html", "zh": "index.zh.html"}
 PAGES = {
     path.relative_to(ROOT).with_suffix(".html").as_posix(): path
     for path in [ROOT / "README.md", ROOT / "README.zh.md", *CHAPTERS]
 }
-each_page = pytest.mark.parametrize("name", PAGES)
+EIGHT = [
+    *FRONT.values(),
+    "README.html",
+    "notebooks/02_static_functions.html",
+    "notebooks/04_exp.html",
+    "notebooks/11_when_gradients_lie.html",
+    "notebooks/19_which_way.html",
+    "zh/04_exp.html",
+]
+each_page = pytest.mark.parametrize("name", [*FRONT.values(), *PAGES])
+each_front = pytest.mark.parametrize("folder, name", FRONT.items())
 each_theme = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
@@ -30,7 +44,7 @@ def show(page, site, name, theme="light", width=1300):
     page.set_viewport_size({"width": width, "height": 1000})
     page.emulate_media(color_scheme=theme)
     page.goto(site + name)
-    if formulas(PAGES[name]):
+    if name in PAGES and formulas(PAGES[name]):
         page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
         page.evaluate("MathJax.startup.promise")
     assert page.evaluate("document.documentElement.dataset.theme") == theme
@@ -44,7 +58,7 @@ def test_a_page_is_whole(page, site, name, theme):
         assert show(page, site, name, theme, width) == []
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"wider than {width}"
-        look(page, PAGES[name])
+        look(page, PAGES.get(name))
     sideways = """cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1)
         .map(cell => cell.textContent)"""
     assert page.locator(".cell_input pre").evaluate_all(sideways) == []  # at 1300
@@ -53,9 +67,10 @@ def test_a_page_is_whole(page, site, name, theme):
 @each_page
 @each_theme
 def test_a_page_is_accessible(page, site, name, theme, request):
-    if name.startswith("zh/") and not request.config.getoption("--all-chapters"):
-        pytest.skip("runs with --all-chapters")  # they look like the English ones
+    if name not in EIGHT and not request.config.getoption("--all-chapters"):
+        pytest.skip("runs with --all-chapters")
     show(page, site, name, theme)
+    page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
     violations = Axe().run(page).response["violations"]
     serious = [
         (found["id"], found["nodes"][0]["html"][:200], len(found["nodes"]))
@@ -67,24 +82,52 @@ def test_a_page_is_accessible(page, site, name, theme, request):
 
 SHOWN = """selector => { const box = document.querySelector(selector)?.getBoundingClientRect();
     return !!box && box.width > 0 && box.right > 0 && box.left < innerWidth }"""
+BUTTONS = {  # what is there after a press: a condition in the page
+    "primary-toggle": "document.querySelector('#pst-primary-sidebar-modal').open"
+    f" || !({SHOWN})('#pst-primary-sidebar')",  # on a wide page it is there, and goes
+    "secondary-toggle": "document.querySelector('#pst-secondary-sidebar-modal').open",
+    "search-button__button": "document.querySelector('#pst-search-dialog').open",
+    "theme-switch-button": "document.querySelector('.theme-change-button').checkVisibility()",
+    "dropdown-toggle": "document.querySelector('.btn-download-source-button').checkVisibility()",
+    "btn-fullscreen-button": "document.fullscreenElement !== null",
+    "copybtn": "document.querySelector('.copybtn').classList.contains('success')",
+}
 
 
 @pytest.mark.parametrize("width", [390, 1000, 1300])
-@pytest.mark.parametrize("side", ["primary", "secondary"])
-def test_a_sidebar_opens_and_closes(page, site, width, side):
-    show(page, site, "notebooks/04_exp.html", width=width)
-    button = page.locator(f"button.{side}-toggle:visible")
-    if button.count() == 0:  # the outline of a wide page is there, and has no button
-        assert side == "secondary" and page.evaluate(SHOWN, "#pst-secondary-sidebar")
-        return
-    open_at_first = page.evaluate(SHOWN, f"#pst-{side}-sidebar")
-    button.click()
-    selector = f"#pst-{side}-sidebar, #pst-{side}-sidebar-modal[open]"
-    if open_at_first:
-        page.wait_for_function(f"!({SHOWN})('#pst-{side}-sidebar')", timeout=5_000)
-    else:
-        page.wait_for_selector(f"#pst-{side}-sidebar-modal[open]", timeout=5_000)
-        assert page.evaluate(SHOWN, selector)
+def test_every_button_does_what_it_shows(page, site, width):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    name = "notebooks/04_exp.html"
+    show(page, site, name, width=width)
+    count = page.locator("button:visible").count()
+    pressed = []
+    for place in range(count):
+        button = page.locator("button:visible").nth(place)
+        classes = button.get_attribute("class").split()
+        kind = next((kind for kind in BUTTONS if kind in classes), None)
+        assert kind, f"no test knows what this does: {button.evaluate('b => b.outerHTML')}"
+        if kind not in pressed:  # one of the many that copy
+            pressed.append(kind)
+            button.click()
+            page.wait_for_function(BUTTONS[kind], timeout=5_000)
+            show(page, site, name, width=width)
+    assert {"primary-toggle", "search-button__button", "theme-switch-button"} < {*pressed}
+    assert page.evaluate(SHOWN, "#pst-secondary-sidebar") or "secondary-toggle" in pressed
+
+
+def test_copying_takes_the_code_and_the_theme_changes(page, site):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    show(page, site, "notebooks/04_exp.html")
+    cell = page.locator(".cell_input").first
+    cell.hover()
+    cell.locator(".copybtn").click()
+    page.wait_for_selector(".copybtn.success")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.strip() == cell.locator("pre").inner_text().strip()
+    assert page.locator(".cell_output .copybtn").count() == 0
+    page.locator(".theme-switch-button").click()
+    page.locator(".theme-change-button[data-mode=dark]").click()
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
 
 
 @pytest.mark.parametrize("name", ["notebooks/04_exp.html", "zh/04_exp.html"])
@@ -107,11 +150,11 @@ def test_no_formula_is_cut_off(page, site):
     assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0
 
 
-@pytest.mark.parametrize("name", ["index.html", "README.zh.html", "notebooks/04_exp.html"])
+@pytest.mark.parametrize("name", [*FRONT.values(), "README.zh.html", "notebooks/04_exp.html"])
 def test_a_page_says_what_it_is(page, site, name):
     page.goto(site + name)
     description = page.locator("meta[name=description]").get_attribute("content")
-    assert len(description) > 60
+    assert len(description) > 40
     assert page.title().count("Extending PyTorch") + page.title().count("扩展 PyTorch") == 1
     assert page.locator("link[rel=icon]").count() == 1
     other = page.locator("link[rel=alternate][hreflang]").evaluate("link => link.href")
@@ -133,7 +176,7 @@ SEARCHES = {  # a heading that must be among the first three
         "自定义算子": "能编译的自定义算子",
         "编译": "编译器看到什么",
         "脉冲神经元": "发放脉冲的神经元",
-        "半精度": "一半的位数",
+        "并行": "切开一个层",
     },
 }
 
@@ -165,10 +208,9 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, folder):
     page.goto(site if folder == "notebooks" else f"{site}{folder}/")
-    page.wait_for_selector("a.right-next")
-    assert page.locator("h1").first.inner_text().startswith("Extending PyTorch" * (folder != "zh"))
-    for path in [path for path in CHAPTERS if path.parent.name == folder]:
-        page.get_by_title({"notebooks": "next page", "zh": "下一章"}[folder]).click()
+    page.locator("a.start").click()
+    *others, last = [path for path in CHAPTERS if path.parent.name == folder]
+    for path in [*others, last]:
         page.wait_for_url(f"**/{folder}/{path.stem}.html")
         assert (
             f"jupyter lab --notebook-dir=. {folder}/{path.name}"
@@ -176,13 +218,79 @@ def test_chapters_follow_each_other_and_are_downloaded_as_they_are(page, site, f
         )
         notebook = page.locator(".btn-download-source-button").first.evaluate("link => link.href")
         assert page.request.get(notebook).body() == path.read_bytes()
-    assert page.locator("a.right-next").count() == 0
+        if path != last:  # the last link of a chapter, and the only one
+            page.locator(".bd-main a[href$='.html']").last.click()
 
 
-def test_the_switch_leads_to_the_same_chapter(page, site):
-    for name in ("README.html", "notebooks/02_static_functions.html"):
+def test_the_switch_leads_to_the_same_page(page, site):
+    for name, other in {
+        "index.html": "index.zh.html",
+        "README.html": "README.zh.html",
+        "notebooks/02_static_functions.html": "zh/02_static_functions.html",
+    }.items():
         page.goto(site + name)
         page.get_by_role("link", name="中文", exact=True).first.click()
-        assert page.url == site + name.replace("notebooks", "zh").replace("README", "README.zh")
+        assert page.url == site + other
         page.get_by_role("link", name="English", exact=True).first.click()
         assert page.url == site + name
+
+
+@each_front
+def test_a_first_visit_is_light(page, site, folder, name):
+    loaded = {}
+    page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
+    page.goto(site + name, wait_until="networkidle")
+    assert sum(loaded.values()) < 1_000_000, sorted(loaded.items(), key=lambda item: item[1])
+    assert not any("pagefind" in url or "/_images/" in url for url in loaded)
+
+
+def test_a_picture_is_loaded_when_it_is_near(page, site):
+    loaded = []
+    page.on("request", lambda request: loaded.append(request.url))
+    page.set_viewport_size({"width": 1300, "height": 1000})
+    page.goto(f"{site}notebooks/08_c_and_cpp.html", wait_until="networkidle")
+    last = page.locator(".bd-article img").last
+    address = last.evaluate("picture => picture.src")
+    assert address not in loaded
+    last.scroll_into_view_if_needed()
+    page.wait_for_function("[...document.images].at(-1).naturalWidth > 0", timeout=10_000)
+    assert address in loaded
+    assert last.get_attribute("width") == str(last.evaluate("picture => picture.naturalWidth"))
+
+
+@each_front
+def test_the_front_page_leads_somewhere(page, site, folder, name):
+    page.goto(site + name)
+    assert page.locator(".ways a").count() == 4
+    chapters = page.locator(".front .cards:not(.ways) a")
+    assert chapters.count() == len(CHAPTERS) // 2
+    links = page.locator(".front a").evaluate_all("links => links.map(link => link.href)")
+    for link in links:
+        target, _, anchor = link.partition("#")
+        answer = page.request.get(target)
+        assert answer.ok, link
+        assert not anchor or f'id="{unquote(anchor)}"' in unescape(answer.text()), link
+    assert page.locator(".front table a").count() >= 15  # what people look for
+    assert "jupyter lab" in page.locator(".front pre").first.inner_text()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_hints_verdicts_and_solutions_are_folded_under_an_exercise(page, site, folder):
+    show(page, site, f"{folder}/02_static_functions.html")
+    given = [*exercises("02")]
+    folds = page.locator("details.exercise")
+    assert folds.count() == sum(len(one.hints) + 2 for one in given)
+    assert page.locator("details.exercise[open]").count() == 0
+    verdicts = page.locator(".exercise-help .verdict")
+    assert verdicts.count() == 3 * len(given)
+    expect(verdicts.first).to_be_hidden()
+    first = {
+        "notebooks": "✗ 2.1 Square: The gradient of x does not depend on grad_output",
+        "zh": "✗ 2.1 Square：x 的梯度与 grad_output 无关",
+    }
+    places = page.locator(".exercise-help").first.locator("summary")
+    for place in places.all():
+        place.click()
+    expect(verdicts.first).to_contain_text(first[folder])
+    shown = page.locator("details.exercise").nth(len(given[0].hints) + 1)
+    expect(shown).to_contain_text("return 2 * x * grad_output")
