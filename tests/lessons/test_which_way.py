@@ -127,6 +127,30 @@ def test_each_message_is_printed_by_a_chapter_or_raised_here():
     assert PROVOKED.keys() <= {message.part for message in MESSAGES}
 
 
+class Packs(Function):
+    @staticmethod
+    def forward(ctx, given, pack):
+        x = given[0] if isinstance(given, list) else given
+        return pack([x.exp()])
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return grad_outputs
+
+
+X = torch.ones(2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "pack", "tracked"),
+    [(X, tuple, True), (X, list, False), (X, lambda xs: dict(enumerate(xs)), False),
+     (X, lambda xs: (xs,), False), ([X], tuple, False)],
+)  # fmt: skip
+def test_tensors_in_a_list_or_a_dict_have_no_gradient(given, pack, tracked):
+    output = Packs.apply(given, pack)[0]
+    assert (output[0] if isinstance(output, list) else output).requires_grad == tracked
+
+
 def test_the_cures_that_a_row_names_help():
     two_steps(find_unused_parameters=True)
     weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
