@@ -12,6 +12,7 @@ import traceback
 import torch
 
 from . import examine
+from .course import sections
 from .program.bounds import SECONDS
 from .program.rounds import rounds
 
@@ -66,6 +67,11 @@ def load(target):
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
+def lead_to(findings):
+    for place in sections(findings):
+        print(f"read: chapter {place}")
+
+
 def run(argv, **options):
     """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
 
@@ -93,6 +99,7 @@ def run(argv, **options):
         print(status, file=sys.stderr)  # as Python does
         status = 1
     print(found)
+    lead_to([finding for visit in found.visits for finding in visit.findings])
     return (status or 0) if found.ok else 1
 
 
@@ -147,6 +154,8 @@ def main(argv=None):
         parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
     print(report.to_json() if options.json else report)
+    if not options.json:
+        lead_to(report.findings)
     return 0 if report.ok else 1 if report.examined else 2
 
 

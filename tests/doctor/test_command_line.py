@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from helpers.doctor.__main__ import main, tensor
+from helpers.doctor.course import SECTIONS
+from helpers.doctor.report import TEXTS
+from helpers.lessons.which_way import section
 
 MINE = """
 import torch
@@ -119,3 +122,13 @@ def test_a_program_ends_with_its_own_status(last, status, error, tmp_path, capsy
     assert main(["--run", str(file)]) == status
     printed = capsys.readouterr()
     assert "Rounds: 0 Functions, none wrong" in printed.out and error in printed.err
+
+
+def test_it_names_the_section_of_the_course(capsys):
+    for place, codes in SECTIONS.items():
+        section(place)  # ValueError where the chapter has no such heading
+        assert set(codes.split()) <= set(TEXTS), place
+    assert main([*ROUND.split(), "--input", "3"]) == 1
+    assert "read: chapter 11 Deeper: numbers: nan" in capsys.readouterr().out
+    assert main([*ROUND.split(), "--input", "3", "--json"]) == 1
+    assert "read: " not in capsys.readouterr().out

@@ -105,6 +105,7 @@ def test_a_copy_works_without_its_lines_and_does_not_import_the_compiler(tmp_pat
     done = subprocess.run([*command, "--value", "2.5"], **options)
     assert done.returncode == 1 and "multiplied by 0.4" in done.stdout, done.stderr
     assert "right if: " not in done.stdout and "look at: " in done.stdout
+    assert "read: " not in done.stdout  # where the course is not installed
     assert done.stdout.endswith("without a compiler\n")
 
 

@@ -6,9 +6,12 @@ import re
 import nbformat
 import pytest
 import torch
+from torch import nn
 from torch.autograd import Function
+from torch.nn.parallel import DistributedDataParallel
 
 from helpers.lessons import which_way
+from helpers.lessons.ways import process_group
 from helpers.lessons.which_way import MESSAGES, ROOT, TASKS
 from tools.which_way import CHAPTER, README, written
 
@@ -29,6 +32,30 @@ def twice():
     y.backward()
 
 
+class SkipsOne(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.skipped = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def two_steps(**options):
+    with process_group():
+        module = DistributedDataParallel(SkipsOne(), **options)
+        for _ in range(2):
+            module(torch.ones(1, 2)).sum().backward()
+
+
+def other_names():
+    op = torch.library.custom_op(
+        "which_way::same", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    op.register_autograd(lambda c, g: g, setup_context=lambda c, i, o: None)
+    op(torch.ones(2, requires_grad=True))
+
+
 PROVOKED = {  # the messages that no chapter prints
     "is a view and is being modified inplace": lambda: Same.apply(
         torch.ones(2, requires_grad=True)
@@ -38,6 +65,8 @@ PROVOKED = {  # the messages that no chapter prints
     ).add_(1),
     "Trying to backward through the graph a second time": twice,
     "call numpy() on Tensor that requires grad": lambda: torch.ones(2, requires_grad=True).numpy(),
+    "Expected to have finished reduction in the prior iteration": two_steps,
+    "got an unexpected keyword argument 'ctx'": other_names,
 }
 
 
@@ -91,8 +120,44 @@ def test_each_message_is_printed_by_a_chapter_or_raised_here():
     said = printed()
     for message in MESSAGES:
         if message.part in PROVOKED:
-            with pytest.raises(RuntimeError, match=re.escape(message.part)):
+            with pytest.raises((RuntimeError, TypeError), match=re.escape(message.part)):
                 PROVOKED[message.part]()
         else:
             assert message.part in said, f"no chapter prints {message.part!r}"
     assert PROVOKED.keys() <= {message.part for message in MESSAGES}
+
+
+class Packs(Function):
+    @staticmethod
+    def forward(ctx, given, pack):
+        x = given[0] if isinstance(given, list) else given
+        return pack([x.exp()])
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return grad_outputs
+
+
+X = torch.ones(2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "pack", "tracked"),
+    [(X, tuple, True), (X, list, False), (X, lambda xs: dict(enumerate(xs)), False),
+     (X, lambda xs: (xs,), False), ([X], tuple, False)],
+)  # fmt: skip
+def test_tensors_in_a_list_or_a_dict_have_no_gradient(given, pack, tracked):
+    output = Packs.apply(given, pack)[0]
+    assert (output[0] if isinstance(output, list) else output).requires_grad == tracked
+
+
+def test_the_cures_that_a_row_names_help():
+    two_steps(find_unused_parameters=True)
+    weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    weight.grad_dtype = torch.float32
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    for _ in range(1000):
+        weight.sum().backward()
+    torch.where(x > 0, torch.where(x > 0, x, 1).sqrt(), 0).sum().backward()
+    assert weight.grad.tolist() == [1000, 1000]
+    assert x.grad.tolist() == [0, 0.25]
