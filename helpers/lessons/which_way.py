@@ -143,7 +143,8 @@ TASKS = [
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
          "on the CPU: every access is checked", True),
-    Task("write a Triton kernel, and its operator (`triton_op`)", "15 Deeper: the same in Triton (12 minutes)",
+    Task("write a Triton kernel, and its operator (`triton_op`)",
+         "15 Deeper: the same in Triton (12 minutes)",
          "15 Deeper: the same in Triton (12 minutes)", "`TRITON_INTERPRET=1`"),
     Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
          "08 C++ that knows tensors", "a transposed input"),

@@ -173,6 +173,10 @@ class Found:
         counts += [Said("{n} not judged or not all of it", n=missed)] if missed else []
         return Said("Rounds: {counts}", counts=listed(counts))
 
+    @property
+    def summary(self):
+        return self.headline().text(str)
+
     def text(self, translate=str):
         """What was found in words; translate(template) is a template in another language."""
         strange = [Said("no Function is called {name}", name=name) for name in self.unmatched]
