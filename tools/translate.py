@@ -156,7 +156,7 @@ def said_to_a_learner():
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
     for code, text in TEXTS.items():
-        for said in dict.fromkeys((text.message, text.through, text.look)):
+        for said in filter(None, dict.fromkeys((text.message, text.through, text.look))):
             yield code, said
     yield "doctor", NAMELESS
     yield "doctor", MEANT.template
