@@ -13,6 +13,15 @@ solver (Anderson's, say) takes fewer steps, but keeps several z, couples the sam
 also finds points at which backward would not converge. To damp, hand over another f with the same
 fixed points: lambda z, x: (z + f(z, x)) / 2.
 
+Forward and backward of z = tanh(0.8 W z + x), 512 x 256, float32, one thread of an AMD EPYC, from
+`python -m tools.benchmark fixed_point`; the peak is beyond the arguments:
+
+                              peak, MiB    time
+unrolled, 60 steps                   47    1
+torchdeq, its iteration               6    0.26
+torchdeq, Anderson's                 15    1.22
+fixed_point                           4    0.19
+
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
