@@ -78,6 +78,16 @@ def test_every_link_leads_to_a_heading_or_a_file():
         which_way.section(message.read)
 
 
+def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
+    lost = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            links = re.findall(r"\]\((\d\d)_\w+\.ipynb#([^)\s]+)\)", cell.source)
+            lost += [f"{path.name}: {number}#{anchor}" for number, anchor in links
+                     if anchor not in which_way.headings(number)[1].values()]  # fmt: skip
+    assert not lost
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
