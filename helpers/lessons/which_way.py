@@ -302,7 +302,14 @@ MESSAGES = [
     Message("Unsupported custom jvp",
             "a compiler takes no Function with a `jvp`",
             "19 What to choose"),
+    Message("duplicate tensor input",
+            "a compiled Function got one tensor in two arguments: pass a clone, or use an operator",
+            "09 Deeper: a Function that gets a tensor twice, or is differentiated twice "
+            "(4 minutes)"),
     # Operators
+    Message("cannot pickle 'torch._C._DispatchModule' object",
+            "a module keeps a `custom_op` as an attribute: call the operator in `forward`",
+            "19 Copy and pickle a module that calls an operator"),
     Message("There was no fake impl registered for",
             "the compiler needs `register_fake`",
             "09 A name and a promise: custom_op"),
