@@ -338,6 +338,11 @@ MESSAGES = [
 ]  # fmt: skip
 
 
+# For the README: words of further tasks
+MORE = ("a view|autocast|bf16|complex inputs|label smoothing|leak|linear system|LoRA|nan|ONNX|"
+        "several outputs|solver|`sort`|Triton operator").split("|")  # fmt: skip
+
+
 @cache
 def headings(chapter):
     """The file of the chapter with this number, and the anchors of its headings by their text."""
@@ -386,10 +391,9 @@ def index_of_messages():
 
 
 def most_wanted():
-    """The README's table."""
-    rows = [
-        (t.want, source(t.copy or t.read, "", "notebooks/"), section(t.read, "notebooks/"))
-        for t in TASKS
-        if t.short
-    ]
-    return table(("I want to …", "copy", "read"), rows)
+    """The README's table, and links to more tasks."""
+    wanted, at = (t for t in TASKS if t.short), "notebooks/"
+    rows = [(t.want, source(t.copy or t.read, "", at), section(t.read, at)) for t in wanted]
+    reads = {word: next(t.read for t in TASKS if word in t.want) for word in MORE}
+    more = ", ".join(section(read, at, word) for word, read in reads.items())
+    return f"{table(('I want to …', 'copy', 'read'), rows)}\n\nAnd: {more}."
