@@ -6,7 +6,7 @@ from torch.autograd import Function
 from helpers.doctor import examine
 from helpers.doctor.__main__ import main
 from helpers.lessons.patients.patient import draw
-from tests.doctor.cases import errors, ones
+from tests.doctor.cases import errors
 
 
 class Rotary(Function):
@@ -146,4 +146,3 @@ def test_the_command_line_prints_json_and_takes_what_is_trained(tmp_path, capsys
     arguments = [f"{file}:product", "--input", "3x4", "--trained", "4", "--json"]
     assert main(arguments) == 0
     assert '"input": "w", "points": 3, "order": 2' in capsys.readouterr().out
-    assert ones(1).numel() == 1
