@@ -130,7 +130,7 @@ for fn, values in (
     case("", inputs=(torch.tensor(values, dtype=torch.float64),), name=f"{values}")(fn)
 
 
-@case("", "note estimator", inputs=lambda: drawn((5,), (5,), (5,)))
+@case("", note="estimator", inputs=lambda: drawn((5,), (5,), (5,)))
 class BernoulliStraightThrough(Function):
     """One note, not three errors."""
 

@@ -33,12 +33,12 @@ case("", inputs=(ones(3),), name="draws from NumPy and from Python")(
     lambda x: x * np.random.rand() * random.random()
 )
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    case("", "note double-copy", str(dtype).removeprefix("torch."),
+    case("", str(dtype).removeprefix("torch."), note="double-copy",
          inputs=draw((3, 4), dtype=dtype), name=f"tanh of {dtype}")(torch.tanh)  # fmt: skip
-case("", "note not-in-double", inputs=(torch.ones(2, 3),), name="runs in float32 only")(
+case("", note="not-in-double", inputs=(torch.ones(2, 3),), name="runs in float32 only")(
     lambda x: torch.sin(x) @ torch.eye(3)
 )
-case("", "note kink", inputs=(torch.tensor([1.0, 0.0]).double(),), name="abs at 0")(torch.abs)
+case("", note="kink", inputs=(torch.tensor([1.0, 0.0]).double(),), name="abs at 0")(torch.abs)
 case("", inputs=(torch.ones(3, 4).double(),), name="a parameter that is not used")(
     type("Half", (nn.Linear,), {"forward": lambda self, x: x @ self.weight.t()})(4, 3).double()
 )
