@@ -15,13 +15,13 @@ class Table(list):
     """The patients of one file. Called, it registers the decorated class or function, or a value.
 
     codes: of the errors, or of the warnings where there is none, as one string
-    says:  what the texts contain, or, after "not ", what they do not
-    note:  the code of a note
+    says:  what the texts contain
+    options: `name`, `never` and `note` of a `Patient`, and what `examine` takes
     """
 
-    def __call__(self, codes, *says, inputs, name=None, note=None, **options):
+    def __call__(self, codes, *says, inputs, **options):
         made = inputs if callable(inputs) else lambda: inputs
-        return broken(codes, "", made, *says, register=self, name=name, note=note, **options)
+        return broken(codes, "", made, *says, register=self, **options)
 
     def of_two(self, name, codes, *says, inputs, forward, backward, **options):
         """Registers the `function` of these two."""

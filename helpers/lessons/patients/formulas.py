@@ -91,9 +91,16 @@ wrong("SwappedGradients", "swapped", "each input gets the gradient of the other"
       "returned for `x` is that of `y`")  # fmt: skip
 
 
-slip("HalfOfTheElements", "partly-right", "the other half is left out", Square, vector,
-     {"2 * x": "2 * x * (torch.arange(len(x)) < len(x) // 2)"},
-     "at index 3 to 5 of dimension 0 it is zero")  # fmt: skip
+@broken("partly-right", "the loop stops half-way", vector,
+        "at index 3 to 5 of dimension 0 it is zero")  # fmt: skip
+class HalfOfTheElements(Square):
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        grad = torch.zeros_like(x)
+        for i in range(len(x) // 2):
+            grad[i] = grad_output[i] * 2 * x[i]
+        return grad
 
 
 @broken("partly-right", "the slope for negative numbers is forgotten", vector,

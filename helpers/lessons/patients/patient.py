@@ -20,7 +20,8 @@ class Patient:
     inputs:  inputs() makes new ones, always the same numbers
     codes:   of the errors, or of the warnings where there is none, as one string
     about:   what is wrong, in one line
-    says:    what the texts contain, or, after "not ", what they do not
+    says:    what the texts contain
+    never:   what they do not contain
     note:    the code of a note, or None
     options: keyword arguments for `examine`
     """
@@ -31,6 +32,7 @@ class Patient:
     codes: str
     about: str
     says: tuple = ()
+    never: tuple = ()
     note: str | None = None
     options: dict = field(default_factory=dict)
 
@@ -65,12 +67,12 @@ BROKEN: list[Patient] = []
 HEALTHY: list[Patient] = []
 
 
-def broken(codes, about, inputs, *says, register=BROKEN, name=None, note=None, **options):
+def broken(codes, about, inputs, *says, register=BROKEN, name=None, never=(), note=None, **options):
     """Register the decorated Function or callable, or a module, in BROKEN."""
 
     def decorate(fn):
         called = name or getattr(fn, "__name__", type(fn).__name__)
-        register.append(Patient(called, fn, inputs, codes, about, says, note, options))
+        register.append(Patient(called, fn, inputs, codes, about, says, never, note, options))
         return fn
 
     return decorate
@@ -119,12 +121,12 @@ def right(name, about, inputs, forward, backward, note=None, **options):
     healthy(about, inputs, note, **options)(function(forward, backward, name))
 
 
-def slip(name, codes, about, of, inputs, edits, *says):
+def slip(name, codes, about, of, inputs, edits, *says, **options):
     """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new."""
     _, _, source = source_of(of).partition(f"class {of.__name__}")  # without its decorators
     source = edited(f"class {name}{source}", *(text for pair in edits.items() for text in pair))
     names = {**vars(sys.modules[of.__module__]), "__name__": name}  # its source is in no file
-    broken(codes, about, inputs, *says)(made_of(source, names, name))
+    broken(codes, about, inputs, *says, **options)(made_of(source, names, name))
 
 
 def linear(input, weight, bias):
