@@ -1,14 +1,10 @@
 """How a row of the tables of this folder is written: a function, its inputs, and what is due."""
 
-import importlib.util
-import itertools
-
 import torch
 
+from helpers.lessons.judge.source import made_of
 from helpers.lessons.patients.patient import broken, function
 from tests.common import random
-
-NUMBERS = itertools.count()
 
 
 class Table(list):
@@ -46,11 +42,6 @@ def drawn(*shapes, dtype=torch.float64):
     return tuple(random(*shape, dtype=dtype, seed=k) for k, shape in enumerate(shapes))
 
 
-def written(text, folder, name="Layer"):
-    """What this source defines, in a file of its own, which `inspect` finds."""
-    file = folder / f"written_{next(NUMBERS)}.py"
-    file.write_text(text)
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
+def made(text):
+    """The `Layer` of this source, whose lines can be quoted."""
+    return made_of(text, {"__name__": "layer"}, "Layer")

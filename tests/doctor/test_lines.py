@@ -1,16 +1,16 @@
 """What the doctor leaves alone as it looks for a line; cases_lines.py holds which it names."""
 
 import linecache
+import runpy
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
 from helpers.doctor import examine
 from helpers.lessons.patients.patient import function, matrix
-from tests.doctor.cases import errors, written
+from tests.doctor.cases import errors, made
 from tests.doctor.layers import HEAD, layers
 
 RECURRENCE, ARGUMENTS, _ = layers()["recurrence"]
@@ -46,20 +46,21 @@ class Thing:
 BEFORE = "        low, gt = t.clamp("
 
 
-def broken(line="", folder=None):
+def broken(line=""):
+    """The source of a layer with a slip, and with this line in backward."""
     text = RECURRENCE.replace("(t < 0.4)", "(t > 0.4)").replace(BEFORE, f"        {line}\n{BEFORE}")
-    return written(MORE + HEAD + text, folder)
+    return MORE + HEAD + text
 
 
 @pytest.mark.parametrize("line", HARMFUL.values(), ids=HARMFUL)
 def test_what_does_more_than_compute_is_named_and_not_edited(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (found,) = errors(examine(broken(line, tmp_path), *ARGUMENTS()))
+    (found,) = errors(examine(made(broken(line)), *ARGUMENTS()))
     assert found.code == "other-mask" and "stood in place" not in found.change
 
 
-def test_nothing_is_left_of_the_edits(tmp_path):
-    layer = broken(folder=tmp_path)
+def test_nothing_is_left_of_the_edits():
+    layer = made(broken())
     before = dict(vars(layer)), dict(vars(type(layer))), sys.getprofile(), sys.gettrace()
     assert errors(examine(layer, *ARGUMENTS()))[0].change
     assert (dict(vars(layer)), dict(vars(type(layer))), sys.getprofile(), sys.gettrace()) == before
@@ -71,18 +72,18 @@ def test_nothing_is_left_of_the_edits(tmp_path):
 )
 def test_a_file_that_has_changed_since_is_not_read(old, new, tmp_path):
     """Python 3.14 loads small integers in another way than other constants."""
-    layer = broken(folder=tmp_path)
-    file = layer.forward.__code__.co_filename
-    text = Path(file).read_text()
-    assert text.count(old) == 1
-    Path(file).write_text(text.replace(old, new))
-    linecache.checkcache(file)
+    file = tmp_path / "layer.py"
+    file.write_text(broken())
+    layer = runpy.run_path(str(file))["Layer"]
+    linecache.getlines(str(file))
+    assert broken().count(old) == 1
+    file.write_text(broken().replace(old, new))
     (found,) = errors(examine(layer, *ARGUMENTS()))
     assert found.code == "other-mask" and "stood in place" not in found.change
 
 
-def test_other_threads_run_the_original(tmp_path):
-    layer, inputs, seen, stop = broken(folder=tmp_path), ARGUMENTS(), [], threading.Event()
+def test_other_threads_run_the_original():
+    layer, inputs, seen, stop = made(broken()), ARGUMENTS(), [], threading.Event()
     x = inputs[0].detach().requires_grad_()
     right = torch.autograd.grad(layer.apply(x, *inputs[1:]).sum(), x)[0]
 
