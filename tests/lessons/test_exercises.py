@@ -16,7 +16,7 @@ import torch
 
 from helpers.doctor import examine
 from helpers.lessons import exercise
-from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.judge import variations_of_processes
 from helpers.lessons.judge.variations import Feed
@@ -24,11 +24,11 @@ from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, doctor
 from helpers.ops.involution import compiler
 from tests.common import no_words_yet
+from tests.lessons.judged import EXERCISES, judged
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-EXERCISES = {given.number: given for given in exercises()}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -40,12 +40,6 @@ def given(number):
         assert why in missing(), f"{number} says that this machine lacks what it has: {why}"
         pytest.skip(why)
     return EXERCISES[number]
-
-
-def judged(number, *edits):
-    """The verdict on the solution, edited."""
-    given = EXERCISES[number]
-    return given.judge(given.made_of(given.edited(*edits)))
 
 
 def exercise_cells(path):

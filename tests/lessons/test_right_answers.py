@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.lessons.exercise import RIGHT
-from tests.lessons.test_exercises import EXERCISES, judged
+from tests.lessons.judged import EXERCISES, judged
 from tests.needs import needs_compiler, needs_triton
 
 
