@@ -160,11 +160,28 @@ class InAByte(Function):
     @classmethod
     def backward(cls, ctx, g):
         (of_255,) = ctx.saved_tensors
-        return g * (of_255 / 205 + cls.floor)
+        return g * (of_255 / 205 - 0.0436)  # a little off, as in a library
 
 
-for n in range(5, 10):  # the same words, whatever the numbers are
+for n in (3, 5, 8):  # the same words, whatever the numbers are
     case("", "note estimator", inputs=draw((n,)), name=f"{n} in 8 bits")(InAByte)
+
+
+class OfRounding(Function):
+    """In float32 only; the gradient of x, which should be zero, is what rounding leaves."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        if x.dtype != torch.float32:
+            raise TypeError("x must be of float32")
+        return w.sum() + 0 * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3e-7 * g.expand(3), g.expand(3)
+
+
+case("", inputs=lambda: drawn((3,), (3,), dtype=torch.float32))(OfRounding)
 
 
 class Mixture(Function):

@@ -96,6 +96,26 @@ def test_a_division_is_written_as_one():
     assert found.change and "(1 / " not in found.change, found
 
 
+class Layer(Function):
+    """It asks about the other input."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        of_w = x.t() @ g if ctx.needs_input_grad[0] else None
+        return g @ w.t(), of_w
+
+
+def test_a_flag_is_exchanged_for_another():
+    (found,) = errors(examine(Layer, *draw((3, 2), (2, 2))))
+    assert "`ctx.needs_input_grad[1]` stood in place of `ctx.needs_input_grad[0]`" in found.change
+
+
 class AnswersItself(Function):
     """An exception of what backward tries first is no cure."""
 
@@ -121,7 +141,7 @@ def half(g, x):
 
 def test_an_exception_that_backward_answers_is_no_cure():
     (found,) = errors(examine(AnswersItself, *draw((4,))))
-    assert "`g * 2 * x` stood in place of `g * x`" in found.change, found
+    assert "`g * x * 2` stood in place of `g * x`" in found.change, found
 
 
 def test_a_gradient_that_ones_make_zero_says_so():

@@ -14,7 +14,7 @@ from ..function.private import is_a_users
 from ..function.raised import CallError, phase
 from ..function.subject import graph, name_of
 from ..function.tensors import Dice, as_vector, is_number, shaped
-from ..measure.slopes import screen
+from ..measure.slopes import WideSteps, screen, slopes_along
 from ..report import CUT_OFF, error, note, warning
 from ..said import Said, listed
 from .derivative import judged
@@ -105,6 +105,15 @@ class Gradients:
         with phase("double backward"):
             return self.subject.within(run.state, differentiated)
 
+    def is_rough(self):
+        """Is the derivative another one over wide steps, as where forward iterates?"""
+        moves = {i: Dice().direction(v) for i, v in enumerate(self.values)}
+        y0, eps = self.forward(self.values), self.subject.eps
+        narrow = slopes_along(self.forward, self.values, moves, y0, eps)
+        wide = WideSteps(self.forward, self.values, moves).slopes
+        pairs = zip(narrow, wide, strict=True)
+        return any((a.value - b).norm() > 0.2 * b.norm() for a, b in pairs)
+
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet moves with it.
 
@@ -142,6 +151,8 @@ def second_derivative(exam):
             screen, of.forward, of.vjp, of.values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
         )
         verdicts, *_ = judged(judge, symmetric)
+        if "wrong" in verdicts.values() and of.is_rough():
+            verdicts = dict.fromkeys(verdicts, "unsure")
         if eps > COARSE:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
