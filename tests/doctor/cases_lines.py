@@ -90,7 +90,7 @@ class Scores(Function):
         return rest / total * slope
 
 
-@case("sum-for-mean", "x / n", "in `backward`", never=("c * c", "c ** 2"),
+@case("sum-for-mean", "/ (c - 1) / n` stood", "in `backward`", never=("c * c", "c ** 2"),
       inputs=drawn((6, 5)))  # fmt: skip
 class OthersOf(Function):
     """At this size, c * c - 1 in the place of c - 1 would do by chance."""
@@ -168,7 +168,7 @@ class Solve(Function):
         return -of_b.unsqueeze(-1) @ x.unsqueeze(-2), of_b
 
 
-@case("term-missing", "right if: `g / size *", never=("(1 / ",), inputs=draw((5,)))
+@case("term-missing", "/ size) / size` stood", never=("(1 / ",), inputs=draw((5,)))
 class Ratio(Function):
     """Its gradient lacks a division by what backward has at hand, which is written as one."""
 
@@ -191,7 +191,7 @@ def half(g, x):
     return 2 * g * x
 
 
-@case("scaled", "`g * 2 * x` stood in place of `g * x`", inputs=draw((4,)))
+@case("scaled", "`g * x * 2` stood in place of `g * x`", inputs=draw((4,)))
 class AnswersItself(Function):
     """An exception of what backward tries first is no cure."""
 
@@ -207,3 +207,20 @@ class AnswersItself(Function):
             return half(g, x)
         except Exception:
             return 2 * g * x
+
+
+@case("needs-input-grad-wrong",
+      "`ctx.needs_input_grad[1]` stood in place of `ctx.needs_input_grad[0]`",
+      inputs=lambda: drawn((3, 2), (2, 2)))  # fmt: skip
+class AsksAboutTheOther(Function):
+    """A flag is exchanged for another, not for True."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g if ctx.needs_input_grad[0] else None

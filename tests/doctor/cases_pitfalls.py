@@ -127,6 +127,66 @@ CASES.of_two(
     inputs=lambda: drawn((3, 3)), forward=lambda x: x * x,
     backward=lambda g, x: torch.where(KEEP, 2 * g * x, 2.6 * g * x**3),
 )  # fmt: skip
+
+
+class InAByte(Function):
+    """The derivative is saved in 8 bits, rounded at random: right on average."""
+
+    floor = -0.044
+
+    @classmethod
+    def forward(cls, ctx, x):
+        s = (x - 1).sigmoid()
+        slope = x * s * (1 - s) + s
+        ctx.save_for_backward(((slope - cls.floor) * 205 + torch.rand_like(x)).to(torch.uint8))
+        return x * s
+
+    @classmethod
+    def backward(cls, ctx, g):
+        (of_255,) = ctx.saved_tensors
+        return g * (of_255 / 205 - 0.0436)  # a little off, as in a library
+
+
+for n in (3, 5, 8):  # the same words, whatever the numbers are
+    case("", note="estimator", inputs=draw((n,)), name=f"{n} in 8 bits")(InAByte)
+
+
+class OfRounding(Function):
+    """In float32 only; the gradient of x, which should be zero, is what rounding leaves."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        if x.dtype != torch.float32:
+            raise TypeError("x must be of float32")
+        return w.sum() + 0 * x.sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3e-7 * g.expand(3), g.expand(3)
+
+
+case("", inputs=lambda: drawn((3,), (3,), dtype=torch.float32))(OfRounding)
+
+
+class Mixture(Function):
+    """A gradient that is right on average over what was drawn elsewhere, too."""
+
+    @staticmethod
+    def forward(ctx, x, which):
+        noise = torch.rand_like(x)
+        ctx.save_for_backward(noise, which)
+        return x * (1 + noise) * which
+
+    @staticmethod
+    def backward(ctx, g):
+        noise, which = ctx.saved_tensors
+        return g * (1 + noise) * (0.2 + 0.4 * which), None
+
+
+case("derivative-wrong", "if the gradient is an estimator's, `examine(",
+     inputs=lambda: (*drawn((5,)), torch.tensor([1, 2, 3, 4, 5])))(Mixture)  # fmt: skip
+
+
 KEPT = {}
 case("forward-not-deterministic", "after a call with another input", inputs=lambda: drawn((3, 4)))(
     lambda x: x * KEPT.setdefault(x.shape, x.detach().sigmoid())

@@ -255,6 +255,27 @@ wrong("a Function that backward applies", "double-backward-wrong", "a Function t
 )  # fmt: skip
 
 
+class SavesWhatItComputes(Function):
+    """Said once, of both inputs, and by name."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        wave = (x * w).tanh()
+        ctx.save_for_backward(x, w, wave)
+        return wave.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, wave = ctx.saved_tensors
+        g = g * wave.exp() * (1 - wave * wave)
+        return g * w, g * x
+
+
+case("double-backward-wrong", "`x` and `w` is right here", "with respect to `x` and `w` is",
+     "look at: `wave` (line ", "in `forward`): what is saved", never=("`x` (line",),
+     inputs=lambda: drawn((4,), (4,)))(SavesWhatItComputes)  # fmt: skip
+
+
 class Hooked(nn.Linear):
     """Right, but its hook takes a part of the gradient for a constant."""
 
