@@ -149,7 +149,7 @@ def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     run: called with a Plan and the three tensors, the result last.
     make_plan, options: `plan`, or what returns the same; and what it takes beside these.
     """
-    if math.prod(geometry.size_of(ARRAYS[kernel][2])) == 0:
+    if geometry.batch == 0:  # no other size can be 0
         return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
     planned = (make_plan or plan)(kernel, first, second, geometry, **options)
     if planned.parts > 1:
