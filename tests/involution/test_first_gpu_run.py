@@ -53,6 +53,17 @@ def test_what_is_wrong_is_said(kernel, emulated):
     assert len(wrong) == len(gpu_cases.VALUES) - (1 if kernel == "forward" else 2)
 
 
+def test_the_sizes_of_the_benchmark_are_compared_in_both_layouts(monkeypatch):
+    monkeypatch.setattr(benchmark, "SHAPES", ((1, 16, 5), (2, 32, 4)))
+    compared = []
+    monkeypatch.setattr(gpu_cases, "compare", lambda *what: compared.append(what))
+    cases = [gpu_cases.sizes_of_the_benchmark]
+    assert gpu_cases.correctness(cases, "cpu") == (1, [], [])
+    last = [actual[0].is_contiguous(memory_format=torch.channels_last) for actual, _ in compared]
+    assert last == [False, True] * len(gpu_cases.TOLERANCE) * 2
+    assert {actual[0].dtype for actual, _ in compared} == set(gpu_cases.TOLERANCE)
+
+
 @pytest.fixture
 def fake_streams(monkeypatch):
     """What the cases for a GPU ask of torch.cuda does nothing."""
@@ -82,7 +93,7 @@ def test_a_stream_a_graph_and_a_compiled_call_are_compared(fake_streams, monkeyp
     monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     monkeypatch.setattr(gpu_cases, "find_spec", lambda name: "there")
-    cases = gpu_cases.ON_A_GPU[1:4]
+    cases = gpu_cases.ON_A_GPU[2:5]
     assert gpu_cases.correctness(cases, "cpu") == (3, [], [])
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     wrong = gpu_cases.correctness(cases, "cpu")[1]
@@ -229,7 +240,7 @@ def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys):
         assert first_gpu_run.main([]) == 77
         printed = capsys.readouterr().out
         assert printed.startswith(f"Nothing was run, because {reason}. With an NVIDIA GPU and CuPy")
-        assert "compare 19 cases with plain PyTorch" in printed and printed.count("\n") == 1
+        assert "compare 21 cases with plain PyTorch" in printed and printed.count("\n") == 1
 
 
 @pytest.fixture
@@ -249,7 +260,7 @@ def test_all_fits_on_one_screen(fake_gpu, capsys):
     assert first_gpu_run.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "H100 80GB HBM3, sm_90" in lines[0] and f"torch {torch.__version__}" in lines[0]
-    assert lines[1:3] == ["19 cases right, 0 wrong", "µs of forward, float32; copies 3000 GB/s"]
+    assert lines[1:3] == ["21 cases right, 0 wrong", "µs of forward, float32; copies 3000 GB/s"]
     assert sum("chosen: 4 channels" in line for line in lines) == len(benchmark.SHAPES)
     assert lines[-2] == "host: 50 µs a call, 50 with both gradients"
     assert len(lines) <= 45

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from . import plain
+from . import benchmark, plain
 from .benchmark import channels_last
 from .functional import involution2d
 from .geometry import ARRAYS, DTYPES, KERNELS, find_geometry, operands
@@ -133,6 +133,12 @@ def taps_beyond_registers(device):
     check(input, torch.randn(1, 1, 1, 12, 5, 4, generator=GENERATOR).to(device))
 
 
+def indices_of_64_bits(device):
+    input = torch.randn(2, 4, 2, 2, generator=GENERATOR).to(device)
+    weight = torch.randn(2, 2, 1, 1, 1, 1, generator=GENERATOR).to(device)
+    check(input, weight, stride=2**33, padding=0)
+
+
 def empty_batch(device):
     input, weight = tensors(device)
     check(input[:0], weight[:0])
@@ -174,11 +180,21 @@ VALUES = (  # right on any device
     odd_channels_a_group,
     one_group_of_many_channels,
     taps_beyond_registers,
+    indices_of_64_bits,
     empty_batch,
     crop_of_a_huge_image,
     subnormals,
     nan_and_inf,
 )
+
+
+def sizes_of_the_benchmark(device):
+    """Where a thread owns as much as `launch.py` lets it; smaller ones leave it less."""
+    for shape in benchmark.SHAPES:
+        for dtype in DTYPES:
+            _, (input, weight, _) = benchmark.case(*shape, device=device, dtype=dtype)
+            check(input, weight, padding=3)
+            check(channels_last(input), channels_last(weight), padding=3)
 
 
 def second_device(device):
@@ -260,6 +276,7 @@ def compute_sanitizer(device):
 
 
 ON_A_GPU = (
+    sizes_of_the_benchmark,
     second_device,
     backward_on_a_side_stream,
     graph_of_forward_and_backward,
