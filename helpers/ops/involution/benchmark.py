@@ -289,7 +289,7 @@ def main(arguments=None):
         "--dtype", default="float32", choices=["float32", "float64", "float16", "bfloat16"]
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per figure, on the CPU")
     parser.add_argument("--channels-last", action="store_true", help="in that memory format")
     parser.add_argument("--scaling", action="store_true", help="kernel sizes and threads, too")
     options = parser.parse_args(arguments)
