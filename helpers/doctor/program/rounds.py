@@ -13,9 +13,10 @@ finite, and the last one. They are examined at the end of the block, within its 
 copies are let go. What is wrong in another call of the same pattern only is not seen.
 
 It does not see Functions written in C++, operators of torch.library that take lists of tensors,
-calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
-nor a branch that the first call of a pattern does not take. In a program of several processes, skip
-the Functions that communicate: their examination would wait for the other processes.
+calls inside the transforms of torch.func, other processes, nor a branch that the first call of a
+pattern does not take. Compiled code breaks its graph at each Function (seen with torch 2.15), so
+what was compiled with `fullgraph=True` raises. In a program of several processes, skip the
+Functions that communicate: their examination would wait for the other processes.
 """
 
 import builtins
