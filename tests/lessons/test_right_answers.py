@@ -87,7 +87,8 @@ def test_other_right_answers_are_accepted():
         ("5.2", ["    x =", "    assert f(x).dim() == 0\n    x ="]),
         ("5.2", ["return grad", "def product(): return product and grad",
                  "[0]", "[0]\n    return product()"]),
-        ("6.1", ['self.register_parameter("bias", None)', "self.bias = None"]),
+        ("6.1", ['self.register_parameter("bias", None)',  # a parameter's name stays reserved
+                 "self.bias = nn.Parameter(torch.zeros(0)); self.bias = None"]),
         ("4.1", ["* result * (1 - result)", "* (result - result * result)"]),
         ("6.2", ["self.mean += 0.1 * (x.detach().mean(0) - self.mean)",
                  "self.mean.lerp_(x.detach().mean(0), 0.1)"]),

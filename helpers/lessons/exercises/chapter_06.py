@@ -25,6 +25,18 @@ class Scale(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+def _reserves_the_name(attempt):
+    layer = attempt(3, bias=False)
+    try:
+        layer.bias = torch.zeros(3)
+    except TypeError:
+        return
+    yield Wrong(
+        "after Scale(3, bias=False), `bias` accepts a tensor that is not an nn.Parameter: the name "
+        "is not reserved."
+    )
+
+
 EXERCISE_1 = Exercise(
     number="6.1",
     name="Scale",
@@ -40,6 +52,7 @@ EXERCISE_1 = Exercise(
         ('self.register_parameter("bias", None)', "pass",
          "y if self.bias is None else y + self.bias", 'y + getattr(self, "bias", 0)',
          "it has no attribute `bias`; None"),
+        ('self.register_parameter("bias", None)', "self.bias = None", "the name is not reserved"),
         ("self.bias is None", "True", "Scale(3), in float32, after load_state_dict: `forward`"),
         ("nn.Module", "object", "must derive from nn.Module"),
         ("return y if self.bias is None else y + self.bias", "",
@@ -62,9 +75,10 @@ EXERCISE_1 = Exercise(
             Scale,
             ("Scale(3)", "Scale(5)", "Scale(1)", "Scale(3, True)", "Scale(4, bias=False)"),
             shapes=((2,), (), (3,), (1,), (4, 2), (0,)),
-        )
+        ),
+        _reserves_the_name,
     ],
-    success="the name `bias` exists in both cases, and optimizers find what they should train.",
+    success="the name `bias` is always reserved, and optimizers find what they should train.",
     hints=(
         "Which kind of attribute does an optimizer find?",
         'Without a bias: self.register_parameter("bias", None).',
@@ -213,8 +227,9 @@ def _loads_old_and_new(attempt):
             yield at(
                 where, Wrong("it loads, but its output differs from the output of the nn.Linear.")
             )
+        twin = copy.deepcopy(module)
         try:
-            copy.deepcopy(module).load_state_dict(module.state_dict())
+            twin.load_state_dict(module.state_dict())
         except Exception as error:
             yield at(
                 where,
@@ -222,6 +237,10 @@ def _loads_old_and_new(attempt):
                     "its own checkpoint no longer loads: {message}.", message=_in_one_line(error)
                 ),
             )
+        for name, parameter in module.named_parameters():
+            if not torch.equal(twin.get_parameter(name), parameter):
+                wrong = "its own checkpoint loads, but `{name}` comes back with other values."
+                yield at(where, wrong, name=name)
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
@@ -265,6 +284,11 @@ EXERCISE_3 = Exercise(
          '            state_dict[prefix + "offset"] = bias',
          '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
          '        state_dict.setdefault(prefix + "offset", bias)', "lacks `offset`"),
+        ('            bias = state_dict.pop(prefix + "bias", torch.zeros(len(weight)))\n'
+         '            state_dict[prefix + "offset"] = bias',
+         '        bias = state_dict.pop(prefix + "bias", torch.zeros_like(module.offset))\n'
+         '        state_dict[prefix + "offset"] = bias',
+         "alone: its own checkpoint loads, but `offset` comes back"),
         ("    @staticmethod\n", "", "which arguments arrive"),
         ("class Dense(nn.Module)", "class Dense(nn.Linear): pass\n\n\nclass Other(nn.Module)",
          "no longer called kernel and offset"),

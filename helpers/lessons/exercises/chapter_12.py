@@ -98,6 +98,12 @@ def _goes_back(attempt):
         yield from (at(where, wrong) for wrong in _goes_back_through(attempt.apply, x, p))
 
 
+IN_MEMORY = Said(
+    "Here `x` and grad_output lie in memory in different orders, and functions such as "
+    "torch.rand_like draw in the order of memory."
+)
+
+
 def _goes_back_through(apply, x, p):
     leaf, y = _called(apply, x, p)
     apply(WIDE + 1, 0.7)  # the program goes on
@@ -116,7 +122,8 @@ def _goes_back_through(apply, x, p):
                 right=tuple(x.shape),
             )
         if not torch.equal(given == 0, y == 0):
-            yield at(where, "backward drops other elements than forward does.")
+            wrong = Wrong("backward drops other elements than forward does.")
+            yield at(where, wrong.and_then(IN_MEMORY if y.stride() != handed.stride() else None))
         right = torch.where(y == 0, 0.0, weight / (1 - p))
         if not torch.allclose(given, right):
             factor = (given / weight)[y != 0][0].item()
@@ -172,6 +179,14 @@ EXERCISE_1 = Exercise(
          "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)", "it saves 8 bits for each element"),
         (FORWARD, f"{MASK}; y = x * mask; ctx.save_for_backward(y); ctx.p = p\n        return y",
          BACKWARD, "grad_output * (ctx.saved_tensors[0] != 0) / (1 - ctx.p)", "as after a ReLU"),
+        (FORWARD, "ctx.p = p; ctx.save_for_backward(torch.get_rng_state())\n"
+         "        return x * (torch.rand_like(x) >= p) / (1 - p)",
+         BACKWARD, "Dropout.redrawn(ctx.saved_tensors[0], grad_output, ctx.p)", "@staticmethod\n"
+         "    def backward", "@staticmethod\n    def redrawn(state, g, p):\n"
+         "        with torch.random.fork_rng(devices=[]):\n"
+         "            torch.set_rng_state(state)\n"
+         "            return g * (torch.rand_like(g) >= p) / (1 - p)\n\n"
+         "    @staticmethod\n    def backward", "draw in the order of memory"),
         (FORWARD, "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
          "        return x * ctx.mask / (1 - p)", BACKWARD, "grad_output * ctx.mask / (1 - ctx.p)",
          "`ctx.mask` holds a tensor outside"),

@@ -223,7 +223,7 @@ def _is_the_mean_of(attempt, size):
             if _is(slope, own):
                 yield Wrong(
                     "the mean is right. But on rank {rank} the gradient comes from the loss of "
-                    "this process only, but the others subtract the mean, too. Does each sum go "
+                    "this process only, and the others subtract the mean, too. Does each sum go "
                     "through `collectives.all_reduce`, and with which `loss`?",
                     rank=rank,
                 )
