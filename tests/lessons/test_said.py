@@ -137,7 +137,7 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
     for number in ("2.1", "2.2", "2.3"):
         given = exercise(number)
         verdicts = [given.judge(...), given.judge(given.reference), given.judge(3)]
-        verdicts += [given.judge(given.made_of(given.edited(*edits))) for *edits, _ in given.wrong]
+        verdicts += [given.judge(given.made_of(given.edited(edits))) for edits, _ in given.wrong]
         for verdict in verdicts:
             # Code and what PyTorch says stay English.
             # So do the doctor's clauses with gaps of their own, which it hands over filled.
