@@ -90,9 +90,8 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     assert len(given.wrong) >= 3, "write at least three wrong attempts"
     for edits, words in given.wrong:
         with monkeypatch.context() as patch:
-            if number not in ("1.1", "1.2"):  # in whose style, that of 2017, the doctor is put
-                patch.setattr(Said, "text", no_words_yet)
-                patch.setattr(doctor.Said, "text", no_words_yet)
+            patch.setattr(Said, "text", no_words_yet)
+            patch.setattr(doctor.Said, "text", no_words_yet)
             verdict = judged(number, edits)
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"

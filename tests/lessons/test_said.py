@@ -12,9 +12,6 @@ from helpers.lessons.said import Said, Wrong, at
 from tools import translate
 
 ROOT = Path(__file__).parents[2]
-OF_THE_DOCTOR = {  # functions that still change what the doctor says, by their file
-    ("chapter_01.py", "_of_2017"),  # speaks of `self`, not of `ctx`
-}
 READS = {"search", "match", "fullmatch", "findall", "finditer", "split", "sub", "subn"}  # of `re`
 EDITS = {
     "replace", "removeprefix", "removesuffix", "partition", "rpartition", "split", "splitlines",
@@ -51,17 +48,12 @@ def test_nobody_looks_at_the_words_of_a_sentence():
     While all wrong attempts are judged, and all patients, test_exercises.py and
     tests/doctor/test_patients.py let nothing become words.
     """
-    exempt = set()
     for path in (ROOT / "helpers" / "lessons").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             found = [node for node in ast.walk(function) if looked_at(node) & SENTENCES]
-            if (path.name, function.name) in OF_THE_DOCTOR:
-                exempt |= {(path.name, function.name)} if found else set()
-                continue
             places = [f"{path.relative_to(ROOT)}:{node.lineno}" for node in found]
             assert not places, "look at fields, not at the words"
-    assert exempt == OF_THE_DOCTOR, "these need no exemption any more"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-import re
+from dataclasses import replace
 
 import torch
 
@@ -10,7 +10,8 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import difference, first_line, unlike
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Feed, caught
-from helpers.lessons.said import Wrong, at
+from helpers.lessons.said import Said, Wrong, at, said
+from helpers.ops import legacy
 from helpers.ops.legacy import Function
 
 
@@ -86,31 +87,34 @@ def _wrong_instance(attempt, arguments, like, x):
             return Wrong(
                 "`backward` returns {given} for `x`, which is {right}.", given=given, right=right
             )
-    wrong = difference(lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x])
-    return wrong and Wrong("{words}", words=_of_2017(str(wrong)))
+    return difference(
+        lambda x: attempt(*arguments)(x), lambda x: like(x, *arguments), [x], adapted=_of_2017
+    )
 
 
-def _of_2017(words):
-    # The doctor speaks of today's style, and does not know what the argument is called, nor which
-    # lines are legacy.py's. It calls a reshape of another order, whose shape is right, transposed.
-    for old, new in [
-        (r" Look at: `return None, \*_[bB]ackward.*", ""),
-        (r": `[^`]*` \(line \d+, in `_\w+`\)", ""),
-        (r"\bctx\b", "self"),
-        (r"tensor \d of a Function", "x"),
-        ("the order of the factors, and every", "every"),  # of factors there are none
-        (
-            r"is right, but (transposed|its dimensions are permuted: .*? it is right)\. At",
-            "has the elements of grad_output in their old order, as a reshape or a view leaves "
-            "them. At",
-        ),
-        (
-            r"(their old order.*) Look at: .*",
-            r"\1 That renames positions; it does not exchange dimensions.",
-        ),
-    ]:
-        words = re.sub(old, new, words)
-    return words
+RENAMED = Said(
+    "The gradient of `x` has the elements of grad_output in their old order, as a reshape or a "
+    "view leaves them. That renames positions; it does not exchange dimensions."
+)
+REMEDIES = {  # with `self` where today it is ctx
+    "saved-no-tensor": "its arguments: one tensor after the other, not in a list; what is no "
+    "tensor goes on self",
+    "dirty-not-returned": "self.mark_dirty",
+}
+OURS = {line.strip() for line in inspect.getsource(legacy).splitlines()}
+
+
+def _of_2017(found):
+    """A finding as it fits the old style, which the doctor sees only through legacy.py."""
+    if found.code == "transposed":  # which has the right shape here, so it was no transpose
+        return replace(found, sentence=RENAMED, look=None)
+    look = said(REMEDIES.get(found.code, found.look))
+    place = look and look.gaps.get("place", look)
+    if place and place.gaps.get("code") in OURS:
+        look = look.gaps.get("look")
+    gaps = found.sentence.gaps
+    gaps = gaps | {"x": "`x`"} if "x" in gaps else gaps
+    return replace(found, sentence=Said(found.sentence.template, **gaps), look=look)
 
 
 class AddConstant(Function):

@@ -31,13 +31,13 @@ ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wr
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
 
-def difference(attempt, like, inputs, order=1, faithful=True):
+def difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
     """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
 
     inputs: tensors (float64 for those to differentiate) and other values; neither function sees
     these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
     the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
-    operations.
+    operations. adapted: makes a finding of the doctor one that fits the exercise.
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
@@ -53,6 +53,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     # Which line to change is the exercise.
     findings = examine(attempt, *copies(inputs), faithful=faithful, lines=False).findings
     counting = next((found for found in findings if _counts(found, order)), None)
+    counting = adapted(counting) if counting and adapted else counting
     if counting and counting.code not in SECOND:
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
         return exchanged or in_words(counting, attempt, inputs)
