@@ -135,11 +135,11 @@ def messages(path):
 
 
 # Functions that are called with templates.
-SAYS = {"Said", "Wrong", "at", "said", "differ", "raises", "NativeError"}
+SAYS = {"Said", "Wrong", "at", "said", "differ", "raises", "missed", "wrong_outputs", "NativeError"}
 TABLES = {  # what else holds templates
     "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
     "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
-    "SITUATIONS", "HISTORIES", "RAISES",
+    "SITUATIONS", "HISTORIES", "RAISES", "misses",
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import difference, first_line, unlike
+from helpers.lessons.judge.compare import difference, unlike
+from helpers.lessons.judge.numbers import changed, first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Feed, caught
 from helpers.lessons.said import Said, Wrong, at, said
@@ -68,16 +69,14 @@ def _wrong_instance(attempt, arguments, like, x):
     try:
         instance = attempt(*arguments)
     except Exception as error:
-        return Wrong(
-            "the constructor raises {kind}: {message}.",
-            kind=type(error).__name__,
-            message=first_line(error).rstrip("."),
-        )
+        kind, message = type(error).__name__, first_line(error).rstrip(".")
+        return Wrong("the constructor raises {kind}: {message}.", kind=kind, message=message)
     with contextlib.suppress(Exception):  # `difference` says what raises
         given = x.clone()
         output = instance.forward(given)
-        if not torch.equal(given, x):
-            return Wrong("`forward` changes `x` in place. Work on a copy.")
+        wrong = changed(x=(given, x))
+        if wrong:
+            return wrong
         if output is None:
             return Wrong("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
@@ -157,7 +156,7 @@ EXERCISE_1 = Exercise(
         ({"return x + self.constant": "x + self.constant"}, "Is a `return` missing in `forward`?"),
         ({"return x +": "x +=",
           "self.constant\n\n    def backward": "self.constant; return x\n\n    def backward"},
-         "changes `x` in place. Work on a copy."),
+         "it changes `x` in place."),
         ({"return x + self.constant":
           "y = x + self.constant; self.mark_non_differentiable(y); return y"},
          "the output requires no gradient"),

@@ -2,11 +2,11 @@
 
 import torch
 from torch.autograd import Function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Feed
+from helpers.lessons.memory import Alive
 from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -80,22 +80,10 @@ class LogSumExp(Function):
         return grad_output.unsqueeze(-1) * (x - result.unsqueeze(-1)).exp()
 
 
-class _Operations(TorchDispatchMode):
-    """Which of PyTorch's operations run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 def _is_written_by_hand(attempt):
-    with _Operations() as operations:
+    with Alive() as alive:
         attempt.apply(SAMPLE)
-    if "logsumexp" in operations.names:
+    if "logsumexp" in alive.operations:
         yield Wrong("torch.logsumexp computes it. Write it yourself.")
 
 

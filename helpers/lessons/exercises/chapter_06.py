@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations_of_layers import in_step_with
 from helpers.lessons.said import Said, Wrong, at
 
@@ -173,56 +174,17 @@ def _loads_old_and_new(attempt):
         layer.norm = nn.LayerNorm(5)
         return layer
 
-    for size, bias, wrap, where in [
-        ((3, 5), True, lambda layer: layer, "alone"),
-        ((3, 3), True, lambda layer: layer, "square"),
-        ((3, 5), True, nn.Sequential, "inside nn.Sequential"),
-        ((3, 5), True, deeper, "deeper inside"),
-        ((3, 5), True, around, "around a layer `norm` with a weight and a bias of its own"),
-        ((3, 5), False, lambda layer: layer, "without a bias"),
-        ((3, 2), False, nn.Sequential, "inside nn.Sequential, without a bias"),
-    ]:
-        linear, dense = nn.Linear(*size, bias=bias), attempt(*size)
-        nn.init.ones_(dense.offset)  # loading has to overwrite it
-        theirs, module, parameters = wrap(linear), wrap(dense), list(dense.parameters())
-        state = theirs.state_dict()
-        before = copy.deepcopy(state)
-        try:
-            module.load_state_dict(state)
-        except Exception as error:
-            said = _in_one_line(error)
-            hook = None
-            if isinstance(error, TypeError):
-                hook = Said("Print which arguments arrive in the hook.")
-            if dense._load_state_dict_pre_hooks and re.search('"kernel".* Unexp.*"weight"', said):
-                hook = Said(
-                    "(The hook ran, but its dict still has the old keys: change that dict.)"
-                )
-            wrong = Wrong("a checkpoint of nn.Linear does not load: {said}.", said=said)
-            yield at(where, wrong.and_then(hook))
-        if list(state) != list(before) or any(
-            state[k].shape != v.shape or not torch.equal(state[k], v) for k, v in before.items()
-        ):
-            yield at(where, Wrong("loading has changed the caller's state_dict."))
-        if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
-            yield at(
-                where,
-                Wrong("loading replaces the parameters; an optimizer would keep the old ones."),
-            )
-        x = torch.linspace(-1, 2, 6).view(2, 3)
-        if not torch.allclose(dense(x), linear(x), atol=1e-6):
-            yield at(
-                where, Wrong("it loads, but its output differs from the output of the nn.Linear.")
-            )
-        try:
-            copy.deepcopy(module).load_state_dict(module.state_dict())
-        except Exception as error:
-            yield at(
-                where,
-                Wrong(
-                    "its own checkpoint no longer loads: {message}.", message=_in_one_line(error)
-                ),
-            )
+    alone = lambda layer: layer  # noqa: E731
+    for where, size, bias, wrap in (
+        (Said("alone"), (3, 5), True, alone),
+        (Said("square"), (3, 3), True, alone),
+        (Said("inside nn.Sequential"), (3, 5), True, nn.Sequential),
+        (Said("deeper inside"), (3, 5), True, deeper),
+        (Said("around a layer `norm` with a weight and a bias of its own"), (3, 5), True, around),
+        (Said("without a bias"), (3, 5), False, alone),
+        (Said("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
+    ):
+        yield from (at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap))
     try:
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
@@ -230,6 +192,38 @@ def _loads_old_and_new(attempt):
     yield Wrong(
         "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
     )
+
+
+def _loads(dense, size, bias, wrap):
+    """What is wrong where it loads a checkpoint of a Linear of this size, both wrapped alike."""
+    linear = nn.Linear(*size, bias=bias)
+    nn.init.ones_(dense.offset)  # loading has to overwrite it
+    module, parameters = wrap(dense), list(dense.parameters())
+    state = wrap(linear).state_dict()
+    before = copy.deepcopy(state)
+    try:
+        module.load_state_dict(state)
+    except Exception as error:
+        said = _in_one_line(error)
+        hook = None
+        if isinstance(error, TypeError):
+            hook = Said("Print which arguments arrive in the hook.")
+        if dense._load_state_dict_pre_hooks and re.search('"kernel".* Unexp.*"weight"', said):
+            hook = Said("(The hook ran, but its dict still has the old keys: change that dict.)")
+        wrong = Wrong("a checkpoint of nn.Linear does not load: {said}.", said=said)
+        yield wrong.and_then(hook)
+    if not (list(state) == list(before) and alike(state, before)):
+        yield Wrong("loading has changed the caller's state_dict.")
+    if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
+        yield Wrong("loading replaces the parameters; an optimizer would keep the old ones.")
+    x = torch.linspace(-1, 2, 6).view(2, 3)
+    if not alike(dense(x), linear(x), 1e-6):
+        yield Wrong("it loads, but its output differs from the output of the nn.Linear.")
+    try:
+        copy.deepcopy(module).load_state_dict(module.state_dict())
+    except Exception as error:
+        message = _in_one_line(error)
+        yield Wrong("its own checkpoint no longer loads: {message}.", message=message)
 
 
 def _in_one_line(error):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import changed
 from helpers.lessons.judge.properties import with_zeros
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
@@ -81,17 +82,12 @@ def _runs(source):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
             yield at(
                 where,
-                Wrong(
-                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
-                    c=c,
-                    row=row,
-                    column=column,
-                    given=y[c, row, column],
-                    right=expected[c, row, column],
-                ),
-            )
+                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
+                c=c, row=row, column=column,
+                given=y[c, row, column], right=expected[c, row, column],
+            )  # fmt: skip
         if x.numel() > 1 < threads and not any(action == "write" for action, _, _ in actions):
-            yield at(where, Wrong("the numbers are right, but thread 1 writes nothing."))
+            yield at(where, "the numbers are right, but thread 1 writes nothing.")
 
 
 def _compiler_says(error, cell):
@@ -103,11 +99,8 @@ def _compiler_says(error, cell):
     place = Said(" in line {line} of the cell", line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
-        return Wrong(
-            "`{name}`{place} is not available here on the CPU; you do not need it.",
-            name=absent[0],
-            place=place,
-        )
+        template = "`{name}`{place} is not available here on the CPU; you do not need it."
+        return Wrong(template, name=absent[0], place=place)
     hint = None
     if not number and "expected" in said:
         hint = Said("Is a brace missing at the end?")
@@ -127,11 +120,8 @@ def _explained(error, cell, count, threads, run):
         return Wrong(
             "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
             "Add up in a variable",
-            thread=error.thread,
-            block=error.block,
-            array=error.array,
-            element=error.element,
-        )
+            thread=error.thread, block=error.block, array=error.array, element=error.element,
+        )  # fmt: skip
     if error.fault == emulator.Fault.WRITTEN_TWICE:
         return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
     far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
@@ -240,19 +230,13 @@ def _as_autograd_says(attempt):
         for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
             where = Said(
                 "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
-                n=n,
-                g=g,
-                groups=groups,
-                h=h,
-                w=w,
-                K=K,
-            )
-            before = x.clone(), grad_output.clone()
-            given = attempt(grad_output, x, n, g, h, w, groups, K)
-            if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
-                yield at(where, Wrong("it changes x or grad_output in place."))
+                n=n, g=g, groups=groups, h=h, w=w, K=K,
+            )  # fmt: skip
+            kept, handed = x.clone(), grad_output.clone()
+            given = attempt(handed, kept, n, g, h, w, groups, K)
+            yield at(where, changed(x=(kept, x), grad_output=(handed, grad_output)))
             right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what=Said("the output")))
+            yield at(where, wrong_outputs(given, right, what="the output"))
 
 
 EXERCISE_2 = Exercise(
@@ -313,14 +297,8 @@ def _as_unfold_says(attempt):
                     "padding {padding}, dilation {dilation}",
                     y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
                 )  # fmt: skip
-                yield at(
-                    call,
-                    Wrong(
-                        "it returns {given!r}, but {expected} is right.",
-                        given=given,
-                        expected=expected,
-                    ),
-                )
+                template = "it returns {given!r}, but {expected} is right."
+                yield at(call, template, given=given, expected=expected)
             if expected and not all(isinstance(index, int) for index in pair):
                 yield Wrong(
                     "it returns {given!r}, but an index is an integer. // gives one, where the "

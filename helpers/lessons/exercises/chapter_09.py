@@ -12,15 +12,11 @@ from torch.autograd import grad
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
-
-
-def _no_tensor(given):
-    if given is None:
-        return Wrong("it returns None. Is a `return` missing?")
-    return Wrong("it must return a tensor, got a value of type {kind}.", kind=type(given).__name__)
 
 
 def _compiled(function, **options):
@@ -38,21 +34,12 @@ def fake_windows(x, size, step):
 
 def _promises(attempt):
     for n, size, step, dtype in (
-        (10, 3, 1, torch.float64),
-        (11, 4, 2, torch.float32),
-        (9, 2, 3, torch.int64),
-        (5, 5, 2, torch.float16),
-        (1, 1, 1, torch.float32),
-        (301, 7, 4, torch.bool),
+        (10, 3, 1, torch.float64), (11, 4, 2, torch.float32), (9, 2, 3, torch.int64),
+        (5, 5, 2, torch.float16), (1, 1, 1, torch.float32), (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
-    ):
-        where = Said(
-            "for {n} elements of {dtype}, two apart, size {size}, step {step}",
-            n=n,
-            dtype=dtype,
-            size=size,
-            step=step,
-        )
+    ):  # fmt: skip
+        template = "for {n} elements of {dtype}, two apart, size {size}, step {step}"
+        where = Said(template, n=n, dtype=dtype, size=size, step=step)
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
@@ -63,19 +50,13 @@ def _promises(attempt):
 
 def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
-        return _no_tensor(given)
+        return wrong_outputs(given, torch.empty(()), what="the result")
     if tuple(given.shape) != shape:
-        return Wrong(
-            "it promises the shape {shape}, but the kernel makes {right}.",
-            shape=tuple(given.shape),
-            right=shape,
-        )
+        template = "it promises the shape {shape}, but the kernel makes {right}."
+        return Wrong(template, shape=tuple(given.shape), right=shape)
     if given.dtype != dtype:
-        return Wrong(
-            "it promises {given}, but the kernel keeps the dtype of x, {right}.",
-            given=given.dtype,
-            right=dtype,
-        )
+        template = "it promises {given}, but the kernel keeps the dtype of x, {right}."
+        return Wrong(template, given=given.dtype, right=dtype)
     if given.device.type != "meta":
         return Wrong(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
@@ -172,7 +153,7 @@ EXERCISE_1 = Exercise(
         ({"count = (x.shape[0] - size) // step":
           "import math; count = math.floor((x.shape[0] - size) / step)"}, "+, -, * and //"),
         ({"return ": ""}, "it returns None"),
-        ({NEW: "count, size"}, "got a value of type tuple"),
+        ({NEW: "count, size"}, "it returns a tuple, but a tensor is asked for"),
     ],
     properties=[_promises, _serves_every_length],
     success="shape, dtype, device and strides are as promised, and one graph serves "
@@ -228,9 +209,8 @@ def _operator(make):
 
 def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
-        yield Wrong(
-            "it must return the operator, got a value of type {kind}.", kind=type(op).__name__
-        )
+        kind = type(op).__name__
+        yield Wrong("it must return the operator, got a value of type {kind}.", kind=kind)
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
         "float64": (numbers, 0.5),
@@ -249,11 +229,9 @@ def _wrong_operator(op):
         results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
         for test, result in results.items():
             if result != "SUCCESS":
+                message = in_one_sentence(result)
                 yield Wrong(
-                    "{test}, sample `{name}`: {message}",
-                    test=test,
-                    name=name,
-                    message=in_one_sentence(result),
+                    "{test}, sample `{name}`: {message}", test=test, name=name, message=message
                 )
 
 
@@ -350,7 +328,7 @@ def _compiles(attempt):
                 "there is still a break. PyTorch says: {message}", message=in_one_sentence(error)
             )
         (given,), (right,) = grad(output.sum(), mine), grad(expected.sum(), theirs)
-        if not (torch.allclose(output, expected) and torch.allclose(given, right)):
+        if not alike((output, given), (expected, right), 1e-5):
             yield Wrong("where {name}, it is right in eager mode, but not compiled.", name=name)
     if len(graphs) > 2:  # float64 and float32
         yield Wrong(

@@ -7,6 +7,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
@@ -23,11 +24,10 @@ def _under(like, tensors, *names):
         for name in names:
             try:
                 given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
-                same = _alike(given, TRANSFORMS[name](like)(*tensors))
+                same = alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
-                wrong = Wrong(
-                    "under `{name}` it raises {message}", name=name, message=raised(error)
-                )
+                message = raised(error)
+                wrong = Wrong("under `{name}` it raises {message}", name=name, message=message)
                 yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
             else:
                 yield None if same else Wrong("under `{name}` it is silently wrong.", name=name)
@@ -41,20 +41,9 @@ OWN_APPLY = Said(
 )
 
 
-OUTPUT = Said("the output")
-
-
-def _differs(given, right, what=OUTPUT):
+def _differs(given, right, what="the output"):
     """How a result differs from the right one; None if it does not."""
     return wrong_outputs(given, right, differentiable=False, what=what)
-
-
-def _alike(given, right):
-    try:
-        torch.testing.assert_close(given, right, rtol=1e-10, atol=1e-10)
-    except AssertionError:
-        return False
-    return True
 
 
 class Squash(Function):
@@ -161,13 +150,13 @@ def _goes_forward(attempt):
         yield Wrong("in forward mode it raises {message}", message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
     wrong = _differs(slope, right, what=Said("the tangent of the output"))
-    if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
+    if wrong and slope.dtype == right.dtype and alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
         yield Wrong("where an input is 0, {wrong}", wrong=wrong)
     yield at(Said("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
-        if not _alike(*second):
+        if not alike(*second):
             yield Wrong(
                 "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
                 "silently wrong.",
@@ -187,7 +176,7 @@ def _saves_in_one_order(attempt):
             except Exception:  # the doctor's to say
                 return
         (alone, under), (right, right_under) = slopes
-        if _alike(alone, right) and not _alike(under, right_under):
+        if alike(alone, right) and not alike(under, right_under):
             yield Wrong(
                 "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
                 "in save_for_backward and in save_for_forward.",
@@ -295,14 +284,14 @@ def _says_where(attempt):
             slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
         except Exception:
             return
-        if given.shape == (3, *right.shape) and _alike(given[0], right):
+        if given.shape == (3, *right.shape) and alike(given[0], right):
             yield Wrong(
                 "{place} the result has the batch twice. Look at: 0 and None, which are different "
                 "in in_dims, but both false; and the second value that the rule returns.",
                 place=where,
             )
-        moved = any(_alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
-        if moved and not _alike(given, right):
+        moved = any(alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
+        if moved and not alike(given, right):
             yield Wrong(
                 "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
                 "at: the second value that the rule returns, which says where the batch is in the "
@@ -310,7 +299,7 @@ def _says_where(attempt):
                 place=where,
             )
         for name, slope in zip(("x", "weight"), slopes, strict=True):
-            if _alike(given, right) and not slope.any():
+            if alike(given, right) and not slope.any():
                 yield Wrong(
                     "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
                     ".detach(), .data and torch.no_grad in the rule.",
@@ -326,10 +315,8 @@ def _has_a_rule(attempt):
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
-        where, rule = (
-            Said("with in_dims={in_dims}", in_dims=in_dims),
-            lambda f, in_dims=in_dims: vmap(f, in_dims),
-        )
+        where = Said("with in_dims={in_dims}", in_dims=in_dims)
+        rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
         yield _unlike(f, rule, batches, where)
         try:
             slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
@@ -338,7 +325,7 @@ def _has_a_rule(attempt):
                 "the values are right, but with a grad around the vmap it raises {message}",
                 message=raised(error),
             )
-        if not _alike(*slopes):
+        if not alike(*slopes):
             yield Wrong("the values are right, but not grad of vmap, {place}.", place=where)
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = Said(

@@ -5,9 +5,9 @@ from torch.autograd import Function, grad
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import bytes_hidden, no_tensor_on_ctx, random
+from helpers.lessons.judge.numbers import alike, changed, copies, missed
+from helpers.lessons.judge.properties import bytes_hidden, each, no_tensor_on_ctx, random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.judge.verdicts import copies
 from helpers.lessons.memory import Alive, Kept
 from helpers.lessons.said import Said, Wrong, at
 
@@ -41,15 +41,13 @@ FED = {
 }
 
 
-def _called(apply, x, p):
+def _called(attempt, x, p):
     """A leaf that lies in memory as `x` does, and the result."""
     (leaf,) = copies([x])
-    return leaf, apply(leaf, p)
+    return leaf, attempt.apply(leaf, p)
 
 
-def _drops(attempt):
-    for where, (x, p) in FED.items():
-        yield from (at(where, wrong) for wrong in _drops_some(attempt.apply, x, p))
+def _drops_independently(attempt):
     x, p = FED[""]
     masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
     if len(set(masks)) < 200:
@@ -62,13 +60,12 @@ def _drops(attempt):
         )
 
 
-def _drops_some(apply, x, p):
+def _drops(attempt, x, p):
     torch.manual_seed(0)
-    leaf, y = _called(apply, x, p)
+    leaf, y = _called(attempt, x, p)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
         yield Wrong("`forward` must return a tensor like x, of its shape and dtype.")
-    if not torch.equal(leaf, x):
-        yield Wrong("`forward` changes `x` in place.")
+    yield changed(x=(leaf, x))
     strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
     if strange.any():
         factor = (y / x)[strange][0].item()
@@ -84,37 +81,25 @@ def _drops_some(apply, x, p):
             )
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
         yield Wrong("with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share)
-    if p and torch.equal(apply(x, p), y):
+    if p and torch.equal(attempt.apply(x, p), y):
         yield Wrong("two calls drop the same elements.")
     torch.manual_seed(0)
-    if not torch.equal(apply(x, p), y):
+    if not torch.equal(attempt.apply(x, p), y):
         yield Wrong("two calls, each after torch.manual_seed(0), drop different elements.")
     if torch.initial_seed() != 0:
         yield Wrong("forward reseeds the program's generator.")
 
 
-def _goes_back(attempt):
-    for where, (x, p) in FED.items():
-        yield from (at(where, wrong) for wrong in _goes_back_through(attempt.apply, x, p))
-
-
-def _goes_back_through(apply, x, p):
-    leaf, y = _called(apply, x, p)
-    apply(WIDE + 1, 0.7)  # the program goes on
+def _goes_back(attempt, x, p):
+    leaf, y = _called(attempt, x, p)
+    attempt.apply(WIDE + 1, 0.7)  # the program goes on
     torch.rand(3)
     state = torch.get_rng_state()
     weight = random(*x.shape, seed=1).to(x.dtype)
     for where in ("", "in a second backward through the same graph"):
         handed = weight.clone()
         (given,) = grad(y, leaf, handed, retain_graph=True)
-        if not torch.equal(handed, weight):
-            yield Wrong("backward changes grad_output in place.")
-        if given.shape != x.shape:
-            yield Wrong(
-                "the gradient has shape {given}, but {right} is right.",
-                given=tuple(given.shape),
-                right=tuple(x.shape),
-            )
+        yield changed(grad_output=(handed, weight))
         if not torch.equal(given == 0, y == 0):
             yield at(where, "backward drops other elements than forward does.")
         right = torch.where(y == 0, 0.0, weight / (1 - p))
@@ -130,7 +115,7 @@ def _goes_back_through(apply, x, p):
 
 
 def _knows_what_it_dropped(attempt):
-    leaf, y = _called(attempt.apply, WIDE.relu(), 0.25)
+    leaf, y = _called(attempt, WIDE.relu(), 0.25)
     (given,) = grad(y.sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
         yield Wrong(
@@ -191,7 +176,7 @@ EXERCISE_1 = Exercise(
           BACKWARD: "grad_output * torch.tensor(ctx.b).to(grad_output)"}, "stay alive"),
         ({BACKWARD:
           "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())"},
-         "backward changes grad_output in place"),
+         "it changes `grad_output` in place"),
         ({"2**40, ()": "1000, ()"}, "different sets of elements"),
         ({"torch.rand(x.shape, generator=generator) >= p":
           "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()"},
@@ -209,8 +194,8 @@ EXERCISE_1 = Exercise(
           "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None"},
          "the gradient is 1 times grad_output"),
     ],
-    properties=[_drops, _goes_back, _knows_what_it_dropped, no_tensor_on_ctx(WIDE, 0.25),
-                _keeps_a_bit],
+    properties=[each(FED, _drops), _drops_independently, each(FED, _goes_back),
+                _knows_what_it_dropped, no_tensor_on_ctx(WIDE, 0.25), _keeps_a_bit],
     success="forward and backward draw the same elements, and next to nothing is kept for it.",
     hints=(
         "What can make the same mask again?",
@@ -268,20 +253,15 @@ def _in_parts(attempt):
         grad(result.sum(), (x, weight))
     asked = Said(
         "with {rows} rows, {classes} classes and size = {size}",
-        rows=rows,
-        classes=classes,
-        size=size,
-    )
-    for when, bytes_there in (("forward", forward), ("backward", alive.peak)):
-        if bytes_there > whole / 4:
+        rows=rows, classes=classes, size=size,
+    )  # fmt: skip
+    for when, held in (("forward", forward), ("backward", alive.peak)):
+        if held > whole / 4:
             yield Wrong(
                 "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
                 "logits are {whole:,}.",
-                asked=asked,
-                when=when,
-                bytes_there=bytes_there,
-                whole=whole,
-            )
+                asked=asked, when=when, bytes_there=held, whole=whole,
+            )  # fmt: skip
     if left > 4 * result.nbytes:
         yield Wrong(
             "it is right, but {asked}, {left:,} bytes stay alive between forward and backward.",
@@ -290,19 +270,13 @@ def _in_parts(attempt):
         )
     for shape, product in sorted(alive.shapes, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
-            yield Wrong(
-                "it is right, but it has {classes} columns at a time: cut weight, not x.",
-                classes=classes,
-            )
+            template = "it is right, but it has {classes} columns at a time: cut weight, not x."
+            yield Wrong(template, classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
         one_each = widest == -(-classes // size) and not product  # a number for each part
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
-            made = " × ".join(map(str, shape))
-            yield Wrong(
-                "it is right, but with size = {size}, a tensor of {made} logits is made.",
-                size=size,
-                made=made,
-            )
+            template = "it is right, but with size = {size}, a tensor of {made} logits is made."
+            yield Wrong(template, size=size, made=" × ".join(map(str, shape)))
 
 
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
@@ -391,42 +365,33 @@ def _inverts(attempt):
             yield Wrong("{name} must be a tensor of the shape and dtype of y1 and y2.", name=name)
     for name, arguments in seen.items():
         if len(arguments) != 1:
-            yield Wrong(
-                "`{name}` must be called once; it was called {count} times.",
-                name=name,
-                count=len(arguments),
-            )
-    if not torch.allclose(seen["g"][0], y1):
+            template = "`{name}` must be called once; it was called {count} times."
+            yield Wrong(template, name=name, count=len(arguments))
+    if not alike(seen["g"][0], y1):
         yield Wrong("`g` was called with another argument than in forward. What did it get there?")
-    if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
+    if alike(tuple(result), (x2, x1)):
         yield Wrong("x1 and x2 are exchanged.")
-    if torch.allclose(result[1], y2 + torch.cos(y1)):
-        yield Wrong("x2 is wrong. What undoes an addition?")
-    if not torch.allclose(result[1], x2):
-        yield Wrong("x2 is wrong, although `g` got what it got in forward. What was added to x2?")
+    yield missed(
+        result[1], x2, {"x2 is wrong. What undoes an addition?": y2 + torch.cos(y1)},
+        "x2 is wrong, although `g` got what it got in forward. What was added to x2?",
+    )  # fmt: skip
     for name in "sf":
-        if not torch.allclose(seen[name][0], x2):
+        if not alike(seen[name][0], x2):
             yield Wrong(
                 "x2 is right, but `{name}` was called with another argument than in forward.",
                 name=name,
             )
     scale, shift = 4 * x2, torch.sin(2 * x2)
-    for factor in (1, scale.exp(), 1 / scale, scale):
-        if torch.allclose(result[0], (y1 - shift) * factor):
-            yield Wrong("x2 is right. In x1 the shift is undone, the scale is not.")
-    if torch.allclose(result[0], y1 - shift * torch.exp(-scale)):
-        yield Wrong(
-            "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
-        )
-    if not torch.allclose(result[0], x1, 1e-9, 1e-9):
-        yield Wrong("x2 is right, x1 is not.")
-    if not (torch.equal(given1, y1) and torch.equal(given2, y2)):
-        yield Wrong("it is right, but it changes y1 or y2 in place.")
+    unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
+    misses = {
+        "x2 is right. In x1 the shift is undone, the scale is not.": unscaled,
+        "x2 is right. In x1 the scale is undone for one term only: look at the brackets.":
+        y1 - shift * torch.exp(-scale),
+    }  # fmt: skip
+    yield missed(result[0], x1, misses, "x2 is right, x1 is not.")
+    yield changed(y1=(given1, y1), y2=(given2, y2))
     for name, given, before in returned:
-        if not torch.equal(given, before):
-            yield Wrong(
-                "it changes in place what `{name}` returned, which is not yours.", name=name
-            )
+        yield changed(**{f"{name}(x)": (given, before)})
 
 
 EXERCISE_3 = Exercise(
@@ -443,9 +408,9 @@ EXERCISE_3 = Exercise(
         ({"return x1, x2": "return x2, x1"}, "x1 and x2 are exchanged"),
         ({"return x1, x2": "return torch.stack([x1, x2])"}, "the pair (x1, x2), got a Tensor"),
         ({"    x1 =": "    x2 = y2 - g(y1)\n    x1 ="}, "`g` must be called once; it was called 2"),
-        ({"x2 = y2 - g(y1)": "x2 = y2.sub_(g(y1))"}, "changes y1 or y2 in place"),
-        ({"torch.exp(-s(x2))": "s(x2).neg_().exp()"}, "changes in place what `s` returned"),
-        ({"(y1 - f(x2))": "(f(x2).neg_() + y1)"}, "changes in place what `f` returned"),
+        ({"x2 = y2 - g(y1)": "x2 = y2.sub_(g(y1))"}, "it changes `y2` in place"),
+        ({"torch.exp(-s(x2))": "s(x2).neg_().exp()"}, "it changes `s(x)` in place"),
+        ({"(y1 - f(x2))": "(f(x2).neg_() + y1)"}, "it changes `f(x)` in place"),
         ({"-s(x2)": "-s(x2).clamp(-5, 5)"}, "x2 is right, x1 is not"),
         ({"-s(x2)": "-s(x2).float()"}, "x2 is right, x1 is not"),
         ({"return x1, x2": "return x1.float(), x2"}, "x1 must be a tensor of the shape and dtype"),

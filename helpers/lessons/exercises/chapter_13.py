@@ -4,13 +4,13 @@ import contextlib
 
 import torch
 from torch.autograd import Function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import first_line
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import copies, first_line
 from helpers.lessons.judge.properties import saved_by
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.judge.verdicts import copies
+from helpers.lessons.memory import Alive
 from helpers.lessons.said import Said, Wrong, at
 
 NUMBERS = torch.tensor(
@@ -202,37 +202,33 @@ class _EndlessError(Exception):
     pass
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(Alive):
     """Their names, in order; the 5000th is the last. A power that is a root is called sqrt."""
 
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        a_root = name == "pow" and isinstance(args[1], float) and not args[1].is_integer()
-        self.names.append("sqrt" if a_root else name)
-        if len(self.names) == 5000:
+        result = super().__torch_dispatch__(function, types, args, kwargs)
+        if self.operations[-1] == "pow" and isinstance(args[1], float) and args[1] % 1:
+            self.operations[-1] = "sqrt"
+        if len(self.operations) == 5000:
             raise _EndlessError
-        return function(*args, **(kwargs or {}))
+        return result
 
 
 def _ends(attempt):
     for numbers in (POSITIVE, *OTHERS, NEGATIVE):
         with _Operations() as forward, contextlib.suppress(Exception):  # which others name
             attempt.apply(numbers.clone())
-        if len(forward.names) == 5000:
+        if len(forward.operations) == 5000:
             yield Wrong(
                 "`forward` does not end for {value}. It must take at most 60 steps, whatever the "
                 "numbers are.",
                 value=numbers.flatten().tolist(),
             )
-        if {"sqrt", "rsqrt"} & {*forward.names}:
+        if {"sqrt", "rsqrt"} & {*forward.operations}:
             yield Wrong("`forward` calls PyTorch's own root. Find the root by Newton's steps.")
     with _Operations() as forward, contextlib.suppress(Exception):
         attempt.apply(ONE.clone())
-    if len(forward.names) > 60:
+    if len(forward.operations) > 60:
         yield Wrong("`forward` goes on for [1.0], where no step changes an element: stop there.")
 
 
@@ -241,11 +237,11 @@ def _goes_by_the_theorem(attempt):
         kept, _, (output,) = saved_by(attempt.apply, POSITIVE)
         with _Operations() as backward:
             output.sum().backward()
-        if len(backward.names) > 20:
+        if len(backward.operations) > 20:
             yield Wrong(
                 "`backward` takes {count} operations. It need not iterate: differentiate both "
                 "sides of z · z = a.",
-                count=len(backward.names),
+                count=len(backward.operations),
             )
         if len(kept) > 1:
             yield Wrong("{count} tensors are saved; one is enough.", count=len(kept))
@@ -259,35 +255,15 @@ HOW = (
 
 def _is_the_root(attempt):
     for a in OTHERS:
-        of = (
-            Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
-            if a.dim()
-            else Said("of a tensor without dimensions")
-        )
+        of = Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         if given.shape != right.shape or given.dtype != right.dtype:
-            yield at(
-                of,
-                Wrong(
-                    "`forward` returns shape {shape}, {dtype}, but {right_shape}, {right_dtype} is "
-                    "right.",
-                    shape=tuple(given.shape),
-                    dtype=given.dtype,
-                    right_shape=tuple(right.shape),
-                    right_dtype=right.dtype,
-                ),
-            )
+            yield at(of, wrong_outputs(given, right))
         (slope,) = torch.autograd.grad(given.sum(), leaf)
-        for template, one, other in (
-            (HOW[0], given, right),
-            (HOW[1], slope, 0.5 / right),
-        ):  # fmt: skip
+        for template, one, other in ((HOW[0], given, right), (HOW[1], slope, 0.5 / right)):
             if not torch.allclose(one, other, rtol=2e-3 if a.itemsize == 2 else 1e-6, atol=0):
-                yield at(
-                    of,
-                    Wrong(template, given=one.tolist(), right=other.tolist()),
-                )
+                yield at(of, template, given=one.tolist(), right=other.tolist())
 
 
 EXERCISE_3 = Exercise(

@@ -11,7 +11,7 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.judge.properties import each, with_zeros
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.lessons.said import Said, Wrong, at
@@ -24,49 +24,38 @@ def loads_and_multiply_adds(K, channels, rows):
     return inputs + weights, K * K * rows * channels
 
 
-def _as_counted(attempt):
-    for K, channels, rows in [
+SIZES = {
+    Said("with K = {K}, channels = {channels}, rows = {rows}", K=K, channels=channels, rows=rows):
+    (K, channels, rows)
+    for K, channels, rows in (
         (3, 1, 1), (1, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4), (2, 3, 5), (4, 1, 9),
-    ]:  # fmt: skip
-        # Which pixels and weights, one by one, as the thread of the exercise meets them.
-        window = {(c, r + i, j) for c in range(channels) for r in range(rows)
-                  for i in range(K) for j in range(K)}  # fmt: skip
-        expected = len(window) + K * K * rows, K * K * rows * channels
-        given = attempt(K, channels, rows)
-        where = Said(
-            "with K = {K}, channels = {channels}, rows = {rows}", K=K, channels=channels, rows=rows
-        )
-        given = given.tolist() if hasattr(given, "tolist") else given
-        pair = isinstance(given, (tuple, list)) and len(given) == 2
-        if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
-            yield at(where, Wrong("return two numbers, got {given!r}.", given=given))
-        if tuple(given) == expected[::-1] != expected:
-            yield at(
-                where,
-                Wrong("{one} and {other}. The other way round?", one=given[0], other=given[1]),
-            )
-        if given[1] != expected[1]:
-            yield at(
-                where,
-                Wrong(
-                    "{given} multiply-adds, but it makes {expected}.",
-                    given=given[1],
-                    expected=expected[1],
-                ),
-            )
-        if given[0] != expected[0]:
-            inputs, weights = len(window), K * K * rows
-            yield at(
-                where,
-                Wrong(
-                    "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
-                    "of the weight.",
-                    given=given[0],
-                    expected=expected[0],
-                    inputs=inputs,
-                    weights=weights,
-                ),
-            )
+    )
+}  # fmt: skip
+
+
+def _as_counted(attempt, K, channels, rows):
+    # Which pixels and weights, one by one, as the thread of the exercise meets them.
+    window = {(c, r + i, j) for c in range(channels) for r in range(rows)
+              for i in range(K) for j in range(K)}  # fmt: skip
+    inputs, weights = len(window), K * K * rows
+    expected = inputs + weights, weights * channels
+    given = attempt(K, channels, rows)
+    given = given.tolist() if hasattr(given, "tolist") else given
+    pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
+        yield Wrong("return two numbers, got {given!r}.", given=given)
+    loads, products = given
+    if (loads, products) == expected[::-1] != expected:
+        yield Wrong("{one} and {other}. The other way round?", one=loads, other=products)
+    if products != expected[1]:
+        template = "{given} multiply-adds, but it makes {expected}."
+        yield Wrong(template, given=products, expected=expected[1])
+    if loads != expected[0]:
+        yield Wrong(
+            "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
+            "of the weight.",
+            given=loads, expected=expected[0], inputs=inputs, weights=weights,
+        )  # fmt: skip
 
 
 EXERCISE_1 = Exercise(
@@ -85,7 +74,7 @@ EXERCISE_1 = Exercise(
         ({"return inputs + weights,": "return str(inputs + weights),"}, "two numbers, got ('18'"),
         ({"K * (rows + K - 1)": "(2 * (K // 2) + 1) * (rows + K - 1)"}, "with K = 2, "),
     ],
-    properties=[_as_counted],
+    properties=[each(SIZES, _as_counted)],
     success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
     " of one pixel need 1.06.",
     hints=(
@@ -174,25 +163,15 @@ def _loads_once(source):
         if (wrong > 1e-4).any():
             c, i = divmod(int(wrong.argmax()), n)
             got = arrays["y"][c, i]
-            yield at(
-                where,
-                Wrong(
-                    "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right.",
-                    c=c,
-                    i=i,
-                    got=got,
-                    expected=expected[c, i],
-                ),
-            )
+            template = "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right."
+            yield at(where, template, c=c, i=i, got=got, expected=expected[c, i])
         reads = [name for action, name, _ in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
                 where,
-                Wrong(
-                    "the numbers are right, but `__shared__` memory is loaded each time, too: "
-                    "{count} loads by thread 2. Use registers.",
-                    count=reads.count("__shared__"),
-                ),
+                "the numbers are right, but `__shared__` memory is loaded each time, too: "
+                "{count} loads by thread 2. Use registers.",
+                count=reads.count("__shared__"),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
@@ -202,14 +181,10 @@ def _loads_once(source):
             if reads.count(name) > needed and channels:
                 yield at(
                     where,
-                    Wrong(
-                        "the numbers are right, but thread 2 loads from `{name}` {count} times, "
-                        "and needs {needed} elements of it.",
-                        name=name,
-                        count=reads.count(name),
-                        needed=needed,
-                    ),
-                )
+                    "the numbers are right, but thread 2 loads from `{name}` {count} times, "
+                    "and needs {needed} elements of it.",
+                    name=name, count=reads.count(name), needed=needed,
+                )  # fmt: skip
 
 
 EXERCISE_2 = Exercise(
@@ -319,26 +294,18 @@ def _runs_in_triton(attempt):
             look = Said("Look at that load's mask.")
             yield at(where, beside[0].and_then(look, Said(PRECEDENCE) if loose else None))
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield at(
-                where,
-                Wrong(
-                    "it writes beyond y, which ends at y[{value}]. Look at the store.", value=n - 1
-                ),
-            )
+            template = "it writes beyond y, which ends at y[{value}]. Look at the store."
+            yield at(where, template, value=n - 1)
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
             if others.any():
                 i = 32 + int(others.int().argmax())
-                yield at(
-                    where, Wrong("program 0 writes y[{i}]; its own elements end at y[31].", i=i)
-                )
+                yield at(where, "program 0 writes y[{i}]; its own elements end at y[31].", i=i)
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
-            yield at(
-                where,
-                Wrong("y[{i}] is not written.", i=int((given == UNWRITTEN).int().argmax())),
-            )
+            i = int((given == UNWRITTEN).int().argmax())
+            yield at(where, "y[{i}] is not written.", i=i)
         if not torch.allclose(given, expected):
             i = int((given - expected).abs().argmax())
             template = "y[{i}] is {given:.4g}, but {right:.4g} is right."
@@ -347,7 +314,7 @@ def _runs_in_triton(attempt):
                     "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose mask leaves an "
                     "element out needs `other`."
                 )
-            yield at(where, Wrong(template, i=i, given=given[i], right=expected[i]))
+            yield at(where, template, i=i, given=given[i], right=expected[i])
 
 
 SEEN_BY_THE_INTERPRETER = [

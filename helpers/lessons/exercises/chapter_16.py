@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.said import Said, Wrong
 from helpers.lessons.world import is_full
 
@@ -77,16 +78,12 @@ def _complete(pyproject):
     try:
         packed, others = _packed(pyproject)
     except _BackendError as error:
-        yield Wrong(
-            "keep setuptools as its backend, {right!r}; got {given!r}.",
-            right=BACKEND,
-            given=error.args[0],
-        )
+        template = "keep setuptools as its backend, {right!r}; got {given!r}."
+        yield Wrong(template, right=BACKEND, given=error.args[0])
     except Exception as error:
         if is_full(error):
             raise
-        line = str(error).strip().splitlines()[0]
-        yield Wrong("setuptools cannot read it: {line}", line=line)
+        yield Wrong("setuptools cannot read it: {line}", line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
@@ -171,18 +168,14 @@ def problems(wheel):
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
 LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
-MACOS = "cp311-abi3-macosx_11_0_arm64"
+MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
     "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
     "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
     "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
-    "a good wheel for every Python on Linux": (
-        (*MODULES, SO),
-        ["py3-none-manylinux_2_28_x86_64"],
-        False,
-    ),
+    "a good wheel for every Python on Linux": ((*MODULES, SO), [ANY_PYTHON], False),
     "release 1.1 for Linux": (MODULES, [LINUX], True),
     "release 1.1 for Windows": (MODULES, [WINDOWS], True),
     "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
@@ -199,10 +192,8 @@ WHEELS = {  # says: files, tags, whether there is a problem
 def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for says, (files, tags, bad) in WHEELS.items():
-            parts = zip(
-                *(tag.split("-") for tag in tags), strict=True
-            )  # of all tags, joined by dots
-            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+            parts = zip(*(tag.split("-") for tag in tags), strict=True)
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)  # of all tags
             path = Path(folder) / f"many_scans-1.0-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
@@ -213,23 +204,15 @@ def _catches(attempt):
                 wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
-                yield Wrong(
-                    "it must return a list, got a value of type {kind}.", kind=type(given).__name__
-                )
-            what = Said(
-                "the package's files are {files}, the tag {tags}",
-                files=", ".join(files),
-                tags=" and ".join(tags),
-            )
+                kind = type(given).__name__
+                yield Wrong("it must return a list, got a value of type {kind}.", kind=kind)
+            template = "the package's files are {files}, the tag {tags}"
+            what = Said(template, files=", ".join(files), tags=" and ".join(tags))
             if bad and not given:
                 yield Wrong("{says} goes through: {what}.", says=says, what=what)
             if given and not bad:
-                yield Wrong(
-                    "{says} is refused: {what}. It says: {given}",
-                    says=says,
-                    what=what,
-                    given=given[0],
-                )
+                template = "{says} is refused: {what}. It says: {given}"
+                yield Wrong(template, says=says, what=what, given=given[0])
             if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
                 yield Wrong("what it returns is a list, but not of sentences.")
             path.unlink()

@@ -4,7 +4,9 @@ import torch
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import changed
+from helpers.lessons.judge.properties import each, random
 from helpers.lessons.said import Wrong, at
 
 
@@ -39,12 +41,7 @@ SITUATIONS = {
 }
 
 
-def _casts(attempt):
-    for where, (dtype, enabled) in SITUATIONS.items():
-        yield from (at(where, wrong) for wrong in _casts_where(attempt, dtype, enabled))
-
-
-def _casts_where(attempt, dtype, enabled):
+def _casts(attempt, dtype, enabled):
     # The weight is of autocast's dtype already in the second round.
     for weight_dtype in [torch.float32, *[dtype] * enabled]:
         x = random(3, 4).float().requires_grad_()
@@ -53,12 +50,7 @@ def _casts_where(attempt, dtype, enabled):
         with torch.autocast("cpu", dtype, enabled=enabled):
             y, right = attempt(x, weight), torch.mm(x, weight)
         if not torch.is_tensor(y) or y.dtype != right.dtype:
-            given = y.dtype if torch.is_tensor(y) else type(y).__name__
-            yield Wrong(
-                "the result is {given}; {right}, as of `torch.mm`, is right.",
-                given=given,
-                right=right.dtype,
-            )
+            yield wrong_outputs(y, right, what="the result")
         if y.grad_fn is None:
             yield Wrong("the result has no history: something cut it off.")
         if not torch.allclose(y, right):
@@ -84,7 +76,7 @@ EXERCISE_1 = Exercise(
     wrong=[
         ({"if torch.is_autocast_enabled(x.device.type):": "if False:"}, "raises RuntimeError"),
         ({"if torch.is_autocast_enabled(x.device.type):": "if True:"},
-         "outside of autocast: the result is torch.bfloat16; torch.float32"),
+         "outside of autocast: the result is torch.bfloat16, but torch.float32"),
         ({"torch.get_autocast_dtype(x.device.type)": "torch.bfloat16"},
          "under autocast to float16: the result is not the product"),
         ({"x.to(dtype), weight": "x.detach().to(dtype), weight"}, "no gradient reaches `x`"),
@@ -92,9 +84,9 @@ EXERCISE_1 = Exercise(
         ({"return Product": "with torch.no_grad(): return Product"}, "has no history"),
         ({"x, weight = x.to(dtype), weight.to(dtype)\n":
           "return Product.apply(x.to(dtype), weight.to(dtype)).float()\n"},
-         "the result is torch.float32; torch.bfloat16"),
+         "the result is torch.float32, but torch.bfloat16"),
     ],
-    properties=[_casts],
+    properties=[each(SITUATIONS, _casts)],
     success="the cast is recorded, so its backward returns each gradient in the dtype of its leaf.",
     hints=(
         "Cast before `Product.apply`: autograd records what happens outside of a Function.",
@@ -150,19 +142,15 @@ STEPS = {  # by whether the gradient is finite
 def _follows(attempt):
     for where, (history, interval) in HISTORIES.items():
         scale, streak = 2.0**10, 0
-        for n, (finite, right) in enumerate(
-            zip(history, as_gradscaler(history, interval), strict=True), 1
-        ):
+        steps = zip(history, as_gradscaler(history, interval), strict=True)
+        for n, (finite, right) in enumerate(steps, 1):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
-                yield Wrong(
-                    "it must return the pair (scale, streak), got a {kind}.",
-                    kind=type(given).__name__,
-                )
+                template = "it must return the pair (scale, streak), got a {kind}."
+                yield Wrong(template, kind=type(given).__name__)
             before, (scale, streak) = scale, given
             if scale != right:
-                wrong = Wrong(STEPS[finite], n=n, before=before, scale=scale, right=right)
-                yield at(where, wrong)
+                yield at(where, STEPS[finite], n=n, before=before, scale=scale, right=right)
 
 
 EXERCISE_2 = Exercise(
@@ -201,8 +189,7 @@ def _rounds(attempt):
         given = attempt(x, step)
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (x.shape, x.dtype):
             yield Wrong("it must return a tensor of the shape and dtype of x.")
-        if not torch.equal(x, torch.full_like(x, value)):
-            yield Wrong("it changes x in place.")
+        yield changed(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import changed, missed
 from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
@@ -68,12 +70,8 @@ def _counts(attempt):
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
             yield Wrong("{where} the program computes something else inside the mode.", where=where)
         if products.count != right:
-            yield Wrong(
-                "{where} it counts {given}; {right} ran.",
-                where=where,
-                given=products.count,
-                right=right,
-            )
+            template = "{where} it counts {given}; {right} ran."
+            yield Wrong(template, where=where, given=products.count, right=right)
     if attempt().count != 0:
         yield Wrong(
             "a second mode begins with the count of the first: count on self, not on the class."
@@ -166,38 +164,21 @@ def _multiplies(attempt):
             return
         expected = function(dense)
         if type(given) is not Tensor:
-            yield Wrong(
-                "`{name}` must be a plain tensor, got a value of type {kind}.",
-                name=name,
-                kind=type(given).__name__,
-            )
+            template = "`{name}` must be a plain tensor, got a value of type {kind}."
+            yield Wrong(template, name=name, kind=type(given).__name__)
             return
-        if given.shape != expected.shape:
-            yield Wrong(
-                "`{name}` has shape {given}; {right} is right.",
-                name=name,
-                given=tuple(given.shape),
-                right=tuple(expected.shape),
-            )
-        elif not torch.allclose(given, expected):
-            yield Wrong("`{name}` has the right shape, but other numbers.", name=name)
+        yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
-            yield Wrong(
-                "`{name}` is right, but it makes a tensor of {numbers:,} numbers.",
-                name=name,
-                numbers=largest.numbers,
-            )
+            template = "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
+            yield Wrong(template, name=name, numbers=largest.numbers)
 
 
 def _keeps_its_kind(attempt):
     r = attempt(random(3), random(2, seed=1))
     for name, given in (("t", r.t()), ("detach", r.detach())):
         if not isinstance(given, attempt):
-            yield Wrong(
-                "`{name}` loses the type: it returns a {kind}.",
-                name=name,
-                kind=type(given).__name__,
-            )
+            kind = type(given).__name__
+            yield Wrong("`{name}` loses the type: it returns a {kind}.", name=name, kind=kind)
 
 
 def _refuses(attempt):
@@ -213,11 +194,8 @@ def _refuses(attempt):
             if "aten." not in str(error):
                 yield Wrong("the error of `{name}` does not name the operation.", name=name)
         except Exception as error:
-            yield Wrong(
-                "`{name}` raises {error} Raise a NotImplementedError that names func.",
-                name=name,
-                error=raised(error),
-            )
+            template = "`{name}` raises {error} Raise a NotImplementedError that names func."
+            yield Wrong(template, name=name, error=raised(error))
         else:
             yield Wrong("`{name}` raises no error; for what it does not know, it must.", name=name)
 
@@ -246,7 +224,7 @@ EXERCISE_2 = Exercise(
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...""",
     wrong=[
         ({"return a.u[:, None] * (a.v @ b)": "return torch.outer(a.u, a.v) @ b"}, "2,000 numbers"),
-        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` "),
+        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` has shape"),
         ({"cls(args[0].v, args[0].u)": "torch.outer(args[0].v, args[0].u)"},
          "makes a tensor of 2,000 numbers"),
         ({"(a @ b.u)[:, None] * b.v": "(a @ b.u)[:, None] * b.u"}, "`a @ R` has shape"),
@@ -295,12 +273,9 @@ def _moves(attempt):
             )
         elif given is not d:
             yield Wrong("it must return `d` itself, not a new value.")
-        if not torch.equal(e.elements, end):
-            yield at(where, "it changes `end`.")
-        right = torch.lerp(start, end, weight)
-        if not torch.allclose(d.elements, right):
-            same = torch.equal(d.elements, start)
-            yield at(where, "nothing moves." if same else "it moves to other numbers.")
+        yield at(where, changed(end=(e.elements, end)))
+        right, misses = torch.lerp(start, end, weight), {"nothing moves.": start}
+        yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
         if not torch.allclose(shared, right):
             yield Wrong(
                 "`d.elements` is replaced, not changed: who shares the old one sees no change."
