@@ -26,9 +26,11 @@ from helpers.ops.involution import compiler
 from tests.common import no_words_yet
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
+from tools import translate
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 EXERCISES = {given.number: given for given in exercises()}
+MESSAGES = {text for _, text in translate.messages(translate.LESSONS)}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -46,6 +48,19 @@ def judged(number, edits):
     """The verdict on the solution, edited."""
     given = EXERCISES[number]
     return given.judge(given.made_of(given.edited(edits)))
+
+
+def parts_of(said):
+    """All `Said` that a verdict is made of."""
+    inner = [part for part in said.gaps.values() if isinstance(part, doctor.Said)]
+    for part in (*inner, *getattr(said, "where", ()), *getattr(said, "then", ())):
+        yield from parts_of(part)
+    yield said
+
+
+def is_known_to_translators(template):
+    words = re.search("[a-z]{2}", translate.string_without_gaps(template))
+    return not words or template in MESSAGES
 
 
 def exercise_cells(path):
@@ -95,6 +110,8 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
             verdict = judged(number, edits)
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"
+        for part in parts_of(verdict.said):
+            assert is_known_to_translators(part.template), part.template
 
 
 @each_exercise

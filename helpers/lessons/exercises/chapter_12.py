@@ -2,7 +2,6 @@
 
 import torch
 from torch.autograd import Function, grad
-from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike, changed, copies, missed
@@ -228,26 +227,11 @@ class LogSumExp(Function):
         return to_x, torch.cat(to_weight), None
 
 
-class Shapes(Alive):
-    """`Alive`, and (shape, whether a product made it) of all results that are floating-point."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = set()
-
-    def __torch_dispatch__(self, operation, *call):
-        results = super().__torch_dispatch__(operation, *call)
-        for tensor in filter(torch.is_tensor, tree_leaves(results)):
-            if tensor.is_floating_point():
-                self.shapes.add((tuple(tensor.shape), "mm" in str(operation)))
-        return results
-
-
 def _in_parts(attempt):
     rows, classes, size = 100, 2017, 30
     x, weight = (random(n, 2, seed=n).requires_grad_() for n in (rows, classes))
     whole = rows * classes * x.element_size()
-    with Shapes() as alive:
+    with Alive() as alive:
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
@@ -268,12 +252,12 @@ def _in_parts(attempt):
             asked=asked,
             left=left,
         )
-    for shape, product in sorted(alive.shapes, reverse=True):
+    for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
             template = "it is right, but it has {classes} columns at a time: cut weight, not x."
             yield Wrong(template, classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
-        one_each = widest == -(-classes // size) and not product  # a number for each part
+        one_each = widest == -(-classes // size) and operation != "mm"  # a number for each part
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
             template = "it is right, but with size = {size}, a tensor of {made} logits is made."
             yield Wrong(template, size=size, made=" × ".join(map(str, shape)))

@@ -175,16 +175,16 @@ def _is_the_mean(attempt, size):
             yield wrong_outputs(given, right, what="the result")
     if all(alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
         yield Wrong("on each process, the result is the mean of this process's rows only.")
-    of_means = {
+    misses = {
         "the result is the mean of the means: where rows are few, they count more.":
         means.mean(0).detach()
     }  # fmt: skip
+    template = (
+        "on rank {rank}, the result is not the mean over all rows. Does each process count the "
+        "rows of all?"
+    )
     for rank, (given, *_) in enumerate(answers):
-        otherwise = (
-            "on rank {rank}, the result is not the mean over all rows. Does each process count "
-            "the rows of all?"
-        )
-        yield missed(given, right, of_means, otherwise, rank=rank)
+        yield missed(given, right, misses, template, rank=rank)
     yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
     if any(slope is None for _, slope, _ in answers):
         yield Wrong("the mean is right, but it has no history: no gradient passes through it.")
@@ -196,10 +196,8 @@ def _is_the_mean(attempt, size):
             "process only, but the others subtract the mean, too. Does each sum go through "
             "`collectives.all_reduce`, and with which `loss`?": own
         }
-        otherwise = (
-            "the mean is right, but on rank {rank} the gradient of the summed losses is not."
-        )
-        yield missed(slope, expected[rank].detach(), misses, otherwise, rank=rank)
+        template = "the mean is right, but on rank {rank} the gradient of the summed losses is not."
+        yield missed(slope, expected[rank].detach(), misses, template, rank=rank)
     for rank, (_, _, second) in enumerate(answers):
         if second is not None and not alike(second, seconds[rank]):
             yield Wrong(
@@ -224,7 +222,7 @@ EXERCISE_2 = Exercise(
         ({"return total / count": "return total / (len(x) * dist.get_world_size())"},
          "Does each process count the rows of all?"),
         ({"x.sum(0)": "x.float().sum(0)"}, "the result is torch.float32"),
-        ({"x.sum(0)": "x.float().double().sum(0)"}, "rounded to float32?"),
+        ({"x.sum(0)": "x.float().double().sum(0)"}, "rounded to float32,"),
         ({"x.sum(0)": "x.double().sum(0)"}, "where `x` is torch.float32, the result is"),
         ({"x.new_tensor(len(x), dtype=torch.float64)": "torch.tensor(len(x))"},
          "input must be one of torch.float32"),

@@ -6,7 +6,6 @@ import io
 import logging
 import re
 import tempfile
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch import nn
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.said import Said, Wrong
+from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
 from helpers.lessons.world import is_full
 
 PYPROJECT = """
@@ -33,51 +33,15 @@ where = ["src"]
 [tool.setuptools.package-data]
 fast_scans = ["lib/*.so", "*.json"]
 """
-BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
-
-
-class _BackendError(Exception):
-    pass
-
-
-def _packed(pyproject):
-    """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
-    from setuptools import Distribution  # it replaces a part of Python, so not before it must
-    from setuptools.compat.py310 import tomllib
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        for name in (*(f"src/{name}" for name in WANTED), "tests/test_scans.py"):
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).touch()
-        Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
-        backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
-        if backend.partition(":")[0] != BACKEND:
-            raise _BackendError(backend)
-        distribution = Distribution({"script_name": "setup.py"})
-        distribution.parse_config_files()
-        distribution.set_defaults()
-        command = distribution.get_command_obj("build_py")
-        command.ensure_finalized()
-        files = command.get_outputs(include_bytecode=False)
-        packed = {Path(file).relative_to(command.build_lib).as_posix() for file in files}
-        others = [(f"data/{where}", *names) for where, names in distribution.data_files or ()]
-        others += [("scripts", *(distribution.scripts or ()))]
-        return sorted(packed), [
-            f"{to}/{Path(name).name}" for to, *names in others for name in names
-        ]
+FILES = (*(f"src/{name}" for name in WANTED), "tests/test_scans.py")
 
 
 def _complete(pyproject):
     logging.getLogger("setuptools").setLevel(logging.ERROR)
     try:
-        packed, others = _packed(pyproject)
-    except _BackendError as error:
+        packed, others = packed_by_setuptools(pyproject, FILES)
+    except BackendError as error:
         template = "keep setuptools as its backend, {right!r}; got {given!r}."
         yield Wrong(template, right=BACKEND, given=error.args[0])
     except Exception as error:

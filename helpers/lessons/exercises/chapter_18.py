@@ -224,7 +224,7 @@ EXERCISE_2 = Exercise(
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...""",
     wrong=[
         ({"return a.u[:, None] * (a.v @ b)": "return torch.outer(a.u, a.v) @ b"}, "2,000 numbers"),
-        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` has shape"),
+        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` raises"),
         ({"cls(args[0].v, args[0].u)": "torch.outer(args[0].v, args[0].u)"},
          "makes a tensor of 2,000 numbers"),
         ({"(a @ b.u)[:, None] * b.v": "(a @ b.u)[:, None] * b.u"}, "`a @ R` has shape"),
@@ -274,7 +274,8 @@ def _moves(attempt):
         elif given is not d:
             yield Wrong("it must return `d` itself, not a new value.")
         yield at(where, changed(end=(e.elements, end)))
-        right, misses = torch.lerp(start, end, weight), {"nothing moves.": start}
+        right = torch.lerp(start, end, weight)
+        misses = {"nothing moves.": start}
         yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
         if not torch.allclose(shared, right):
             yield Wrong(

@@ -28,11 +28,12 @@ def in_step_with(reference, calls, shapes):
             try:
                 mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
                 for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
-                    place = Said("{call}, {place}", call=call, place=where) if where else call
+                    place = Said("{call}, {place}" if where else "{call}", call=call, place=where)
                     yield at(place, wrong)
             except Exception as error:
                 kind, message = type(error).__name__, first_line(error).rstrip(".")
-                yield at(call, "it raises {kind}: {message}.", kind=kind, message=message)
+                place = Said("{call}", call=call)
+                yield at(place, "it raises {kind}: {message}.", kind=kind, message=message)
 
     return sentences
 
