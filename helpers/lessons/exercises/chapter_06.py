@@ -103,7 +103,7 @@ EXERCISE_2 = Exercise(
         ({"torch.zeros(features)": "torch.zeros(features), persistent=False"},
          "its state_dict has [], but ['mean']"),
         ({"self.mean +=": "mean = self.mean +", "x - self.mean": "x - mean"},
-         "afterwards, `mean` is [0.2205, 0.089, 0.0206] but"),
+         "afterwards, `mean` is 0.02056 at [2], but"),
         ({"self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n"
           "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)"},
          "`mean` has become an inference tensor"),
@@ -119,14 +119,14 @@ EXERCISE_2 = Exercise(
         ({"if self.training": "if self.training and x.requires_grad"},
          "for data that require no gradient: afterwards"),
         ({"self.mean +=": "self.mean = self.mean +", "mean(0)": "mean(0, keepdim=True)"},
-         "of shape (1, 3)"),
+         "`mean` has shape (1, 3)"),
         ({"x.detach().mean(0)": "x.detach().sum(0) / 2"},
          "Center(3), for an input of shape (3, 3)"),
         ({"        return x - self.mean": "            return x - self.mean"},
          "in evaluation: it returns None"),
         ({"self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean = self.mean.float() + "
           "0.1 * (x.detach().float().mean(0) - self.mean.float())"},
-         "`mean` becomes torch.float32"),
+         "`mean` is torch.float32"),
         ({"return x - self.mean": "return (x - self.mean).float()"}, "the output is torch.float32"),
     ],
     properties=[

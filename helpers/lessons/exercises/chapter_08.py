@@ -212,12 +212,8 @@ def _product_cases(library):
             arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
             where = Said(
                 "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
-                types=types,
-                rows=rows,
-                columns=columns,
-                x_layout=x_layout,
-                w_layout=w_layout,
-            )
+                types=types, rows=rows, columns=columns, x_layout=x_layout, w_layout=w_layout,
+            )  # fmt: skip
             call = library, f"product_of_{types}", arguments, "y"
             yield _tried(where, x * w, *call, says="product")
 
@@ -286,13 +282,8 @@ def _energy_cases(library):
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
             arguments |= {"grad_input": torch.empty_like(x), "rows": rows, "columns": columns}
-            where = Said(
-                "{types}, x of shape ({rows}, {columns}), grad_output {what}",
-                types=types,
-                rows=rows,
-                columns=columns,
-                what=what,
-            )
+            template = "{types}, x of shape ({rows}, {columns}), grad_output {what}"
+            where = Said(template, types=types, rows=rows, columns=columns, what=what)
             call = library, f"energy_of_{types}", arguments, "grad_input"
             yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
 

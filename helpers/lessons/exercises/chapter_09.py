@@ -111,12 +111,10 @@ def _serves_every_length(attempt):
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            yield Wrong(
-                "compiled, and called with {n} elements: {count} windows, but {right} is right.",
-                n=n,
-                count=count,
-                right=right,
+            template = (
+                "compiled, and called with {n} elements: {count} windows, but {right} is right."
             )
+            yield Wrong(template, n=n, count=count, right=right)
     if len(graphs) > 1:
         yield Wrong(
             "it is right, but compiled with dynamic=True it needs {count} graphs for the lengths "

@@ -208,11 +208,8 @@ def _rounds(attempt):
                 **fed,
             )
         if value != below and len(given.unique()) == 1:
-            yield Wrong(
-                "of {value} with step = {step} it makes {given:g} each time.",
-                given=given[0].item(),
-                **fed,
-            )
+            template = "of {value} with step = {step} it makes {given:g} each time."
+            yield Wrong(template, given=given[0].item(), **fed)
         mean = given.mean().item()
         if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
             yield Wrong(

@@ -116,13 +116,10 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
         return Wrong("it returns a {kind}, but {asked} is asked for.", kind=kind, asked=asked)
     outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
-        return Wrong(
-            "it returns 1 output; {expected} expected."
-            if len(outputs) == 1
-            else "it returns {given} outputs; {expected} expected.",
-            given=len(outputs),
-            expected=len(expected),
-        )
+        template = "it returns {given} outputs; {expected} expected."
+        if len(outputs) == 1:
+            template = "it returns 1 output; {expected} expected."
+        return Wrong(template, given=len(outputs), expected=len(expected))
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = what or _which(expected, index)
         kind = type(value).__name__
@@ -178,11 +175,10 @@ def _unfilled(attempt, inputs):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
-                return Wrong(
-                    "{what} has no value at {place}: nothing fills what torch.empty made there.",
-                    what=what,
-                    place=where,
+                template = (
+                    "{what} has no value at {place}: nothing fills what torch.empty made there."
                 )
+                return Wrong(template, what=what, place=where)
     return None
 
 
