@@ -125,8 +125,7 @@ EXERCISE_2 = Exercise(
         ({"        return x - self.mean": "            return x - self.mean"},
          "in evaluation: it returns None"),
         ({"self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean = self.mean.float() + "
-          "0.1 * (x.detach().float().mean(0) - self.mean.float())"},
-         "`mean` is torch.float32"),
+          "0.1 * (x.detach().float().mean(0) - self.mean.float())"}, "`mean` is torch.float32"),
         ({"return x - self.mean": "return (x - self.mean).float()"}, "the output is torch.float32"),
     ],
     properties=[

@@ -1,5 +1,7 @@
 """Exercises of chapter 12: memory for time."""
 
+from functools import partial
+
 import torch
 from torch.autograd import Function, grad
 
@@ -50,9 +52,8 @@ def _drops_independently(attempt):
     x, p = FED[""]
     masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
     if len(set(masks)) < 200:
-        yield Wrong(
-            "200 calls drop only {count} different sets of elements.", count=len(set(masks))
-        )
+        template = "200 calls drop only {count} different sets of elements."
+        yield Wrong(template, count=len(set(masks)))
     if len(set(map(sum, masks))) == 1:
         yield Wrong(
             "each call drops as many elements as the others: they are not drawn independently."
@@ -75,9 +76,8 @@ def _drops(attempt, x, p):
     share = (y == 0).double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
-            yield Wrong(
-                "what is dropped is the same all along dimension {dim}: not independently.", dim=dim
-            )
+            template = "what is dropped is the same all along dimension {dim}: not independently."
+            yield Wrong(template, dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
         yield Wrong("with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share)
     if p and torch.equal(attempt.apply(x, p), y):
@@ -163,8 +163,7 @@ EXERCISE_1 = Exercise(
         ({"grad_output, ctx.p, ctx.seed)": "grad_output, ctx.p, int(torch.randint(2**40, ())))"},
          "backward drops other elements than forward"),
         ({"int(torch.randint(2**40, ()))": "0"}, "two calls drop the same elements"),
-        ({"int(torch.randint(2**40, ()))": "torch.Generator().seed()"},
-         "each after torch.manual_se"),
+        ({"int(torch.randint(2**40, ()))": "torch.Generator().seed()"}, "after torch.manual_se"),
         ({"generator = torch.Generator().manual_seed(seed)": "torch.manual_seed(seed)",
           ", generator=generator": ""}, "forward reseeds"),
         ({"return Dropout.thinned(grad": "torch.rand(1); return Dropout.thinned(grad"},
@@ -235,23 +234,20 @@ def _in_parts(attempt):
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
-    asked = Said(
-        "with {rows} rows, {classes} classes and size = {size}",
-        rows=rows, classes=classes, size=size,
-    )  # fmt: skip
+    template = "with {rows} rows, {classes} classes and size = {size}"
+    asked = Said(template, rows=rows, classes=classes, size=size)
+    template = (
+        "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all logits are "
+        "{whole:,}."
+    )
     for when, held in (("forward", forward), ("backward", alive.peak)):
         if held > whole / 4:
-            yield Wrong(
-                "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
-                "logits are {whole:,}.",
-                asked=asked, when=when, bytes_there=held, whole=whole,
-            )  # fmt: skip
+            yield Wrong(template, asked=asked, when=when, bytes_there=held, whole=whole)
     if left > 4 * result.nbytes:
-        yield Wrong(
-            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward.",
-            asked=asked,
-            left=left,
+        template = (
+            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
         )
+        yield Wrong(template, asked=asked, left=left)
     for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
             template = "it is right, but it has {classes} columns at a time: cut weight, not x."
@@ -272,8 +268,7 @@ EXERCISE_2 = Exercise(
     wrong=[
         ({"split(size)": "chunk(size)"}, "tensor of 100 × 68 logits is made"),
         ({"split(ctx.size)": "split(len(weight))"}, "backward holds"),
-        ({"torch.logsumexp(x @ part.t(), 1)": "torch.exp(x @ part.t()).sum(1).log()"},
-         "the output is"),
+        ({"torch.logsumexp(x @ part.t(), 1)": "(x @ part.t()).exp().sum(1).log()"}, "`forward`"),
         ({"torch.full_like(x[:, 0], -torch.inf)": "x[:, 0] * 0"}, "`forward`"),
         ({"- result[:, None]": "- torch.logsumexp(x @ part.t(), 1, True)"}, "The gradient of `x`"),
         ({"        for part in weight.split(size):\n"
@@ -327,31 +322,26 @@ def _inverts(attempt):
     x1, x2 = random(4, 3), random(4, 3, seed=1)
     y1 = x1 * torch.exp(4 * x2) + torch.sin(2 * x2)
     y2 = x2 + torch.cos(y1)
-    seen, returned = {"s": [], "f": [], "g": []}, []
+    functions = {"s": lambda x: 4 * x, "f": lambda x: torch.sin(2 * x), "g": torch.cos}
+    calls = {name: [] for name in functions}  # (argument, result, a copy of it)
 
-    def noted(name, function):
-        def call(x):
-            seen[name].append(x.clone())
-            given = function(x)
-            returned.append((name, given, given.clone()))
-            return given
+    def noted(name, x):
+        given = functions[name](x)
+        calls[name].append((x.clone(), given, given.clone()))
+        return given
 
-        return call
-
-    f = noted("f", lambda x: torch.sin(2 * x))
-    functions = noted("s", lambda x: 4 * x), f, noted("g", torch.cos)
     given1, given2 = y1.clone(), y2.clone()
-    result = attempt(*functions, given1, given2)
+    result = attempt(*(partial(noted, name) for name in functions), given1, given2)
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
         yield Wrong("it must return the pair (x1, x2), got a {kind}.", kind=type(result).__name__)
     for name, given, y in zip(("x1", "x2"), result, (y1, y2), strict=True):
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (y.shape, y.dtype):
             yield Wrong("{name} must be a tensor of the shape and dtype of y1 and y2.", name=name)
-    for name, arguments in seen.items():
-        if len(arguments) != 1:
+    for name, those in calls.items():
+        if len(those) != 1:
             template = "`{name}` must be called once; it was called {count} times."
-            yield Wrong(template, name=name, count=len(arguments))
-    if not alike(seen["g"][0], y1):
+            yield Wrong(template, name=name, count=len(those))
+    if not alike(calls["g"][0][0], y1):
         yield Wrong("`g` was called with another argument than in forward. What did it get there?")
     if alike(tuple(result), (x2, x1)):
         yield Wrong("x1 and x2 are exchanged.")
@@ -360,22 +350,19 @@ def _inverts(attempt):
         "x2 is wrong, although `g` got what it got in forward. What was added to x2?",
     )  # fmt: skip
     for name in "sf":
-        if not alike(seen[name][0], x2):
-            yield Wrong(
-                "x2 is right, but `{name}` was called with another argument than in forward.",
-                name=name,
-            )
+        if not alike(calls[name][0][0], x2):
+            template = "x2 is right, but `{name}` was called with another argument than in forward."
+            yield Wrong(template, name=name)
     scale, shift = 4 * x2, torch.sin(2 * x2)
     unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
+    one_term = y1 - shift * torch.exp(-scale)
     misses = {
         "x2 is right. In x1 the shift is undone, the scale is not.": unscaled,
-        "x2 is right. In x1 the scale is undone for one term only: look at the brackets.":
-        y1 - shift * torch.exp(-scale),
-    }  # fmt: skip
+        "x2 is right. In x1 the scale is undone for one term only: look at the brackets.": one_term,
+    }
     yield missed(result[0], x1, misses, "x2 is right, x1 is not.")
     yield changed(y1=(given1, y1), y2=(given2, y2))
-    for name, given, before in returned:
-        yield changed(**{f"{name}(x)": (given, before)})
+    yield changed(**{f"{name}(x)": those[0][1:] for name, those in calls.items()})
 
 
 EXERCISE_3 = Exercise(
