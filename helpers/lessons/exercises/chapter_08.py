@@ -7,8 +7,8 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import difference
+from helpers.lessons.judge.numbers import Worst, alike, differ
 from helpers.lessons.judge.properties import random, with_zeros
-from helpers.lessons.judge.verdicts import Worst, differ
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
@@ -89,7 +89,7 @@ def _exp_cases(library):
         grad_output, y = with_zeros(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
-        if wrong and torch.allclose(given, y):
+        if wrong and alike(given, y):
             yield Wrong("`exp_backward` does not use grad_output, so it is right only for ones.")
         yield at(Said("`exp_backward`, count {count}", count=count), wrong)
 

@@ -7,7 +7,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import copies, first_line
+from helpers.lessons.judge.numbers import alike, copies, first_line
 from helpers.lessons.judge.properties import saved_by
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.memory import Alive
@@ -42,7 +42,7 @@ def _has_forward_mode(attempt):
             message=first_line(error),
         )
     _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
-    if not torch.allclose(given, right):
+    if not alike(given, right):
         yield Wrong(
             "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
             "largest element is {given:.4g}, and {right:.4g} is right.",

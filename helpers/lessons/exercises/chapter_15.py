@@ -11,6 +11,7 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import each, with_zeros
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
@@ -306,7 +307,7 @@ def _runs_in_triton(attempt):
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
             yield at(where, "y[{i}] is not written.", i=i)
-        if not torch.allclose(given, expected):
+        if not alike(given, expected, 1e-5):
             i = int((given - expected).abs().argmax())
             template = "y[{i}] is {given:.4g}, but {right:.4g} is right."
             if given[i].isnan():

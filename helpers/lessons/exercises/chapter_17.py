@@ -5,7 +5,7 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import changed
+from helpers.lessons.judge.numbers import alike, changed
 from helpers.lessons.judge.properties import each, random
 from helpers.lessons.said import Wrong, at
 
@@ -53,7 +53,7 @@ def _casts(attempt, dtype, enabled):
             yield wrong_outputs(y, right, what="the result")
         if y.grad_fn is None:
             yield Wrong("the result has no history: something cut it off.")
-        if not torch.allclose(y, right):
+        if not alike(y, right, 1e-5):
             yield Wrong(
                 "the result is not the product of x and weight in that dtype, to the last digits."
             )
@@ -64,7 +64,7 @@ def _casts(attempt, dtype, enabled):
         ):
             if got is None:
                 yield Wrong("no gradient reaches `{name}`: the cast must be recorded.", name=name)
-            if not torch.allclose(got, wanted.to(leaf.dtype), rtol=0.02, atol=0.02):
+            if not alike(got, wanted.to(leaf.dtype), 0.02):
                 yield Wrong("the gradient of `{name}` is wrong.", name=name)
 
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import changed, missed
+from helpers.lessons.judge.numbers import alike, changed, missed
 from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
@@ -204,7 +204,7 @@ def _passes_gradients(attempt):
     u, v, x = random(3), random(2, seed=1), random(4, 3, seed=2).requires_grad_()
     (given,) = torch.autograd.grad((x @ attempt(u, v)).square().sum(), x)
     (right,) = torch.autograd.grad((x @ torch.outer(u, v)).square().sum(), x)
-    if not torch.allclose(given, right):
+    if not alike(given, right):
         yield Wrong("the product is right, but the gradient of the plain matrix is not.")
 
 
@@ -277,7 +277,7 @@ def _moves(attempt):
         right = torch.lerp(start, end, weight)
         misses = {"nothing moves.": start}
         yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
-        if not torch.allclose(shared, right):
+        if not alike(shared, right):
             yield Wrong(
                 "`d.elements` is replaced, not changed: who shares the old one sees no change."
             )
