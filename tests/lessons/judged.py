@@ -5,7 +5,7 @@ from helpers.lessons.exercise import exercises
 EXERCISES = {given.number: given for given in exercises()}
 
 
-def judged(number, *edits):
+def judged(number, edits):
     """The verdict on the solution, edited."""
     given = EXERCISES[number]
-    return given.judge(given.made_of(given.edited(*edits)))
+    return given.judge(given.made_of(given.edited(edits)))

@@ -124,7 +124,7 @@ def right(name, about, inputs, forward, backward, note=None, **options):
 def slip(name, codes, about, of, inputs, edits, *says, **options):
     """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new."""
     _, _, source = source_of(of).partition(f"class {of.__name__}")  # without its decorators
-    source = edited(f"class {name}{source}", *(text for pair in edits.items() for text in pair))
+    source = edited(f"class {name}{source}", edits)
     names = {**vars(sys.modules[of.__module__]), "__name__": name}  # its source is in no file
     broken(codes, about, inputs, *says, **options)(made_of(source, names, name))
 
