@@ -240,8 +240,9 @@ def _loads(dense, size, bias, wrap):
         yield Wrong("its own checkpoint no longer loads: {message}.", message=message)
     for name, parameter in module.named_parameters():
         if not torch.equal(twin.get_parameter(name), parameter):
-            wrong = "its own checkpoint loads, but `{name}` comes back with other values."
-            yield Wrong(wrong, name=name)
+            yield Wrong(
+                "its own checkpoint loads, but `{name}` comes back with other values.", name=name
+            )
 
 
 def _in_one_line(error):
