@@ -164,7 +164,8 @@ print(found.visits[0].findings[0].code)
 def test_what_was_compiled_before_the_first_backward_pass():
     """Autograd then has threads, and refuses to run in a child, which is no fault of a Function."""
     run = subprocess.run([sys.executable, "-c", COMPILED_FIRST], capture_output=True, text=True)
-    assert run.stdout == "scaled\n", run.stdout + run.stderr
+    last = run.stdout.splitlines()[-1:]  # on another torch, the course says so first
+    assert last == ["scaled"], run.stdout + run.stderr
 
 
 def test_several_threads_of_the_parent():
