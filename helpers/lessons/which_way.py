@@ -90,7 +90,7 @@ TASKS = [
     Task("see or change a gradient on its way (`register_hook`)", CELLS,
          "11 Deeper: see, clip and scale a gradient with hooks: register_hook (5 minutes)",
          "print the gradient in the hook", True),
-    Task("log the gradient norm of each layer (`register_full_backward_hook`)", CELLS,
+    Task("log the gradient norm of each layer (a full backward hook)", CELLS,
          "19 Log the gradient norm of every parameter and every layer", "`parameter.grad.norm()`"),
     Task("reverse or scale a gradient", OPS + "gradient_reversal.py",
          "10 Deeper: plain operations that survive every transform (3 minutes)",
@@ -369,7 +369,8 @@ def source(copy, root="../", folder=""):
     if not re.match(r"\d\d ", copy):
         if not (ROOT / copy).exists():
             raise ValueError(f"there is nothing to copy at {copy}")
-        return f"[`{copy.removeprefix('helpers/')}`]({root}{copy})"
+        shown = copy.removeprefix("helpers/").removeprefix("lessons/")
+        return f"[`{shown}`]({root}{copy})"
     kind = "skeleton" if "Skeleton" in copy else "cells"
     return section(copy, folder, f"the {kind} of {copy[:2]}")
 
