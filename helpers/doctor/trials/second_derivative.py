@@ -41,7 +41,8 @@ SAVED = (
 MISSING = warning(
     "double-backward-missing",
     "There is no second derivative: {how}.",
-    look="NumPy, .data, .detach() and kernels in backward; once_differentiable says so openly",
+    look="NumPy, .data, .detach() and kernels in backward; once_differentiable refuses where "
+    "grad_output has a history",
 )
 RAISES = "backward raises when it is differentiated"
 LEAVES = (
@@ -52,7 +53,9 @@ OF_SPARSE = "of what is sparse, only the first derivative is compared"
 COARSE = 1e-5  # an eps with which differences of a gradient show only much
 SECOND_UNSURE = "its derivative cannot be compared with differences"
 OPENLY_REFUSED = note(
-    "double-backward-refused", "Backward refuses to be differentiated, and says so."
+    "double-backward-refused",
+    "Backward refuses to be differentiated. What once_differentiable refuses can still be silently "
+    "wrong: where grad_output has no history, and where grad takes another path to the inputs.",
 )
 
 

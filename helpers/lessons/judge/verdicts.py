@@ -35,7 +35,7 @@ REMEDIES = {  # where to look; None where that is said already
     "double-backward-wrong": ".detach(), .data, torch.no_grad and NumPy in backward; and what it "
     "takes for a constant: an intermediate kept on ctx, or saved and not returned",
     "double-backward-missing": ".detach(), .data, torch.no_grad, NumPy and kernels in backward; "
-    "once_differentiable says so openly",
+    "once_differentiable refuses where grad_output has a history",
     "intermediate on ctx": "save_for_backward, with an input or an output of forward itself, no "
     "copy; from these backward can compute the rest",
 }
