@@ -195,7 +195,8 @@ def templates(node):
     for part in parts:
         for inner in ast.walk(part):
             if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                if re.search("[a-z]{2}", string_without_gaps(inner.value)):
+                words = re.search("[a-z]{2}", string_without_gaps(inner.value))
+                if words or re.search(r"}[,:] {|}\.$", inner.value):  # marks are Chinese, too
                     yield inner.value
 
 

@@ -51,7 +51,7 @@ def said(value):
 def listed(parts, between=", "):
     """The parts, one after the other."""
     parts = {str(k): part for k, part in enumerate(parts)}
-    return Said(between.join(f"{{{k}}}" for k in parts), **parts)
+    return Said("{between}".join(f"{{{k}}}" for k in parts), **parts, between=between)
 
 
 def gaps_of(template):

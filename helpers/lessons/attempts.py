@@ -5,6 +5,7 @@ import sys
 
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, WRONG, Exercise
 from helpers.lessons.handed_in import first_line, said
+from helpers.lessons.said import Said
 
 
 def try_exercises(path):
@@ -42,10 +43,10 @@ def _imported(path):
 
 def _attempts(exercise):
     """(what, edits of the reference or None for the stub, expected mark, words in the verdict)"""
-    yield "the reference", {}, RIGHT, ""
-    yield "the stub", None, NOT_ATTEMPTED, ""
+    yield Said("the reference"), {}, RIGHT, ""
+    yield Said("the stub"), None, NOT_ATTEMPTED, ""
     for count, (edits, words) in enumerate(exercise.wrong, 1):
-        yield f"wrong attempt {count}", edits, WRONG, words
+        yield Said("wrong attempt {count}", count=count), edits, WRONG, words
 
 
 def _told(exercise, edits, expected, words):

@@ -18,6 +18,7 @@ import nbformat
 import psutil
 from jupyter_client import AsyncKernelManager
 
+from helpers.lessons.language import translated
 from helpers.lessons.record import VARIABLE, recorded
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ SENTENCES = {  # all that `grade` says besides the table
 
 def said(key, **gaps):
     """The sentence `key`, its gaps filled."""
-    return SENTENCES[key].format(**gaps)
+    return translated(SENTENCES[key]).format(**gaps)
 
 
 async def verdicts(path, seconds, total):

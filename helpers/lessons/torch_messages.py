@@ -1,26 +1,33 @@
 """What chapter 09 needs: PyTorch's long messages, cut down to what they say."""
 
-import itertools
 import re
 import textwrap
 
 import torch
 
+from helpers.lessons.said import Said
+
 # What a message holds, as a regular expression, and what to do about it. The first one counts.
 HINTS = {
-    "incorrectly registered or not traceable|written-to tensor": "Does backward change "
-    "grad_output, or leave PyTorch?",
+    "incorrectly registered or not traceable|written-to tensor": Said(
+        "Does backward change grad_output, or leave PyTorch?"
+    ),
     # zuf is a float from .item(), u an integer from it, or (then it is size-like) from a mask.
-    r"guard on .* zuf|symbols: none\)(?s:.*)\nCaused by: .*(\b(if|while|int|bool)\b|item\()": "An "
-    "`if` on a number from `.item()` must know its value; `max` and `min` count as computing, "
-    "`if` does not.",
-    "Could not guard on": "An `if` on a tensor needs, and a mask as an index may need, numbers "
-    "that tracing does not have; torch.where needs none.",
-    r"new_empty\(\) takes 1 positional argument": "That is what new_empty says of a size that is "
-    "a float, as / makes it.",
-    "leaf Variable that requires grad .* in-place": "Return a new tensor; the given function "
-    "leaves x as it is.",
-    "autograd formula for non-functional": "Do not declare the change, avoid it.",
+    r"guard on .* zuf|symbols: none\)(?s:.*)\nCaused by: .*(\b(if|while|int|bool)\b|item\()": Said(
+        "An `if` on a number from `.item()` must know its value; `max` and `min` count as "
+        "computing, `if` does not."
+    ),
+    "Could not guard on": Said(
+        "An `if` on a tensor needs, and a mask as an index may need, numbers that tracing does not "
+        "have; torch.where needs none."
+    ),
+    r"new_empty\(\) takes 1 positional argument": Said(
+        "That is what new_empty says of a size that is a float, as / makes it."
+    ),
+    "leaf Variable that requires grad .* in-place": Said(
+        "Return a new tensor; the given function leaves x as it is."
+    ),
+    "autograd formula for non-functional": Said("Do not declare the change, avoid it."),
 }
 
 
@@ -37,7 +44,7 @@ def essence(error):
 
 
 def in_one_sentence(error):
-    """What PyTorch's message says, in one sentence, with a hint where it has no place to look."""
+    """What PyTorch's message says, `Said`: a sentence, and a hint where it has no place to look."""
     line = re.sub(r" in file `.*?`", "", essence(error))
     line = re.sub(
         r"(Shapes|Dtypes|Strides|Devices|Layouts) (.*) and (.*) are not equal",
@@ -51,12 +58,13 @@ def in_one_sentence(error):
     )
     line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
     hints = (hint for pattern, hint in HINTS.items() if re.search(pattern, str(error)))
-    return " ".join([line, *itertools.islice(hints, 1)])
+    hint = next(hints, None)
+    return Said("{line} {hint}", line=line, hint=hint) if hint else Said("{line}", line=line)
 
 
 def raised(error):
-    """The type of an exception, and what it says, in one sentence."""
-    return f"{type(error).__name__}: {in_one_sentence(error)}"
+    """The type of an exception, and what it says, in one sentence: `Said`."""
+    return Said("{kind}: {message}", kind=type(error).__name__, message=in_one_sentence(error))
 
 
 def say(text, indent=""):

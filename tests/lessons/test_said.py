@@ -154,6 +154,16 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
         assert "提示" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "number, english", [("1.2", " and "), ("16.2", "wheel for|release 1| and ")]
+)
+def test_what_fills_a_gap_is_chinese(chinese, number, english):
+    given = exercise(number)
+    for edits, _ in given.wrong:
+        message = given.judge(given.made_of(given.edited(edits))).message
+        assert not re.search(english, re.sub(r"[\w.]*Error.*", "", message)), message
+
+
 def test_the_notebook_says_the_language(tmp_path, monkeypatch):
     monkeypatch.delenv(language.VARIABLE, raising=False)
     for name, metadata in (("ours", {"language": "zh"}), ("english", {})):

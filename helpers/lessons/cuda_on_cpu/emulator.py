@@ -38,6 +38,7 @@ from pathlib import Path
 import torch
 
 from helpers.lessons.native.c_and_cpp import compiler_version
+from helpers.lessons.said import Said
 from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
@@ -74,6 +75,7 @@ IN_AN_ARRAY = {
 class KernelError(RuntimeError):
     """A kernel that does not compile, or does what a kernel must not do.
 
+    said:     its sentence; the message is English in both editions
     compiler: what the compiler wrote, if it does not compile
     fault:    what a thread did wrong, a `Fault`, if one did
     thread, block: the indices of that thread, (x, y, z) each
@@ -82,9 +84,13 @@ class KernelError(RuntimeError):
 
     def __init__(self, sentence, compiler="", fault=None, **who):
         super().__init__(sentence)
+        self.said = sentence
         self.compiler, self.fault = compiler, fault
         self.thread, self.block = who.get("thread"), who.get("block")
         self.array, self.element = who.get("array"), who.get("element")
+
+    def __str__(self):
+        return self.said.text(str) if isinstance(self.said, Said) else self.said
 
 
 class _Int3(ctypes.Structure):
@@ -212,7 +218,7 @@ def run(source, kernel, grid, block, arguments, watch=None, blocks=None, seconds
     for name, flags in written.items():
         missing = flags.find(b"\0", 0, tensors[name].numel()) if len(blocks) == x * y * z else -1
         if missing >= 0:
-            raise KernelError(f"no thread writes {name}[{missing}]")
+            raise KernelError(Said("no thread writes {what}", what=f"{name}[{missing}]"))
         if arena:
             ctypes.memmove(tensors[name].data_ptr(), places[name], tensors[name].nbytes)
     if watch:
@@ -297,46 +303,56 @@ def _error(request, tensors):
 
 
 def _sentence(fault, request, tensors):
-    who = f"thread {tuple(request.fault_thread)} of block {tuple(request.fault_block)}"
+    who = Said(
+        "thread {thread} of block {block}",
+        thread=tuple(request.fault_thread), block=tuple(request.fault_block),
+    )  # fmt: skip
     if fault is Fault.UNKNOWN_MEMORY:
-        return f"{who} touches memory that belongs to no array"
+        return Said("{who} touches memory that belongs to no array", who=who)
     if fault is Fault.TRAP:
-        return f"{who} divides by zero, or uses an invalid address or index"
+        return Said("{who} divides by zero, or uses an invalid address or index", who=who)
     if fault is Fault.TOO_LONG:
-        return f"{who} does not end: it was stopped after {request.seconds:g} seconds"
-    verb = "writes" if request.fault_is_write else "reads"
+        template = "{who} does not end: it was stopped after {seconds:g} seconds"
+        return Said(template, who=who, seconds=request.seconds)
+    gaps = {"who": who, "verb": Said("writes") if request.fault_is_write else Said("reads")}
     if fault is Fault.MISALIGNED:
-        name = list(tensors)[request.fault_array]
-        return (
-            f"{who} {verb} {request.fault_bytes} bytes at {name}[{request.fault_element}], an"
-            f" address that is no multiple of {request.fault_bytes}"
-        )
+        return Said(
+            "{who} {verb} {bytes} bytes at {name}[{element}], an address that is no multiple of "
+            "{bytes}",
+            **gaps, bytes=request.fault_bytes, name=list(tensors)[request.fault_array],
+            element=request.fault_element,
+        )  # fmt: skip
     if fault is Fault.RACE:
-        does = "touches" if request.fault_is_write else "writes"
-        return (
-            f"{who} {verb} shared memory that thread {tuple(request.fault_other)} {does},"
-            " with no __syncthreads between"
-        )
+        does = Said("touches") if request.fault_is_write else Said("writes")
+        return Said(
+            "{who} {verb} shared memory that thread {other} {does}, with no __syncthreads between",
+            **gaps, other=tuple(request.fault_other), does=does,
+        )  # fmt: skip
     if fault is Fault.SHARED_OUTSIDE:
-        return f"{who} {verb} outside of its arrays in shared memory"
+        return Said("{who} {verb} outside of its arrays in shared memory", **gaps)
     if fault is Fault.SHARED_UNWRITTEN:
-        return f"{who} {verb} shared memory that nothing was written to"
+        return Said("{who} {verb} shared memory that nothing was written to", **gaps)
     if fault is Fault.DIVERGED:
-        place, other = request.fault_line, request.fault_other_line
-        does = f"waits at another, in line {other}" if other else "has returned"
-        return (
-            f"{who} waits at the __syncthreads in line {place} of the source, but thread"
-            f" {tuple(request.fault_other)} {does}: a block must meet at one barrier"
-        )
+        does = Said("has returned")
+        if request.fault_other_line:
+            does = Said("waits at another, in line {line}", line=request.fault_other_line)
+        return Said(
+            "{who} waits at the __syncthreads in line {place} of the source, but thread {other} "
+            "{does}: a block must meet at one barrier",
+            who=who, place=request.fault_line, other=tuple(request.fault_other), does=does,
+        )  # fmt: skip
     name = list(tensors)[request.fault_array]
-    what, count = f"{name}[{request.fault_element}]", tensors[name].numel()
-    elements = "1 element" if count == 1 else f"{count} elements"
+    count = tensors[name].numel()
+    gaps |= {"what": f"{name}[{request.fault_element}]", "name": name}
+    gaps["elements"] = Said("1 element") if count == 1 else Said("{count} elements", count=count)
     return {
-        Fault.OUTSIDE: f"{who} {verb} {what}, but {name} has {elements}",
-        Fault.READ_ONLY: f"{who} writes {what}, but {name} is const",
-        Fault.WRITTEN_TWICE: f"{who} writes {what}, which was written before",
-        Fault.READ_UNWRITTEN: f"{who} reads {what}, which nothing was written to"
-        " (a pointer to an input is const)",
+        Fault.OUTSIDE: Said("{who} {verb} {what}, but {name} has {elements}", **gaps),
+        Fault.READ_ONLY: Said("{who} writes {what}, but {name} is const", **gaps),
+        Fault.WRITTEN_TWICE: Said("{who} writes {what}, which was written before", **gaps),
+        Fault.READ_UNWRITTEN: Said(
+            "{who} reads {what}, which nothing was written to (a pointer to an input is const)",
+            **gaps,
+        ),
     }[fault]
 
 

@@ -115,7 +115,7 @@ def _compiler_says(error, cell):
 
 def _explained(error, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
-    text = str(error)
+    text = error.said
     if error.fault == emulator.Fault.READ_UNWRITTEN:
         return Wrong(
             "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
@@ -127,7 +127,7 @@ def _explained(error, cell, count, threads, run):
     far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
     if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
         return Wrong(
-            "{error}. Here on the CPU there are no arrays outside the function", error=text
+            "{error}. Here on the CPU there are no arrays outside the function.", error=text
         )
     if error.thread and (number := error.thread[0] + threads * error.block[0]) >= count:
         owns = Said("y has {count} elements: thread {number} owns none", count=count, number=number)
@@ -175,7 +175,7 @@ EXERCISE_1 = Exercise(
         ({"y[element] = sum": "atomicAdd(y + element, sum)"}, "is not available here on the CPU"),
         ({"float sum": "__constant__ float s[32]; float sum"}, "`__constant__` in line 9 of the"),
         ({"\n__global__": "\n__device__ float a[3];\n__global__", "sum = 0": "sum = a[0] = 0"},
-         "Here on the CPU there are no arrays outside"),
+         "Here on the CPU there are no arrays outside the function."),
         ({"    y[element] = sum;\n": ""}, "no thread writes y[0]"),
         ({"K / 2": "(K - 1) / 2"}, "K = 2: y["),
         ({"= sum;": "= sum; y[element] = sum;"}, "written before. Sum in"),

@@ -194,11 +194,11 @@ def _tried(where, right, *call, **options):
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
-        "contiguous": with_zeros(rows, columns, **options),
-        "transposed": with_zeros(columns, rows, **options).t(),
-        "every fifth column": with_zeros(rows, 5 * columns, **options)[:, ::5],
-        "one row, expanded": with_zeros(1, columns, **options).expand(rows, columns),
-        "one column, expanded": with_zeros(rows, 1, **options).expand(rows, columns),
+        Said("contiguous"): with_zeros(rows, columns, **options),
+        Said("transposed"): with_zeros(columns, rows, **options).t(),
+        Said("every fifth column"): with_zeros(rows, 5 * columns, **options)[:, ::5],
+        Said("one row, expanded"): with_zeros(1, columns, **options).expand(rows, columns),
+        Said("one column, expanded"): with_zeros(rows, 1, **options).expand(rows, columns),
     }
 
 
@@ -275,10 +275,10 @@ def _energy_cases(library):
         x = with_zeros(rows, columns, dtype=dtype)
         some = with_zeros(5 * rows, dtype=dtype, seed=1)
         for grad, what in (
-            (some[:rows].clone(), "contiguous"),
-            (some[: 2 * rows : 2], "every second element of an array, stride 2"),
-            (some[::5], "every fifth element of an array, stride 5"),
-            (some[:1].clone().expand(rows), "the gradient of a sum, stride 0"),
+            (some[:rows].clone(), Said("contiguous")),
+            (some[: 2 * rows : 2], Said("every second element of an array, stride 2")),
+            (some[::5], Said("every fifth element of an array, stride 5")),
+            (some[:1].clone().expand(rows), Said("the gradient of a sum, stride 0")),
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
             arguments |= {"grad_input": torch.empty_like(x), "rows": rows, "columns": columns}

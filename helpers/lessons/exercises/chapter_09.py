@@ -212,12 +212,12 @@ def _wrong_operator(op):
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
         "float64": (numbers, 0.5),
-        "limit 0": (numbers, 0.0),
-        "one number": (numbers[0, 0], 0.5),
+        Said("limit 0"): (numbers, 0.0),
+        Said("one number"): (numbers[0, 0], 0.5),
         "float32": (numbers.float(), 0.7),
-        "transposed": (numbers.t(), 2.5),
-        "three dimensions, expanded": (numbers[:1].expand(5, 3, 4), 0.5),
-        "nothing": (numbers[:0], 0.5),
+        Said("transposed"): (numbers.t(), 2.5),
+        Said("three dimensions, expanded"): (numbers[:1].expand(5, 3, 4), 0.5),
+        Said("nothing"): (numbers[:0], 0.5),
     }
     quick = "test_schema", "test_autograd_registration", "test_faketensor"
     slow = itertools.product(["test_aot_dispatch_dynamic"], [*samples.items()][:3])

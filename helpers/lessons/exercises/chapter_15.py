@@ -156,7 +156,7 @@ def _loads_once(source):
             yield (
                 Wrong("it does not compile: {said}.", said=said[1])
                 if said
-                else at(where, Wrong("{error}.", error=str(error)).and_then(once))
+                else at(where, Wrong("{error}.", error=error.said).and_then(once))
             )
             return
         expected = _in_one_dimension(x.double(), weight.double()).float()

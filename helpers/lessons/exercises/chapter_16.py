@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from helpers.doctor.said import listed
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.said import Said, Wrong
@@ -135,21 +136,21 @@ LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
 MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
-    "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
-    "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
-    "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
-    "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
-    "a good wheel for every Python on Linux": ((*MODULES, SO), [ANY_PYTHON], False),
-    "release 1.1 for Linux": (MODULES, [LINUX], True),
-    "release 1.1 for Windows": (MODULES, [WINDOWS], True),
-    "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
-    "release 1.2 for Windows": ((*MODULES, PYD), ["py3-none-any"], True),
-    "release 1.2 with both tags": ((*MODULES, SO), [LINUX, "py3-none-any"], True),
-    "release 1.2 with both tags, any first": ((*MODULES, SO), ["py3-none-any", LINUX], True),
-    "release 1.2 with its library in a folder": ((*MODULES, FOLDER), ["py3-none-any"], True),
-    "release 1.2 for one Python": ((*MODULES, SO), ["cp311-none-any"], True),
-    "a good wheel with its library in a folder": ((*MODULES, FOLDER), [LINUX], False),
-    "a good wheel with two tags": ((*MODULES, SO), [LINUX, OLDER], False),
+    Said("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
+    Said("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
+    Said("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
+    Said("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
+    Said("a good wheel for every Python on Linux"): ((*MODULES, SO), [ANY_PYTHON], False),
+    Said("release 1.1 for Linux"): (MODULES, [LINUX], True),
+    Said("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
+    Said("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
+    Said("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
+    Said("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    Said("release 1.2 with both tags, any first"): ((*MODULES, SO), ["py3-none-any", LINUX], True),
+    Said("release 1.2 with its library in a folder"): ((*MODULES, FOLDER), ["py3-none-any"], True),
+    Said("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
+    Said("a good wheel with its library in a folder"): ((*MODULES, FOLDER), [LINUX], False),
+    Said("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
 }
 
 
@@ -171,7 +172,7 @@ def _catches(attempt):
                 kind = type(given).__name__
                 yield Wrong("it must return a list, got a value of type {kind}.", kind=kind)
             template = "the package's files are {files}, the tag {tags}"
-            what = Said(template, files=", ".join(files), tags=" and ".join(tags))
+            what = Said(template, files=", ".join(files), tags=listed(tags, " and "))
             if bad and not given:
                 yield Wrong("{says} goes through: {what}.", says=says, what=what)
             if given and not bad:

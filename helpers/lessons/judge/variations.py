@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from helpers.doctor.said import listed
 from helpers.lessons.judge.compare import unlike
 from helpers.lessons.judge.later import calls_apart, overlooks_changes
 from helpers.lessons.judge.properties import random
@@ -136,8 +137,8 @@ class Feed:
 
     def _with(self, constants):
         pairs = zip(self.names.split(), constants, strict=False)
-        constants = " and ".join(f"{name} = {value}" for name, value in pairs)
-        return constants and Said("with {constants}", constants=constants)
+        pairs = [f"{name} = {value}" for name, value in pairs]
+        return Said("with {constants}", constants=listed(pairs, " and ")) if pairs else ""
 
 
 def _sized(axes, sizes, leading):
@@ -149,7 +150,7 @@ def _sized(axes, sizes, leading):
 def _of(shapes):
     if len(shapes) == 1:
         return Said("with an input of shape {shape}", shape=shapes[0])
-    return Said("with inputs of shapes {shapes}", shapes=" and ".join(map(str, shapes)))
+    return Said("with inputs of shapes {shapes}", shapes=listed(map(str, shapes), " and "))
 
 
 def _place(place, constants):
