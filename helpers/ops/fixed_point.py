@@ -26,8 +26,8 @@ Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
 Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`, `_backward_hooks`,
-`torch._C._functorch.is_legacy_batchedtensor`, and `RegisterPostBackwardFunctionBackward`, the name
-of the node that `fully_shard` leaves in a graph.
+`torch._C.DisableTorchFunctionSubclass`, `torch._C._functorch.is_legacy_batchedtensor`, and the name
+of the node that `fully_shard` leaves in a graph, `RegisterPostBackwardFunctionBackward`.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -46,7 +46,7 @@ from itertools import chain, repeat
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 
 class NotConvergedError(RuntimeError):
@@ -111,7 +111,8 @@ class _Recorded:
         variables = [tensor.detach().requires_grad_() for tensor in tensors]
         self.within, self.held = within, [held]
         # Where gradients arrive, also those of a leaf that is frozen or converted by then.
-        self.edges = [get_gradient_edge(variable) for variable in variables]
+        with torch._C.DisableTorchFunctionSubclass():
+            self.edges = [get_gradient_edge(variable) for variable in variables]
         self.lock = within.lock if within else threading.RLock()
         if within:
             self.edges += within.edges
@@ -181,8 +182,7 @@ def _record(g, z, tensors):
     (output,) = recorded.outputs
     if not output.requires_grad:
         return None, []
-    elsewhere = _nodes(other.outputs[0])
-    nodes = _nodes(output)
+    elsewhere, nodes = _nodes(other.outputs[0]), _nodes(output)
     if any(node.name() == "RegisterPostBackwardFunctionBackward" for node in nodes):
         raise ValueError(
             "f contains a module under fully_shard, which would lose its gradients; "
@@ -196,7 +196,7 @@ def _record(g, z, tensors):
             "its gradient would be lost; hand it to fixed_point as an input"
         )
     leaves = [node.variable for node in shared]
-    recorded.edges += map(get_gradient_edge, leaves)
+    recorded.edges += [GradientEdge(node, 0) for node in shared]
     return recorded, leaves
 
 

@@ -158,6 +158,21 @@ def test_threads_may_go_back_through_one_graph():
     assert len(found) == 20 and all(slope.equal(right) for slope in found)
 
 
+class Labelled(torch.Tensor):
+    """A subclass whose operations go through `__torch_function__`."""
+
+
+def test_subclasses_of_tensor():
+    results = []
+    for solve, kind in ((ours, Labelled), (unrolled, torch.Tensor)):
+        layer, x = Layer(solve), random(2, 3)
+        x = x.detach().as_subclass(kind).requires_grad_()
+        slopes = grad(layer(x).sum(), (x, *layer.parameters()), create_graph=True)
+        second = grad(sum(s.square().sum() for s in slopes), x)
+        results.append([slope.as_subclass(torch.Tensor) for slope in (*slopes, *second)])
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
+
+
 def replace_data(layer):
     for parameter in layer.parameters():
         parameter.data = torch.zeros_like(parameter)
