@@ -25,9 +25,9 @@ fixed_point                           4    0.19
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
 
-Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`,
-`torch._C._functorch.is_legacy_batchedtensor`, and `RegisterPostBackwardFunctionBackward`, the name
-of the node that `fully_shard` leaves in a graph.
+Needs torch 2.10 or later. Private: `torch._C._are_functorch_transforms_active`, `_backward_hooks`,
+`torch._C.DisableTorchFunctionSubclass`, `torch._C._functorch.is_legacy_batchedtensor`, and the name
+of the node that `fully_shard` leaves in a graph, `RegisterPostBackwardFunctionBackward`.
 
 >>> import torch
 >>> a = torch.tensor([2.0, 9.0], dtype=torch.float64, requires_grad=True)
@@ -42,10 +42,11 @@ import threading
 import weakref
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import chain, repeat
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
 
 class NotConvergedError(RuntimeError):
@@ -93,10 +94,6 @@ def _iterate(step, z, tol, max_steps, what):
     )
 
 
-def _variables(tensors):
-    return [tensor.detach().requires_grad_() for tensor in tensors]
-
-
 class _Ticket:
     """Stands in a recorded graph for a tensor that it needs."""
 
@@ -111,10 +108,14 @@ class _Recorded:
     def __init__(self, function, tensors, within=None):
         """within: the record whose graph the function differentiates, so that this one needs it."""
         held = weakref.WeakKeyDictionary()  # not self is in the hooks: the graph holds them
-        self.within, self.variables, self.held = within, _variables(tensors), [held]
+        variables = [tensor.detach().requires_grad_() for tensor in tensors]
+        self.within, self.held = within, [held]
+        # Where gradients arrive, also those of a leaf that is frozen or converted by then.
+        with torch._C.DisableTorchFunctionSubclass():
+            self.edges = [get_gradient_edge(variable) for variable in variables]
         self.lock = within.lock if within else threading.RLock()
         if within:
-            self.variables += within.variables
+            self.edges += within.edges
             self.held += within.held
 
         def pack(tensor):
@@ -123,7 +124,7 @@ class _Recorded:
             return ticket
 
         with torch.enable_grad(), saved_tensors_hooks(pack, lambda ticket: held[ticket]):
-            self.outputs = function(*self.variables[: len(tensors)])
+            self.outputs = function(*variables)
 
     def _holds(self):
         return [tensor for held in self.held for tensor in held.values()]
@@ -148,17 +149,20 @@ class _Recorded:
             finally:
                 self._hold(before)
 
-    def pull_back(self, *weights, to=None):
+    def pull_back(self, *weights, to=slice(None)):
         """The gradients of the outputs to all variables, or to some of them."""
-        to = self.variables if to is None else to
+        edges = self.edges[to]
+        to = [edge.node.variable for edge in edges]
+        if any(variable._backward_hooks for variable in to):
+            words = "f uses a tensor that has a hook, which would be called more than once"
+            raise RuntimeError(f"{words}; hand it to fixed_point as an input")
         pairs = [(o, w) for o, w in zip(self.outputs, weights, strict=True) if o.requires_grad]
         if not pairs:
-            return tuple(map(torch.zeros_like, to))
+            return [torch.zeros_like(variable) for variable in to]
         outputs, weights = zip(*pairs, strict=True)
         create = torch.is_grad_enabled()
-        return torch.autograd.grad(
-            outputs, to, weights, retain_graph=True, create_graph=create, materialize_grads=True
-        )
+        gradients = torch.autograd.grad(outputs, edges, weights, True, create, allow_unused=True)
+        return [torch.zeros_like(v) if g is None else g for g, v in zip(gradients, to, strict=True)]
 
 
 def _nodes(output):
@@ -173,16 +177,12 @@ def _nodes(output):
 
 
 def _record(g, z, tensors):
-    """One application of g, and the leaves that it uses without being given them.
-
-    Such as a module's parameters. None if what g returns depends on nothing at all.
-    """
+    """One application of g, None if it depends on nothing; the leaves that are no inputs of it."""
     other, recorded = (_Recorded(g, (z, *tensors)) for _ in range(2))
     (output,) = recorded.outputs
     if not output.requires_grad:
         return None, []
-    elsewhere = _nodes(other.outputs[0])
-    nodes = _nodes(output)
+    elsewhere, nodes = _nodes(other.outputs[0]), _nodes(output)
     if any(node.name() == "RegisterPostBackwardFunctionBackward" for node in nodes):
         raise ValueError(
             "f contains a module under fully_shard, which would lose its gradients; "
@@ -196,7 +196,7 @@ def _record(g, z, tensors):
             "its gradient would be lost; hand it to fixed_point as an input"
         )
     leaves = [node.variable for node in shared]
-    recorded.variables += leaves
+    recorded.edges += [GradientEdge(node, 0) for node in shared]
     return recorded, leaves
 
 
@@ -225,7 +225,7 @@ class _Solution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, recorded, iterate, *tensors):
         ctx.recorded, ctx.iterate, ctx.count = recorded, iterate, len(tensors)
-        z = recorded.variables[0].detach().clone()
+        z = recorded.edges[0].node.variable.detach().clone()
         ctx.save_for_backward(z, *tensors, *recorded.hand_over())
         return z
 
@@ -240,8 +240,7 @@ class _Solution(torch.autograd.Function):
         tensors, held = saved[: ctx.count], saved[ctx.count :]
 
         def solve(grad_output):
-            variable = recorded.variables[0]
-            step = lambda y: grad_output + recorded.pull_back(y, to=(variable,))[0]  # noqa: E731
+            step = lambda y: grad_output + recorded.pull_back(y, to=slice(1))[0]  # noqa: E731
             try:
                 return ctx.iterate(step, grad_output, what="gradient")
             except NotConvergedError:
@@ -315,10 +314,7 @@ def _versions(*tensors):
 
 
 def _autocast_now(device_type):
-    """A function that makes the autocast of this moment again, without its cache.
-
-    What is cast for a step without grad would be reused, without a history, in the one with.
-    """
+    """Makes this autocast again without its cache: casts of a step without grad have no history."""
     if not torch.amp.is_autocast_available(device_type):
         return nullcontext
     return partial(
@@ -346,11 +342,15 @@ def _solve(f, z0, inputs, iterate):
             raise ValueError("f must not change z or its other arguments in place")
         return (result,)
 
-    with torch.no_grad():  # and detached, because f may enable gradients to take one itself
-        z = iterate(lambda z: g(z, *tensors)[0].detach(), z0.clone(), what="fixed point")
-    if not torch.is_grad_enabled():
-        return z
-    recorded, leaves = _record(g, z, tensors)
+    constants = [tensor.detach() for tensor in tensors]
+    modes = chain([torch.is_grad_enabled()], repeat(False))  # with it: what f caches has a history
+
+    def step(z):
+        with torch.set_grad_enabled(next(modes)):
+            return g(z, *constants)[0].detach()  # because f may enable gradients to take one itself
+
+    z = iterate(step, z0.detach().clone(), what="fixed point")
+    recorded, leaves = _record(g, z, tensors) if torch.is_grad_enabled() else (None, [])
     if recorded is None:
         return z
     return _Solution.apply(recorded, iterate, *tensors, *leaves)
@@ -369,8 +369,7 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     the error that is left, estimated from how the last five steps shrank, is no larger; that of
     the gradient likewise. It is an estimate: an iteration that nearly stands still for longer and
     then moves on passes for converged. A step within four roundings of that element is not
-    questioned.
-    At least the resolution of the dtype, so float16 and bfloat16 need more than 1e-6.
+    questioned. tol is at least the resolution of the dtype: 1e-6 is too small for half precision.
     max_steps: how many steps to take at most.
     Returns a tensor like z0. Kept for backward are z, the inputs, and what autograd keeps of one
     application of f, however many steps it took. Backward does not call f: it has the parameters
@@ -382,8 +381,9 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
 
     Raises NotConvergedError if z, or in backward its gradient, is not seen to converge;
     RuntimeError under the transforms of `torch.func`, with `is_grads_batched`, and in forward mode,
-    and in backward where a tensor that it needs was changed in place; ValueError or TypeError for
-    other arguments, and where f uses a tensor whose gradient would be lost.
+    and in backward where a tensor that it needs was changed in place, or one that f uses, and is
+    no input, has a hook; ValueError or TypeError for other arguments, and where f uses a tensor
+    whose gradient would be lost.
     """
     _check(f, z0, tol, max_steps)
     if torch._C._are_functorch_transforms_active():
@@ -391,7 +391,7 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
             "fixed_point does not work under torch.func (vmap, grad, jvp, jacrev, ...): "
             "how many steps it takes depends on the numbers; use torch.autograd"
         )
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise RuntimeError("fixed_point has no export: the number of steps depends on the numbers")
     solve = _solve
     if torch.compiler.is_compiling():  # only then, because it imports the compiler

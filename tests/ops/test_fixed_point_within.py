@@ -145,6 +145,74 @@ def test_threads_may_go_back_through_one_graph():
     assert_threads_may_go_back(Layer(ours)(x).sum(), x)
 
 
+class Labelled(torch.Tensor):
+    """A subclass whose operations go through `__torch_function__`."""
+
+
+def test_subclasses_of_tensor():
+    results = []
+    for solve, kind in ((ours, Labelled), (unrolled, torch.Tensor)):
+        layer, x = Layer(solve), random(2, 3)
+        x = x.detach().as_subclass(kind).requires_grad_()
+        slopes = grad(layer(x).sum(), (x, *layer.parameters()), create_graph=True)
+        second = grad(sum(s.square().sum() for s in slopes), x)
+        results.append([slope.as_subclass(torch.Tensor) for slope in (*slopes, *second)])
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
+
+
+def replace_data(layer):
+    for parameter in layer.parameters():
+        parameter.data = torch.zeros_like(parameter)
+
+
+changes = {
+    "converted and back": lambda layer: layer.to(torch.float32).to(torch.float64),
+    "other data": replace_data,
+    "frozen": lambda layer: layer.inner.requires_grad_(False),
+    "given other parameters": lambda layer: layer.load_state_dict(
+        Layer(ours).state_dict(), assign=True
+    ),
+}
+
+
+@pytest.mark.parametrize("change", changes)
+def test_what_happens_to_the_parameters_before_backward(change):
+    results = []
+    for solve in (ours, unrolled):
+        layer, x = Layer(solve), random(2, 3)
+        leaves = [x, *layer.parameters()]
+        y = layer(x).sum()
+        if solve is ours:
+            changes[change](layer)
+        y.backward()
+        results.append([leaf.grad for leaf in leaves])
+    if change == "frozen":
+        assert results[0][2:] == [None, None]
+        results = [gradients[:2] for gradients in results]
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_hook_of_a_tensor_that_f_closes_over_is_refused(inner):
+    layer, x = Layer(ours), random(2, 3)
+    y = layer(x).sum()
+    hooked = layer.inner.bias if inner else layer.weight
+    hooked.register_hook(lambda gradient: 2 * gradient)
+    with pytest.raises(RuntimeError, match="has a hook, .* hand it to fixed_point as an input"):
+        y.backward()
+
+
+def test_what_f_caches_has_its_history():
+    layer, x = (
+        torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(3, 3).double()),
+        random(2, 3),
+    )
+    with torch.nn.utils.parametrize.cached():
+        with pytest.raises(ValueError, match="with a history .*hand it to fixed_point as an input"):
+            ours(lambda z, x: layer(z).sin() / 2 + x, torch.zeros_like(x), x)
+        assert layer.weight.requires_grad
+
+
 def test_batches_of_gradients_are_refused():
     x = random(2, 3)
     y = Layer(ours)(x)

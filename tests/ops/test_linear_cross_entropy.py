@@ -117,6 +117,8 @@ def test_checkpoint():
         again = checkpoint(ours, x, weight, target, use_reentrant=False).sum()
         right = ours(x, weight, target).sum()
         torch.testing.assert_close(backward(again, x, weight), backward(right, x, weight))
+        with torch.autograd.graph.save_on_cpu(), pytest.raises(RuntimeError, match="tensor hooks"):
+            twice(lambda *tensors, ours=ours: ours(*tensors).sum(), x, weight, target)
 
 
 def test_compiled_once_for_all_shapes_at_the_same_peak_memory():

@@ -208,6 +208,49 @@ def test_a_parameter_that_changes_between_forward_and_backward_is_named(again):
         grad(y.sum(), x)
 
 
+def replace_data(module):
+    for parameter in module.parameters():
+        parameter.data = torch.zeros_like(parameter)
+
+
+changes = {
+    "converted and back": lambda module: module.to(torch.float32).to(torch.float64),
+    "other data": replace_data,
+    "frozen": lambda module: module.requires_grad_(False),
+    "thawed": lambda module: module.requires_grad_(True),
+}
+
+
+@each_way
+@pytest.mark.parametrize("change", changes)
+def test_what_else_happens_to_parameters_before_backward(again, change):
+    results = []
+    for how in (again, lambda module, x: module(x)):
+        torch.manual_seed(0)
+        x, module = (
+            random(2, 3),
+            nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)).double(),
+        )
+        module[0].requires_grad_(change != "thawed")
+        y = how(module, x)
+        changes[change](module[0])
+        y.sum().backward()
+        results.append([x.grad, *(parameter.grad for parameter in module.parameters())])
+    missing = [gradient is None for gradient in results[1]]
+    assert [gradient is None for gradient in results[0]] == missing
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@each_way
+def test_backward_in_inference_mode(again):
+    x, module = random(2, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double()
+    y = again(module, x).sum()
+    with torch.inference_mode():
+        slope = grad(y, x)
+    torch.testing.assert_close(slope, grad(module(x).sum(), x))
+
+
 @each_way
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, torch.func.jacfwd])
 def test_torch_func_and_forward_mode_raise(again, transform):

@@ -56,9 +56,11 @@ def linear_cross_entropy(
     take back the time that chunks save in float32.
 
     Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
-    takes one sample after the other. Under `torch.compile`, static and dynamic shapes, and
-    `torch.export` it is one operator, with one derivative, in backward mode; a transform of
-    `torch.func` that is compiled gets all logits at once.
+    takes one sample after the other. The backward of a gradient raises RuntimeError while hooks on
+    saved tensors are on, such as `save_on_cpu`, since torch.func computes it. Under
+    `torch.compile`, static and dynamic shapes, and `torch.export` it is one operator, with one
+    derivative, in backward mode; a transform of `torch.func` that is compiled gets all logits at
+    once.
 
     Raises TypeError or ValueError for arguments that do not fit. Targets are looked up on the CPU
     only; one out of range on a CUDA device fails an assertion in the kernel of `gather`.

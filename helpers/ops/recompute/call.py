@@ -60,7 +60,10 @@ class Call:
         # By backward a module may have other parameters, and has other statistics.
         own = _each_place("parameters", self.fn) if _has_its_own_parameters(self.fn) else {}
         self.names = list(own)
-        self.tensors = kept(*filter(torch.is_tensor, leaves), *own.values())
+        tensors = [*filter(torch.is_tensor, leaves), *own.values()]
+        # Of a leaf, the program may replace `data`, or freeze it, before backward.
+        self.tensors = kept(*(tensor.detach() for tensor in tensors))
+        self.need_grad = [tensor.requires_grad for tensor in tensors]
         self.random = [(read, write, read()) for read, write in _random_sources(leaves)]
         self.buffers = self.named_buffers()
         self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
@@ -97,7 +100,8 @@ class Call:
     def unpack(self, start, ticket):
         with self.lock:  # for two threads that go back through one graph
             if ticket not in self.found:
-                start()
+                with torch.inference_mode(False):  # in which nothing would be saved
+                    start()
             tensor, version = self.found.pop(ticket)  # freed as soon as its node is done
         if tensor._version != version:
             raise RuntimeError(
@@ -145,8 +149,8 @@ class Call:
 
     def replay(self, *before, reads=None):
         """`fn(*before, *args, **kwargs)`, as it was called first."""
-        tensors = iter(self.tensors())
-        leaves = [_like_new(next(tensors)) if leaf is A_TENSOR else leaf for leaf in self.leaves]
+        tensors = map(_like_before, self.tensors(), self.need_grad)
+        leaves = [next(tensors) if leaf is A_TENSOR else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)
         state = dict(zip(self.names, tensors, strict=True))
         state |= {name: buffer.clone() for name, buffer in self.copies.items()}
@@ -197,8 +201,8 @@ def _has_its_own_parameters(fn):
     return isinstance(fn, torch.nn.Module) and not any(isinstance(m, sharded) for m in fn.modules())
 
 
-def _like_new(tensor):
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+def _like_before(tensor, needs_grad):
+    return tensor.detach().requires_grad_(needs_grad)
 
 
 def _random_sources(inputs):
