@@ -51,6 +51,7 @@ class Judged:
 
 
 NOT_COMPARED = "differences of forward show nothing of it there"
+PREVENTED = "what was found prevents it"
 JUDGED = "judged: {what}"
 UNJUDGED = "not judged: `{x}` ({why})"
 ORDERS = {
@@ -73,7 +74,7 @@ def what_was(judged):
     ]
     left = [one for one in judged if not one.points]
     found = [Said(JUDGED, what=listed(parts, "; "))] if parts else []
-    return found + [Said(UNJUDGED, x=one.input, why=one.why or NOT_COMPARED) for one in left]
+    return found + [Said(UNJUDGED, x=one.input, why=one.why or PREVENTED) for one in left]
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,28 @@ for name, codes, forward in (
         backward=lambda g, x, f=forward: g * x.cos() * x.sigmoid(),
     )  # fmt: skip
 wrong(
+    "one factor for all elements, which is an input", "derivative-wrong",
+    "off by a factor that changes with the inputs, whatever", inputs=lambda: drawn((4, 3), ()),
+    forward=lambda x, rate: x + 0 * rate, backward=lambda g, x, rate: (-g * rate, 0 * rate),
+)  # fmt: skip
+
+
+def turned_solution(x, matrix, tolerance=1e-7):
+    """A solution of y = x + y @ matrix by steps that end at an absolute tolerance."""
+    y, step = x, x
+    while step.abs().max() > tolerance:
+        step = step @ matrix
+        y = y + step
+    return y
+
+
+SMALL = M / (2 * torch.linalg.matrix_norm(M, 2))
+wrong(
+    "a solver whose tolerance is no power of grad_output", "jacobian-transposed",
+    inputs=draw((3,)), forward=lambda x: turned_solution(x, SMALL, 1e-15),
+    backward=lambda g, x: turned_solution(g, SMALL, 1e-5),
+)  # fmt: skip
+wrong(
     "how dimensions are to be permuted", "transposed",
     "permuted by permute(1, 2, 0), it is right",
     inputs=lambda: drawn((3, 3, 3)), forward=lambda x: x.permute(1, 2, 0).contiguous(),

@@ -50,6 +50,31 @@ class InTheFirstPlace(Function):
         return grad_output * counts * x.exp(), None
 
 
+@case("jacobian-transposed gradient-wrong", "`matrix` stood in place of `matrix.T`",
+      inputs=lambda: (drawn((2, 3))[0], 0.2 * drawn((3, 3))[0]))  # fmt: skip
+class Equilibrium(Function):
+    """An edit, `found += step`, would write into grad_output."""
+
+    @staticmethod
+    def forward(ctx, x, matrix):
+        z = x
+        for _ in range(60):
+            z = torch.tanh(z @ matrix.T + x)
+        ctx.save_for_backward(z, matrix)
+        return z
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        z, matrix = ctx.saved_tensors
+        slope = 1 - z * z
+        found = grad_output
+        for _ in range(60):
+            step = grad_output + (found * slope) @ matrix.T
+            found = step
+        found = found * slope
+        return found, found.T @ z
+
+
 @case("gradient-wrong", "as if: `x.sin().detach()` stood", inputs=drawn((6,)))
 class Energy(Function):
     """One of the two terms behind a sum is lost."""

@@ -213,6 +213,7 @@ class Drops(Function):
 
 
 case("backward-not-deterministic", "another gradient for another random state, because it draws",
+     "not judged: `x` (what was found prevents it)",
      inputs=lambda: drawn((40,)))(Drops)  # fmt: skip
 
 

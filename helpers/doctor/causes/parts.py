@@ -18,6 +18,7 @@ POWERS = {
     2: "lacks two factors of", -2: "has two factors too many of",
 }  # fmt: skip
 EXP = "exp of {name}"
+OF_ELEMENTS, OF_VALUES = "another factor at each element", "a factor that changes with the inputs"
 
 # --- contributions: what each element of grad_output adds, and where to ---------------------------
 
@@ -223,12 +224,17 @@ def partly_right_somewhere(ms):
 
 @cause(
     "derivative-wrong",
-    "The gradient of {x} is off by another factor at each element, whatever grad_output is.{meant}",
+    "The gradient of {x} is off by {factor}, whatever grad_output is.{meant}",
     look="the formula of the derivative",
 )
 def derivative_wrong(ms):
     """Of fewer numbers than there are elements, it would be so whatever is wrong."""
-    return {} if ms.ratios and ms[0].y.numel() >= ms[0].x.numel() else None
+    if not ms.ratios or ms[0].y.numel() < ms[0].x.numel():
+        return None
+    rows = [ratio for _, ratio in ms.ratios]
+    even = all(((row - row[0]).abs() <= 1e-3 * row[0].abs()).all() for row in rows)
+    moves = any((row[0] - rows[0][0]).abs() > 1e-3 * row[0].abs() for row in rows)
+    return {"factor": OF_VALUES if even and moves else OF_ELEMENTS}
 
 
 @cause(

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from ..function.private import is_a_users, methods, takes_ctx
 from ..function.raised import forgiving
 from ..function.source import UnsuitableError, harmless, nodes_of
+from ..function.subject import own_grads
 from ..function.tensors import tensors
 from ..said import Said, listed
 from .edits import AS_IF, Code, edited, running
@@ -63,7 +64,7 @@ def in_place(edit, test):
 
     with forgiving():
         made = code.compiled(edited(code, code.tree, edit.puts))
-        with running(code.fn, watched):
+        with own_grads(), running(code.fn, watched):  # it may write into what it is handed
             return test() and not raised
     return False
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..report import NOT_COMPARED, SUMMARY, Report, shown, what_was, wrapped
+from ..report import PREVENTED, SUMMARY, Report, shown, what_was, wrapped
 from ..said import Said, listed
 
 NO_GRADIENT = "no input required a gradient"
@@ -51,7 +51,7 @@ class Visit(Report):
         """Why not all of it was examined that could have been, or ""."""
         harmless = NO_GRADIENT if self.examined else None
         inputs = [
-            Said("`{x}`: {why}", x=one.input, why=one.why or NOT_COMPARED) for one in self.unjudged
+            Said("`{x}`: {why}", x=one.input, why=one.why or PREVENTED) for one in self.unjudged
         ]
         return str(listed([*(why for why in self.left if why != harmless), *inputs]))
 

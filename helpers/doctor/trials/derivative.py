@@ -18,7 +18,7 @@ from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
 from ..measure.slopes import edges, is_large, kink, screen
-from ..report import CUT_OFF, DRAWN, MEANT, TEXTS, Clause, Text, error, note
+from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, TEXTS, Clause, Text, error, note
 from ..said import Said, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
@@ -145,8 +145,8 @@ def count_judged(exam, verdicts):
         if of_this and of_this <= {"right", "wrong"}:
             exam.judged[x].points += 1
             exam.judged[x].order = 1
-        elif "unknown" in of_this:
-            exam.judged[x].why = TOO_MANY
+        else:
+            exam.judged[x].why = TOO_MANY if "unknown" in of_this else NOT_COMPARED
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
