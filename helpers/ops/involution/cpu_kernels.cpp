@@ -2,25 +2,29 @@
 //
 // The work is cut into tiles: some rows and columns of the result, of one sample and one group. A
 // tile belongs to one thread, and each element is summed in one fixed order, so any number of
-// threads gives the same bits. For a tile, a thread copies what it reads into a buffer that stays
-// in its cache, with zeros around the border, as float or double. There
+// threads gives the same bits. For a tile, a thread copies what it reads of an image into a buffer
+// that stays in its cache, with zeros around the border, as float or double. There
 //
 // - neighbouring columns of the result read neighbouring elements at any stride, because the
 //   columns are sorted by their remainder: 0, 2, 4, ..., 1, 3, 5, ... for a stride of 2;
 // - strides, layouts and types of the tensors do not matter, so tensors are never copied whole.
 //
+// The weight, the largest array, is read where it lies if its rows lie there as vectors want them.
 // What is left are two loops over vectors of neighbouring columns. The sums stay in registers:
 //
 //     result[c] = sum over taps of weight[tap] * image[c][shifted by tap]      (multiply_by_taps)
 //     result[tap] = sum over c of grad_output[c] * image[c][shifted by tap]    (sum_over_channels)
 //
-// The first makes the output from the input, and the gradient of the input from grad_output: seen
-// from an input pixel, that is a sum over taps, too. No torch headers: this compiles in seconds.
+// Two rows of the result are made at once: most rows of the image meet both, so what is loaded of
+// the image is multiplied twice. The first loop makes the output from the input, and the gradient
+// of the input from grad_output: seen from an input pixel, that is a sum over taps, too.
+// No torch headers: this compiles in seconds.
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -86,6 +90,8 @@ inline void narrow(float x, Float16* to) {
     to->bits = std::uint16_t(half | (u >> 16 & 0x8000));
 }
 
+template <int n> using Constant = std::integral_constant<int, n>;
+
 // Rows are short, and a call of memcpy takes longer than they do: a row of 16 to 31 bytes is its
 // first and its last 16, and so on.
 inline void copy_bytes(const void* from, void* to, Int size) {
@@ -99,18 +105,15 @@ inline void copy_bytes(const void* from, void* to, Int size) {
         std::memcpy(target + size - length, last, length);
     };
     if (size >= 128) std::memcpy(to, from, size);
-    else if (size >= 64) both_ends(std::integral_constant<int, 64>());
-    else if (size >= 32) both_ends(std::integral_constant<int, 32>());
-    else if (size >= 16) both_ends(std::integral_constant<int, 16>());
+    else if (size >= 64) both_ends(Constant<64>());
+    else if (size >= 32) both_ends(Constant<32>());
+    else if (size >= 16) both_ends(Constant<16>());
     else for (Int i = 0; i < size; ++i) target[i] = source[i];
 }
 
 template <class T, class S> void copy_in(const T* from, Int stride, S* to, Int count) {
     if constexpr (std::is_same_v<T, S>) {
-        if (stride == 1) {
-            copy_bytes(from, to, count * Int(sizeof(T)));
-            return;
-        }
+        if (stride == 1) return copy_bytes(from, to, count * Int(sizeof(T)));
     }
     if (stride == 1) {
         for (Int i = 0; i < count; ++i) to[i] = widen(from[i]);
@@ -119,128 +122,208 @@ template <class T, class S> void copy_in(const T* from, Int stride, S* to, Int c
     }
 }
 
-// Asks for elements that are read soon. Rows of many taps are more streams than the processor
-// follows by itself: without this, most of the time goes into waiting for the weight.
+// Rows of many taps are more streams than the processor follows by itself: without this, most of
+// the time goes into waiting for the weight.
 template <int write, class T> void prefetch(const T* from, Int count) {
     for (Int i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, write);
 }
 
-template <class T, class S> void copy_out(const S* from, T* to, Int stride, Int count) {
-    if constexpr (std::is_same_v<T, S>) {
-        if (stride == 1) {
-            copy_bytes(from, to, count * Int(sizeof(T)));
-            return;
-        }
-    }
-    if (stride == 1) {
-        for (Int i = 0; i < count; ++i) narrow(from[i], to + i);
-    } else {
-        for (Int i = 0; i < count; ++i) narrow(from[i], to + i * stride);
-    }
-}
+// Vectors, wherever they lie in memory. Of 64 bytes, they would gain a tenth on wide images, and
+// fill the rows of small ones less.
 
-// Vectors of L numbers, wherever they lie in memory.
-
-template <class S, int L> struct VectorOf { typedef S type __attribute__((vector_size(L * sizeof(S)))); };
-
-template <class V, class S> inline V load(const S* from) {
-    V v;
-    std::memcpy(&v, from, sizeof v);
-    return v;
-}
-
-template <class V, class S> inline void store(S* to, V v) { std::memcpy(to, &v, sizeof v); }
-
-#if defined(__AVX512F__)
-constexpr int vector_bytes = 64;
-#elif defined(__AVX__)
+#ifdef __AVX__
 constexpr int vector_bytes = 32;
 #else
 constexpr int vector_bytes = 16;
 #endif
 template <class S> constexpr int lanes = vector_bytes / sizeof(S);
+template <class S> struct VectorOf { typedef S type __attribute__((vector_size(vector_bytes))); };
+template <class S> using Vector = typename VectorOf<S>::type;
 
-constexpr Int chunk = 64;  // channels that are worked on at once
-constexpr int block = 8;   // sums that are kept in registers at once
-#ifndef TILE
-#define TILE (384 * 1024)
+template <class S> struct MaskOf { using type = std::int32_t; };  // its bits: all, or none
+template <> struct MaskOf<double> { using type = std::int64_t; };
+template <class S> using Mask = typename MaskOf<S>::type;
+
+template <class S> inline Vector<S> load(const S* from) {
+    Vector<S> v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+template <class S> inline Vector<S> masked(Vector<S> v, const Mask<S>* mask) {
+    return (Vector<S>)((Vector<Mask<S>>)v & load(mask));
+}
+
+// Kept out of the loops that call it, which then compile in half the time
+template <class S, class T> __attribute__((noinline)) void narrow_vector(Vector<S> v, T* to) {
+    for (int i = 0; i < lanes<S>; ++i) narrow(v[i], to + i);
+}
+
+// As many numbers as there is room for.
+template <class S, class T> inline void store(Vector<S> v, T* to, Int stride, Int room) {
+    T numbers[lanes<S>];
+    if constexpr (std::is_same_v<T, S>) std::memcpy(numbers, &v, sizeof v);
+    else narrow_vector<S>(v, numbers);
+    const Int count = std::min<Int>(room, lanes<S>);
+    if (stride != 1) for (Int i = 0; i < count; ++i) to[i * stride] = numbers[i];
+    else if (count == lanes<S>) std::memcpy(to, numbers, sizeof numbers);
+    else copy_bytes(numbers, to, count * Int(sizeof(T)));
+}
+
+#if defined(__AVX512VL__) || defined(__aarch64__)
+constexpr int channel_block = 8;  // 16 sums for two rows, of 32 registers
+#else
+constexpr int channel_block = 4;  // 8 sums, of 16 registers
 #endif
-constexpr Int tile_bytes = TILE;
+constexpr int tap_block = 7;  // most kernels are 3, 5 or 7 wide
+constexpr Int chunk = 64;     // channels of the result that are worked on at once
+constexpr Int tile_bytes = 384 * 1024;
 constexpr double largest_window = 4 << 20;  // bytes
 
-// One row of the result: `count` columns, with room for a vector more behind each row.
-template <class S> struct Row {
-    Int count, channels, taps;
-    const S* image;       // image + c * image_pitch + offsets[tap]: what a tap sees
+// A row of the image, and the rows [first, end) of the result that it meets: tap q of the first,
+// and tap q - tap_step of the second, which is `step` rows away.
+struct Line { Int image, weight; int first, end; Int from; };
+
+// Column kw of the kernel: columns [begin, end) of the result meet the image there.
+struct Tap { Int image, weight, begin, end, from; };
+
+// One row of the result, or two: `count` columns. Offsets are counted in elements.
+template <class T, class S> struct Rows {
+    Int count, channels;
+    int rows;
+    std::vector<Line> lines;
+    std::vector<Tap> taps;
+    std::vector<Mask<S>> masks;  // of each tap, in rows of `pitch`
+    Int pitch;       // at least a vector
+    const S* image;  // image + c * image_pitch + line.image + tap.image
     Int image_pitch;
-    const Int* offsets;
-    const S* other;       // other + weights[tap], the weight, or other + c * pitch, grad_output
-    const Int* weights;
-    S* result;            // result + (c or tap) * pitch
-    Int pitch;
-    bool add;             // to what result holds
+    const S* from;   // the weight, + line.from + tap.from, or grad_output, + c * from_pitch
+    Int from_row, from_pitch;  // from_row: to the second row
+    T* to;           // + c * to_pitch, or + line.weight + tap.weight
+    Int to_row, to_pitch, to_column;
+    Int ahead;       // from a weight to one that is needed soon
 };
 
-template <class S, int L, int B> void taps_block(const Row<S>& r, Int column, Int channel) {
-    using V = typename VectorOf<S, L>::type;
+// Calls f with the rows that a line meets, as constants: the sums of both are in registers.
+template <class F> inline void for_rows(const Line& line, F f) {
+    if (line.end == 1) f(Constant<0>(), Constant<1>());
+    else if (line.first == 1) f(Constant<1>(), Constant<2>());
+    else f(Constant<0>(), Constant<2>());
+}
+
+template <int B, class T, class S>
+void taps_block(const Rows<T, S>& r, Int column, Int channel) {
+    Vector<S> sum[2][B];
+    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
+    for (const Line& line : r.lines) {
+        const S* image[B];
+        for (int j = 0; j < B; ++j) {
+            image[j] = r.image + (channel + j) * r.image_pitch + line.image + column;
+        }
+        const S* from = r.from + line.from + column;
+        for_rows(line, [&](auto first, auto end) {
+            const auto* mask = r.masks.data() + column;
+            for (const Tap& tap : r.taps) {
+                Vector<S> w[2];
+                for (int i = first; i < end; ++i) {
+                    const S* weight = from + i * r.from_row + tap.from;
+                    if (channel == 0) __builtin_prefetch(weight + r.ahead, 0, 2);
+                    w[i] = masked<S>(load<S>(weight), mask);
+                }
+                if constexpr (channel_block == 8) {
+                    Vector<S> pixels[B];
+                    for (int j = 0; j < B; ++j) pixels[j] = load<S>(image[j] + tap.image);
+                    for (int i = first; i < end; ++i) {
+                        for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
+                    }
+                } else {  // 16 registers have no room for more
+                    for (int j = 0; j < B; ++j) {
+                        const auto pixels = load<S>(image[j] + tap.image);
+                        for (int i = first; i < end; ++i) sum[i][j] += w[i] * pixels;
+                    }
+                }
+                mask += r.pitch;
+            }
+        });
+    }
+    T* to = r.to + channel * r.to_pitch + column * r.to_column;
+#pragma GCC unroll 8
+    for (int j = 0; j < B; ++j, to += r.to_pitch) {
+        for (int i = 0; i < 2 && i < r.rows; ++i) {
+            store<S>(sum[i][j], to + i * r.to_row, r.to_column, r.count - column);
+        }
+    }
+}
+
+template <int N, int B, class T, class S>
+void channels_block(const Rows<T, S>& r, const Line& line, Int column, Int tap) {
+    Vector<S> sum[N][B];
     const S* image[B];
-    V sum[B];
     for (int j = 0; j < B; ++j) {
-        image[j] = r.image + (channel + j) * r.image_pitch + column;
-        sum[j] = V{};
+        for (int i = 0; i < N; ++i) sum[i][j] = Vector<S>{};
+        image[j] = r.image + line.image + r.taps[tap + j].image + column;
     }
-    const S* weight = r.other + column;
-    for (Int tap = 0; tap < r.taps; ++tap) {
-        const V w = load<V>(weight + r.weights[tap]);
-        const Int offset = r.offsets[tap];
-        for (int j = 0; j < B; ++j) sum[j] += w * load<V>(image[j] + offset);
+    const S* from = r.from + line.first * r.from_row + column;
+    for (Int c = 0; c < r.channels; ++c, from += r.from_pitch) {
+        Vector<S> g[N];
+        for (int i = 0; i < N; ++i) g[i] = load<S>(from + i * r.from_row);
+        for (int j = 0; j < B; ++j) {
+            const auto pixels = load<S>(image[j] + c * r.image_pitch);
+            for (int i = 0; i < N; ++i) sum[i][j] += g[i] * pixels;
+        }
     }
-    for (int j = 0; j < B; ++j) store(r.result + (channel + j) * r.pitch + column, sum[j]);
-}
-
-template <class S, int L, int B> void channels_block(const Row<S>& r, Int column, Int tap) {
-    using V = typename VectorOf<S, L>::type;
-    const S* image[B];
-    V sum[B];
+#pragma GCC unroll 8
     for (int j = 0; j < B; ++j) {
-        image[j] = r.image + r.offsets[tap + j] + column;
-        sum[j] = r.add ? load<V>(r.result + (tap + j) * r.pitch + column) : V{};
+        const auto* mask = r.masks.data() + (tap + j) * r.pitch + column;
+        T* to = r.to + line.weight + line.first * r.to_row + r.taps[tap + j].weight + column;
+#pragma GCC unroll 2
+        for (int i = 0; i < N; ++i, to += r.to_row) {
+            __builtin_prefetch(to + r.ahead, 1);
+            store<S>(masked<S>(sum[i][j], mask), to, 1, r.count - column);
+        }
     }
-    const S* other = r.other + column;
-    for (Int c = 0; c < r.channels; ++c, other += r.pitch) {
-        const V g = load<V>(other);
-        const Int offset = c * r.image_pitch;
-        for (int j = 0; j < B; ++j) sum[j] += g * load<V>(image[j] + offset);
-    }
-    for (int j = 0; j < B; ++j) store(r.result + (tap + j) * r.pitch + column, sum[j]);
 }
 
-template <class S, int L, int B> void blocks(bool taps, const Row<S>& r, Int column, Int first) {
-    const Int end = taps ? r.channels : r.taps;
-    for (; first + B <= end; first += B) {
-        taps ? taps_block<S, L, B>(r, column, first) : channels_block<S, L, B>(r, column, first);
+template <int B, class T, class S>
+void all_channels(const Rows<T, S>& r, Int column, Int channel) {
+    for (; channel + B <= r.channels; channel += B) taps_block<B>(r, column, channel);
+    if constexpr (B > 1) all_channels<B / 2>(r, column, channel);
+}
+
+template <int N, int B, class T, class S>
+void all_taps(const Rows<T, S>& r, const Line& line, Int column, Int tap) {
+    const Int taps = r.taps.size();
+    for (; tap + B <= taps; tap += B) channels_block<N, B>(r, line, column, tap);
+    if constexpr (B > 1) all_taps<N, B - 2>(r, line, column, tap);
+}
+
+// Where vectors begin. The last one overlaps another, unless the row is shorter than a vector.
+template <class S, class F> void for_columns(Int count, F f) {
+    for (Int column = 0; column < count; column += lanes<S>) {
+        f(std::max<Int>(0, std::min(column, count - lanes<S>)));
     }
-    if constexpr (B > 1) blocks<S, L, B / 2>(taps, r, column, first);
 }
 
-template <class S> void row(bool taps, const Row<S>& r) {
-    constexpr int L = lanes<S>;
-    Int column = 0;
-    for (; r.count - column > L / 2; column += L) blocks<S, L, block>(taps, r, column, 0);
-    if (column < r.count) blocks<S, L / 2, block>(taps, r, column, 0);
+template <class T, class S> void multiply_by_taps(const Rows<T, S>& r) {
+    for_columns<S>(r.count, [&](Int column) { all_channels<channel_block>(r, column, 0); });
 }
 
-template <class S> void multiply_by_taps(const Row<S>& r) { row(true, r); }
-template <class S> void sum_over_channels(const Row<S>& r) { row(false, r); }
+template <class T, class S> void sum_over_channels(const Rows<T, S>& r) {
+    for (const Line& line : r.lines) {
+        for_columns<S>(r.count, [&](Int column) {
+            if (line.end - line.first == 2) all_taps<2, tap_block>(r, line, column, 0);
+            else all_taps<1, tap_block>(r, line, column, 0);
+        });
+    }
+}
 
 // Tiles.
 
 inline Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
 inline Int floor_div(Int a, Int b) { return a / b - (a % b < 0); }
-inline Int wrap(Int a, Int b) { return a - floor_div(a, b) * b; }
 
 // Part of an image, in a buffer. Row y, column x, channel c of the tensor, each counted from the
-// first one here, lies at c * pitch + y * row_pitch + x % stride * part_pitch + x / stride.
+// first one here, lies at y * row_pitch + c * pitch + x % stride * part_pitch + x / stride.
 template <class S> struct Window {
     std::vector<S> buffer;
     Int pitch = 0, row_pitch = 0, part_pitch = 0;
@@ -249,24 +332,23 @@ template <class S> struct Window {
     void fill(const Image<T>& from, Int channels, Int first_row, Int rows, Int height,
               Int first_column, Int columns, Int width, Int stride) {
         part_pitch = ceil_div(columns, stride) + lanes<S>;
-        row_pitch = part_pitch * stride;
-        pitch = row_pitch * rows;
-        buffer.assign(channels * pitch, S(0));
+        pitch = part_pitch * stride;
+        row_pitch = pitch * channels;
+        buffer.assign(row_pitch * rows, S(0));
         const Int top = std::max<Int>(0, -first_row), bottom = std::min(rows, height - first_row);
-        for (Int c = 0; c < channels; ++c) {
-            for (Int y = top; y < bottom; ++y) {
-                const T* source = from.data + c * from.c + (first_row + y) * from.h;
-                S* target = buffer.data() + c * pitch + y * row_pitch;
-                for (Int part = 0; part < stride; ++part, target += part_pitch) {
-                    // columns first_column + i * stride + part, as far as the tensor has them
-                    const Int zero = first_column + part;
-                    const Int begin = zero < 0 ? ceil_div(-zero, stride) : 0;
-                    const Int end = std::min(ceil_div(columns - part, stride),
-                                             zero < width ? ceil_div(width - zero, stride) : 0);
-                    if (begin < end) {
-                        copy_in(source + (zero + begin * stride) * from.w, from.w * stride,
-                                target + begin, end - begin);
-                    }
+        for (Int part = 0; part < stride; ++part) {
+            // columns first_column + i * stride + part, as far as the tensor has them
+            const Int zero = first_column + part;
+            const Int begin = zero < 0 ? ceil_div(-zero, stride) : 0;
+            const Int end = std::min(ceil_div(columns - part, stride),
+                                     zero < width ? ceil_div(width - zero, stride) : 0);
+            if (begin >= end) continue;
+            const T* source = from.data + (zero + begin * stride) * from.w;
+            S* target = buffer.data() + part * part_pitch + begin;
+            for (Int c = 0; c < channels; ++c) {
+                for (Int y = top; y < bottom; ++y) {
+                    copy_in(source + c * from.c + (first_row + y) * from.h, from.w * stride,
+                            target + c * pitch + y * row_pitch, end - begin);
                 }
             }
         }
@@ -280,19 +362,18 @@ template <class T> class Involution {
     const Image<T> input, output;
     const Weight<T> weight;
     const Int group_channels, taps;
-    Int height, width, tile_height, tile_width, tiles_down, tiles_across, chunks;
+    Int height, width, tile_height, tile_width, tiles_down, tiles_across, channels, chunks;
+    Int step, tap_step;  // of rows that are made at once, as in Line
+    Int weight_end;
     std::atomic<Int> next{0};
     std::atomic<bool> failed{false};
 
     struct Tile { Int n, g, channel, channels, top, bottom, left, right; };
 
-    struct Span { Int begin, end, offset; };
-
     struct Scratch {
         Window<S> image;
-        std::vector<S> other, result;
-        std::vector<Int> offsets, weights;
-        std::vector<Span> spans;
+        std::vector<S> other;
+        Rows<T, S> rows;
     };
 
     static Image<T> at(Image<T> image, Int n, Int channel) {
@@ -300,83 +381,134 @@ template <class T> class Involution {
         return image;
     }
 
-    T* weight_at(const Tile& t, Int kh, Int kw, Int h, Int w) const {
-        return weight.data + t.n * weight.n + t.g * weight.g + kh * weight.kh + kw * weight.kw +
-               h * weight.h + w * weight.w;
-    }
-
-    void copy_weight(const T* from, const Span& span, S* to) const {
-        from += span.begin * weight.w;
-        if (weight.w == 1) {
-            prefetch<0>(from + weight.h, span.end - span.begin);  // the same columns, next row
-        }
-        copy_in(from, weight.w, to + span.begin, span.end - span.begin);
-    }
+    T* weight_of(const Tile& t) const { return weight.data + t.n * weight.n + t.g * weight.g; }
 
     Int input_row(Int h, Int kh) const {
         return h * s.stride_height - s.padding_height + kh * s.dilation_height;
     }
 
-    void fill_with_input(const Tile& t, Int channel, Int channels, Scratch& b) const {
-        b.image.fill(at(input, t.n, channel), channels, input_row(t.top, 0),
+    void start(const Tile& t, Int count, Scratch& b) const {
+        Rows<T, S>& r = b.rows;
+        r.count = count;
+        r.channels = t.channels;
+        r.pitch = std::max<Int>(count, lanes<S>);
+        r.image = b.image.buffer.data();
+        r.image_pitch = b.image.pitch;
+        r.taps.clear();
+        r.masks.clear();
+    }
+
+    // Column i of the result meets column first + i * stride of an image of that width.
+    void add_tap(Int first, Int stride, Int width, Int image, Int weight, Rows<T, S>& r) const {
+        const Int begin = first < 0 ? std::min(r.count, ceil_div(-first, stride)) : 0;
+        const Int end = first < width ? std::min(r.count, ceil_div(width - first, stride)) : 0;
+        r.taps.push_back({image, weight, begin, std::max(begin, end), 0});
+        const auto masks = r.masks.insert(r.masks.end(), r.pitch, 0);
+        if (begin < end) std::fill(masks + begin, masks + end, -1);
+    }
+
+    // Line q is row (first + q * distance) / stride of an image, if there is one. It meets tap q of
+    // the first row, and tap q - tap_step of the second.
+    void find_lines(Int first, Int distance, Int stride, Int height, Int top, Int weight_row,
+                    Scratch& b) const {
+        Rows<T, S>& r = b.rows;
+        r.lines.clear();
+        for (Int q = 0; q < s.kernel_height + (r.rows - 1) * tap_step; ++q) {
+            const Int y = floor_div(first + q * distance, stride);
+            if (y * stride != first + q * distance || y < 0 || y >= height) continue;
+            const int begin = q < s.kernel_height ? 0 : 1, end = q < tap_step ? 1 : r.rows;
+            if (begin < end) {
+                r.lines.push_back({(y - top) * b.image.row_pitch, q * weight.kh + y * weight_row,
+                                   begin, end, 0});
+            }
+        }
+    }
+
+    // Calls f(first row, number of rows): one, or it and the row `step` below.
+    template <class F> void for_rows_of(const Tile& t, F f) const {
+        const bool two = tap_step < s.kernel_height;
+        for (Int top = t.top; top < t.bottom; top += two ? 2 * step : 1) {
+            for (Int h = top; h < std::min(two ? top + step : top + 1, t.bottom); ++h) {
+                f(h, two && h + step < t.bottom ? 2 : 1);
+            }
+        }
+    }
+
+    // The weights of all lines, `row` farther on for the second row: where they lie, if vectors of
+    // them can be read there, or copied. What vectors hold beyond a row is masked.
+    void find_weights(const T* from, Int row, Scratch& b) const {
+        Rows<T, S>& r = b.rows;
+        bool direct = std::is_same_v<T, S> && weight.w == 1;
+        for (const Line& line : r.lines) {
+            for (const Tap& tap : r.taps) {
+                const Int one = from - weight.data + line.weight + tap.weight + line.first * row;
+                const Int other = one + (line.end - 1 - line.first) * row;
+                direct &= std::min(one, other) >= 0 && std::max(one, other) + r.pitch <= weight_end;
+            }
+        }
+        const Int count = r.taps.size();
+        if (!direct) b.other.resize(r.lines.size() * 2 * count * r.pitch);
+        for (Int k = 0; k < count; ++k) r.taps[k].from = direct ? r.taps[k].weight : k * r.pitch;
+        for (Int n = 0; n < Int(r.lines.size()); ++n) {
+            Line& line = r.lines[n];
+            line.from = direct ? line.weight : n * 2 * count * r.pitch;
+            for (Int i = line.first; !direct && i < line.end; ++i) {
+                for (const Tap& tap : r.taps) {
+                    const T* row_of_weights = from + line.weight + i * row + tap.weight;
+                    if (weight.w == 1) prefetch<0>(row_of_weights + r.ahead, r.count);
+                    copy_in(row_of_weights + tap.begin * weight.w, weight.w,
+                            b.other.data() + line.from + i * count * r.pitch + tap.from + tap.begin,
+                            tap.end - tap.begin);
+                }
+            }
+        }
+        r.from = direct ? reinterpret_cast<const S*>(from) : b.other.data();
+        r.from_row = direct ? row : count * r.pitch;
+    }
+
+    void fill_with_input(const Tile& t, Scratch& b) const {
+        const Int left = t.left * s.stride_width - s.padding_width;
+        b.image.fill(at(input, t.n, t.channel), t.channels, input_row(t.top, 0),
                      input_row(t.bottom - 1, s.kernel_height - 1) - input_row(t.top, 0) + 1,
-                     s.height, t.left * s.stride_width - s.padding_width,
+                     s.height, left,
                      (t.right - 1 - t.left) * s.stride_width +
                          (s.kernel_width - 1) * s.dilation_width + 1,
                      s.width, s.stride_width);
-    }
-
-    // What each kw reads along a row of the input: columns [begin, end) of the output, counted from
-    // the tile's first, see column `offset` of the window and those to its right.
-    void find_spans(const Tile& t, Scratch& b) const {
-        const Int count = t.right - t.left, sw = s.stride_width;
+        start(t, t.right - t.left, b);
         for (Int kw = 0; kw < s.kernel_width; ++kw) {
             const Int shift = kw * s.dilation_width;
-            const Int first = t.left * sw - s.padding_width + shift;
-            Span& span = b.spans[kw];
-            span.begin = first < 0 ? std::min(count, ceil_div(-first, sw)) : 0;
-            span.end = first < s.width ? std::min(count, ceil_div(s.width - first, sw)) : 0;
-            span.end = std::max(span.begin, span.end);
-            span.offset = shift % sw * b.image.part_pitch + shift / sw;
+            add_tap(left + shift, s.stride_width, s.width,
+                    shift % s.stride_width * b.image.part_pitch + shift / s.stride_width,
+                    kw * weight.kw, b.rows);
         }
+    }
+
+    void find_input_lines(const Tile& t, Int h, Scratch& b) const {
+        find_lines(input_row(h, 0), s.dilation_height, 1, s.height, input_row(t.top, 0), 0, b);
     }
 
     // Weights that meet the border are zero, not only the input there: inf * 0 is nan.
     void forward(const Tile& t, Scratch& b) const {
-        fill_with_input(t, t.channel, t.channels, b);
-        b.spans.resize(s.kernel_width);
-        find_spans(t, b);
-        const Int count = t.right - t.left, pitch = count + lanes<S>;
-        b.other.assign(taps * pitch, S(0));
-        b.result.resize(t.channels * pitch);
+        fill_with_input(t, b);
+        Rows<T, S>& r = b.rows;
         const Image<T> to = at(output, t.n, t.channel);
-        for (Int h = t.top; h < t.bottom; ++h) {
-            Int used = 0;
-            for (Int kh = 0; kh < s.kernel_height; ++kh) {
-                const Int y = input_row(h, kh);
-                if (y < 0 || y >= s.height) continue;
-                const T* from = weight_at(t, kh, 0, h, t.left);
-                for (Int kw = 0; kw < s.kernel_width; ++kw) {
-                    const Span& span = b.spans[kw];
-                    b.weights[used] = (kh * s.kernel_width + kw) * pitch;
-                    b.offsets[used] = (y - input_row(t.top, 0)) * b.image.row_pitch + span.offset;
-                    copy_weight(from + kw * weight.kw, span, b.other.data() + b.weights[used]);
-                    ++used;
-                }
-            }
-            multiply_by_taps<S>({count, t.channels, used, b.image.buffer.data(), b.image.pitch,
-                                 b.offsets.data(), b.other.data(), b.weights.data(),
-                                 b.result.data(), pitch, false});
-            for (Int c = 0; c < t.channels; ++c) {
-                copy_out(b.result.data() + c * pitch, to.data + c * to.c + h * to.h + t.left * to.w,
-                         to.w, count);
-            }
-        }
+        r.to_row = step * to.h;
+        r.to_pitch = to.c;
+        r.to_column = to.w;
+        for_rows_of(t, [&](Int h, int rows) {
+            r.rows = rows;
+            find_input_lines(t, h, b);
+            find_weights(weight_of(t) + h * weight.h + t.left * weight.w,
+                         step * weight.h - tap_step * weight.kh, b);
+            r.to = to.data + h * to.h + t.left * to.w;
+            multiply_by_taps(r);
+        });
     }
 
     // From the input pixel (y, x): tap (kh, kw) of the output pixel (h, w) reads it, if
     //     h * stride = y + padding - kh * dilation, and likewise w.
-    // Columns x with the same (x + padding) % stride have the same taps, at neighbouring w.
+    // Columns x with the same (x + padding) % stride have the same taps, at neighbouring w. The tap
+    // grows with y, so the first of two rows is the lower one.
     void grad_input(const Tile& t, Scratch& b) const {
         const Int sh = s.stride_height, sw = s.stride_width;
         const Int reach_down = (s.kernel_height - 1) * s.dilation_height;
@@ -387,111 +519,69 @@ template <class T> class Involution {
                      (t.bottom - 1 + s.padding_height) / sh - first_row + 1, s.out_height,
                      first_column, (t.right - 1 + s.padding_width) / sw - first_column + 1,
                      s.out_width, 1);
-        const Int parts = std::min(sw, t.right - t.left);
-        const Int pitch = ceil_div(t.right - t.left, sw) + lanes<S>;
-        b.spans.resize(parts * s.kernel_width);
-        for (Int part = 0; part < parts; ++part) {
+        Rows<T, S>& r = b.rows;
+        const Image<T> to = at(input, t.n, t.channel);
+        r.to_row = -step * to.h;
+        r.to_pitch = to.c;
+        r.to_column = to.w * sw;
+        for (Int part = 0; part < std::min(sw, t.right - t.left); ++part) {
+            start(t, ceil_div(t.right - t.left - part, sw), b);
             for (Int kw = 0; kw < s.kernel_width; ++kw) {
                 const Int w_times_stride = t.left + part + s.padding_width - kw * s.dilation_width;
                 const Int w = floor_div(w_times_stride, sw);
-                const Int count = ceil_div(t.right - t.left - part, sw);
-                Span& span = b.spans[part * s.kernel_width + kw];
-                span.begin = std::min(count, std::max<Int>(0, -w));
-                span.end = w * sw == w_times_stride ? std::min(count, s.out_width - w) : 0;
-                span.offset = w - first_column;
-            }
-        }
-        b.other.assign(parts * taps * pitch, S(0));
-        b.result.resize(t.channels * pitch);
-        const Image<T> to = at(input, t.n, t.channel);
-        for (Int y = t.top; y < t.bottom; ++y) {
-            for (Int part = 0; part < parts; ++part) {
-                const Int count = ceil_div(t.right - t.left - part, sw);
-                Int used = 0;
-                for (Int kh = 0; kh < s.kernel_height; ++kh) {
-                    const Int h_times_stride = y + s.padding_height - kh * s.dilation_height;
-                    const Int h = floor_div(h_times_stride, sh);
-                    if (h * sh != h_times_stride || h < 0 || h >= s.out_height) continue;
-                    for (Int kw = 0; kw < s.kernel_width; ++kw) {
-                        const Span& span = b.spans[part * s.kernel_width + kw];
-                        if (span.begin >= span.end) continue;
-                        const Int w = span.offset + first_column;
-                        b.weights[used] = ((part * s.kernel_height + kh) * s.kernel_width + kw) * pitch;
-                        b.offsets[used] = (h - first_row) * b.image.row_pitch + span.offset;
-                        copy_weight(weight_at(t, kh, kw, h, w), span,
-                                    b.other.data() + b.weights[used]);
-                        ++used;
-                    }
-                }
-                multiply_by_taps<S>({count, t.channels, used, b.image.buffer.data(), b.image.pitch,
-                                     b.offsets.data(), b.other.data(), b.weights.data(),
-                                     b.result.data(), pitch, false});
-                for (Int c = 0; c < t.channels; ++c) {
-                    copy_out(b.result.data() + c * pitch,
-                             to.data + c * to.c + y * to.h + (t.left + part) * to.w, to.w * sw,
-                             count);
+                if (w * sw == w_times_stride) {
+                    add_tap(w, 1, s.out_width, w - first_column, kw * weight.kw + w * weight.w, r);
                 }
             }
+            for_rows_of(t, [&](Int h, int rows) {
+                r.rows = rows;
+                const Int y = h + (rows - 1) * step;
+                find_lines(y + s.padding_height, -s.dilation_height, sh, s.out_height, first_row,
+                           weight.h, b);
+                find_weights(weight_of(t), -tap_step * weight.kh, b);
+                r.to = to.data + y * to.h + (t.left + part) * to.w;
+                multiply_by_taps(r);
+            });
         }
     }
 
     // Where a tap meets the border the result is zero, not 0 * grad_output: that may be inf.
     void grad_weight(const Tile& t, Scratch& b) const {
-        const Int count = t.right - t.left, pitch = count + lanes<S>;
-        b.other.assign(std::min(chunk, group_channels) * pitch, S(0));
-        b.result.resize(taps * pitch);
-        b.spans.resize(s.kernel_width);
-        for (Int h = t.top; h < t.bottom; ++h) {
-            Int first_kh = s.kernel_height, used = 0;
-            for (Int channel = 0; channel < group_channels; channel += chunk) {
-                const Int first = t.g * group_channels + channel;
-                const Int channels = std::min(chunk, group_channels - channel);
-                if (h == t.top) {  // with more channels than a chunk, the tile has no other row
-                    fill_with_input(t, first, channels, b);
-                    find_spans(t, b);
+        fill_with_input(t, b);
+        Rows<T, S>& r = b.rows;
+        const Image<T> from = at(output, t.n, t.channel);
+        r.from_row = r.pitch;
+        r.from_pitch = 2 * r.pitch;
+        b.other.resize(t.channels * r.from_pitch);
+        r.from = b.other.data();
+        r.to_row = step * weight.h - tap_step * weight.kh;
+        for_rows_of(t, [&](Int h, int rows) {
+            r.rows = rows;
+            find_input_lines(t, h, b);
+            r.to = weight_of(t) + h * weight.h + t.left;
+            for (Int i = 0; i < rows; ++i) {
+                const T* row = from.data + (h + i * step) * from.h + t.left * from.w;
+                for (Int c = 0; c < t.channels; ++c, row += from.c) {
+                    if (from.w == 1) prefetch<0>(row + 2 * from.h, r.count);
+                    copy_in(row, from.w, b.other.data() + (2 * c + i) * r.pitch, r.count);
                 }
-                const Image<T> from = at(output, t.n, first);
-                for (Int c = 0; c < channels; ++c) {
-                    copy_in(from.data + c * from.c + h * from.h + t.left * from.w, from.w,
-                            b.other.data() + c * pitch, count);
-                }
-                used = 0;
                 for (Int kh = 0; kh < s.kernel_height; ++kh) {
-                    const Int y = input_row(h, kh);
-                    if (y < 0 || y >= s.height) continue;
-                    first_kh = std::min(first_kh, kh);
-                    for (Int kw = 0; kw < s.kernel_width; ++kw) {
-                        b.offsets[used++] = (y - input_row(t.top, 0)) * b.image.row_pitch +
-                                            b.spans[kw].offset;
+                    const Int y = input_row(h + i * step, kh);
+                    if (y >= 0 && y < s.height) continue;
+                    for (const Tap& tap : r.taps) {
+                        T* to = r.to + i * step * weight.h + kh * weight.kh + tap.weight;
+                        std::fill(to, to + r.count, T{});
                     }
                 }
-                sum_over_channels<S>({count, channels, used, b.image.buffer.data(), b.image.pitch,
-                                      b.offsets.data(), b.other.data(), nullptr, b.result.data(),
-                                      pitch, channel > 0});
             }
-            const Int first_tap = first_kh * s.kernel_width;
-            for (Int kh = 0, tap = 0; kh < s.kernel_height; ++kh) {
-                T* to = weight_at(t, kh, 0, h, t.left);
-                for (Int kw = 0; kw < s.kernel_width; ++kw, ++tap, to += weight.kw) {
-                    if (tap < first_tap || tap >= first_tap + used) {
-                        std::fill(to, to + count, T{});
-                        continue;
-                    }
-                    S* row = b.result.data() + (tap - first_tap) * pitch;
-                    for (Int w = 0; w < b.spans[kw].begin; ++w) row[w] = 0;
-                    for (Int w = b.spans[kw].end; w < count; ++w) row[w] = 0;
-                    prefetch<1>(to + weight.h, count);
-                    copy_out(row, to, 1, count);
-                }
-            }
-        }
+            sum_over_channels(r);
+        });
     }
 
     void work() {
         try {
             Scratch b;
-            b.offsets.resize(taps);
-            b.weights.resize(taps);
+            b.rows.ahead = 2 * weight.h;
             const Int count = s.batch * s.groups * chunks * tiles_down * tiles_across;
             for (Int i; (i = next++) < count && !failed;) {
                 Tile t;
@@ -503,8 +593,8 @@ template <class T> class Involution {
                 i /= tiles_down;
                 t.g = i / chunks % s.groups;
                 t.n = i / chunks / s.groups;
-                t.channel = t.g * group_channels + i % chunks * chunk;
-                t.channels = std::min(chunk, (t.g + 1) * group_channels - t.channel);
+                t.channel = t.g * group_channels + i % chunks * channels;
+                t.channels = std::min(channels, (t.g + 1) * group_channels - t.channel);
                 if (kernel == 0) forward(t, b);
                 if (kernel == 1) grad_input(t, b);
                 if (kernel == 2) grad_weight(t, b);
@@ -524,15 +614,21 @@ public:
           group_channels(s.channels / s.groups), taps(s.kernel_height * s.kernel_width) {
         height = kernel == 1 ? s.height : s.out_height;
         width = kernel == 1 ? s.width : s.out_width;
-        chunks = kernel == 2 ? 1 : ceil_div(group_channels, chunk);
-        tiles_across = ceil_div(width, 128);
+        channels = kernel == 2 ? group_channels : std::min(chunk, group_channels);
+        chunks = ceil_div(group_channels, channels);
+        // h * stride + kh * dilation is the same for (h, kh) and (h + step, kh - tap_step)
+        const Int common = std::gcd(s.stride_height, s.dilation_height);
+        step = kernel == 1 ? s.dilation_height : s.dilation_height / common;
+        tap_step = kernel == 1 ? 1 : s.stride_height / common;
+        weight_end = 1 + (s.batch - 1) * weight.n + (s.groups - 1) * weight.g +
+                     (s.kernel_height - 1) * weight.kh + (s.kernel_width - 1) * weight.kw +
+                     (s.out_height - 1) * weight.h + (s.out_width - 1) * weight.w;
+        tiles_across = ceil_div(width, channels > 512 ? 32 : 128);  // or the window would be large
         tile_width = ceil_div(width, tiles_across);
         // As many rows as keep the window in the cache, but no more than that
-        const Int channels = std::min(chunk, group_channels);
         const Int row_size = channels * (tile_width * (kernel == 1 ? 1 : s.stride_width) + 24);
         Int rows = tile_bytes / sizeof(S) / row_size;
         rows = std::max<Int>(1, kernel == 1 ? rows : rows / s.stride_height);
-        if (kernel == 2 && group_channels > chunk) rows = 1;
         tiles_down = ceil_div(height, rows);
         tile_height = ceil_div(height, tiles_down);
         tiles_down = ceil_div(height, tile_height);
@@ -548,7 +644,7 @@ public:
         const double columns = ((tile_width - 1) * stride_across +
                                 double(s.kernel_width - 1) * s.dilation_width) / across + 2;
         const double parts = kernel == 1 ? std::min(s.stride_width, tile_width) : s.stride_width;
-        const double window = std::min(chunk, group_channels) * rows * (columns + parts * lanes<S>);
+        const double window = channels * rows * (columns + parts * lanes<S>);
         const double weights = double(taps) * (tile_width + (kernel == 1 ? parts : 1) * lanes<S>);
         return (window + weights) * sizeof(S) <= largest_window;
     }
