@@ -6,8 +6,10 @@ It stands here so that it is read whatever part of the tests is run, a notebook 
 import getpass
 import os
 import re
+import shutil
 import tempfile
 from functools import partial
+from multiprocessing.util import Finalize
 
 import pytest
 from nbval.plugin import IPyNbCell, NbCellError
@@ -23,8 +25,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     # Only the cache of PyTorch's compiler stays where it would be.
     cache = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", cache)
-    folder = tempfile.TemporaryDirectory(prefix="pytest-", ignore_cleanup_errors=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = folder.name  # of workers, kernels, compilers, too
+    folder = tempfile.mkdtemp(prefix="pytest-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder  # of workers, kernels, compilers, too
+    # After multiprocessing's own folder in it, which it looks for at priority -100.
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-101)
 fork_kernels()
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "site"))
 import front  # noqa: E402
 from exercises import add_help  # noqa: E402
-from search import write_index  # noqa: E402
+from search import name_rows, write_index  # noqa: E402
 
 ADDRESS = os.environ.get("GITHUB_REPOSITORY")  # unknown to a local build
 REPOSITORY = f"https://github.com/{ADDRESS or 'OWNER/REPOSITORY'}"
@@ -55,6 +55,7 @@ SOURCE = {"notebooks": "notebooks/{}.ipynb", "zh": "zh/messages/{}.po"}  # what 
 
 CHINESE = {  # the words of Sphinx and the theme, which know one language for all pages
     "Back to top": "回到顶部",
+    "Chapters": "各章",
     "Color mode": "颜色模式",
     "Contents": "本页内容",
     "Dark": "深色",
@@ -175,6 +176,7 @@ def on_source_read(app, document, content):
 
 def on_doctree_read(app, doctree):
     add_help(doctree, edition(app.env.current_document.docname))
+    name_rows(doctree)
 
 
 def speak(app, document):

@@ -40,8 +40,8 @@ def _wrong_attempts(number):
     given = exercise(number)
     solution = given.edited().splitlines()
     found = {}  # by verdict: two attempts of which the same is said are one
-    for *edits, words in given.wrong:
-        source = given.edited(*edits)
+    for edits, words in given.wrong:
+        source = given.edited(edits)
         verdict = given.judge(given.made_of(source))
         if verdict.mark == WRONG and words in verdict.message:
             steps = difflib.SequenceMatcher(None, solution, source.splitlines()).get_opcodes()

@@ -14,10 +14,12 @@ from docutils import nodes
 from pagefind.index import PagefindIndex
 
 RECORD = (
-    '<html lang="{language}"><body><h1>{heading}</h1>'
+    '<html lang="{language}"><body><h1 data-pagefind-weight="{weight}">{heading}</h1>'
     '<p data-pagefind-meta="page" data-pagefind-ignore>{page}</p>{text}</body></html>'
 )
 HIDDEN = {"cell_output", "exercise-help"}
+ASIDE = "Deeper:", "选读："  # what stands beside the way through a chapter is found after it
+INDEX = 20  # a table of more rows is for looking things up: each row is found by itself
 BETWEEN_CHARACTERS = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # Chinese ones
 
 
@@ -27,17 +29,32 @@ def text_of(part):
         return ""
     if isinstance(part, nodes.Element) and HIDDEN.intersection(part.get("classes", ())):
         return ""
+    if isinstance(part, nodes.tbody) and len(part) > INDEX:
+        return ""
     if isinstance(part, nodes.TextElement):
         return f"<p>{escape(part.astext())}</p>"
     return "".join(map(text_of, part.children))
 
 
+def rows(doctree):
+    """The rows of the tables in which things are looked up."""
+    return [row for body in doctree.findall(nodes.tbody) if len(body) > INDEX for row in body]
+
+
+def name_rows(doctree):
+    """Gives each row that is found by itself an id, which the search leads to."""
+    for number, row in enumerate(rows(doctree), start=1):
+        row["ids"].append(f"row-{number}")
+
+
 def sections(doctree):
-    """(id, heading, text) of each section; a section's text is without its subsections'."""
+    """(id, heading, text) of each section, without its subsections', and of each row."""
     for section in doctree.findall(nodes.section):
         parts = [part for part in section.children if not isinstance(part, nodes.section)]
         heading = section.next_node(nodes.title).astext()
         yield section["ids"][0], heading, "".join(map(text_of, parts))
+    for row in rows(doctree):
+        yield row["ids"][0], row[0].astext(), "".join(map(text_of, row[1:]))
 
 
 async def _write(records, folder):
@@ -52,7 +69,9 @@ def write_index(app, language_of):
     for document in sorted(app.env.found_docs):
         page = app.env.titles[document].astext()
         for name, heading, text in sections(app.env.get_doctree(document)):
+            aside = heading.startswith(ASIDE) or name.startswith("row-")
             content = RECORD.format(
+                weight=3 if aside else 7,  # Pagefind's own weight of an h1 is 7
                 language=language_of(document),
                 heading=escape(heading),
                 page=escape(page),

@@ -1,5 +1,7 @@
 """What tests share."""
 
+import threading
+
 import pytest
 import torch
 
@@ -58,6 +60,26 @@ def assert_agree(ours, theirs, inputs, dtype):
         for one, other in zip(given, expected, strict=True):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, **TOLERANCE[dtype])
+
+
+def in_threads(functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def assert_threads_may_go_back(y, x):
+    """Four of them, through the graph of y at once."""
+    right, found = torch.autograd.grad(y, x, retain_graph=True)[0], []
+
+    def back():
+        for _ in range(5):
+            found.append(torch.autograd.grad(y, x, retain_graph=True)[0])
+
+    in_threads([back] * 4)
+    assert len(found) == 20 and all(slope.equal(right) for slope in found)
 
 
 def no_words_yet(said, *_):

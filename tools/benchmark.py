@@ -243,11 +243,9 @@ def launches_that_do_nothing():
         mock.patch.object(operator, "implementation", lambda device: cuda),
         mock.patch.object(torch.cuda, "current_stream", lambda device: None),
     ):
-        for kept in (cuda._module, cuda._function):
-            kept.cache_clear()
+        cuda._functions.cache_clear()
         yield
-    for kept in (cuda._module, cuda._function):
-        kept.cache_clear()
+    cuda._functions.cache_clear()
 
 
 def host_seconds(rounds, calls=20):

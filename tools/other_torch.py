@@ -29,10 +29,11 @@ LEFT_OUT = ("torch", "triton", "cupy", "cuda-toolkit", "jupyterlab", "-e")
 
 
 def requirements(version):
-    """What to install: that torch, and the other pins of requirements.txt."""
+    """What to install: that torch, which may cap setuptools, and the other pins."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [line.split("#")[0].strip() for line in lines]
     kept = [pin for pin in pins if pin and not pin.startswith(LEFT_OUT)]
+    kept = ["setuptools" if pin.startswith("setuptools") else pin for pin in kept]
     torch = "torch" if version == "newest" else f"torch=={version}"
     return [torch, *kept, "ipykernel"]  # nbval, which conftest.py loads, wants one
 

@@ -33,6 +33,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[1]
 EDITION = ROOT / "zh"
 LESSONS = ROOT / "helpers" / "lessons"
+DOCTOR = ROOT / "helpers" / "doctor"
 
 # The English files, without their ending, whose Chinese may lag until their English is final: what
 # is missing or outdated there stays English in the edition, and `check` accepts it.
@@ -134,11 +135,14 @@ def messages(path):
 
 
 # Functions that are called with templates.
-SAYS = {"Said", "Wrong", "at", "said", "differ", "raises", "NativeError"}
+SAYS = {
+    "Said", "Wrong", "at", "said", "differ", "raises", "missed", "wrong_outputs",
+    "instances_apart", "NativeError",
+}  # fmt: skip
 TABLES = {  # what else holds templates
     "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
     "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
-    "SITUATIONS", "HISTORIES", "CLAUSES", "RAISES",
+    "SITUATIONS", "HISTORIES", "RAISES", "CASES", "misses",
 }  # fmt: skip
 
 
@@ -150,7 +154,7 @@ def said_to_a_learner():
 
     for path in sorted(LESSONS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield from ((path.stem, text) for text in templates(node))
+            yield from ((path.stem, text) for text in templates(node) if text not in TEXTS)
     for given in exercises():
         places = [place for feed in given.feeds for place in feed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
@@ -160,8 +164,24 @@ def said_to_a_learner():
             yield code, said
     yield "doctor", NAMELESS
     yield "doctor", MEANT.template
+    yield from clauses()
     yield "said", BEGINS
     yield "said", FOLLOWS
+
+
+def clauses():
+    """(place, clause) of those with which the doctor fills its gaps, as far as they are translated.
+
+    They stand among keys, names and patterns, and nothing marks them. So the catalogue says which
+    of the doctor's strings are messages: write one in there to have it translated. What the doctor
+    no longer holds leaves the catalogue with the next update.
+    """
+    known = read(LESSONS)
+    for path in sorted(DOCTOR.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and text and known.get(text):
+                yield "doctor", text
 
 
 def templates(node):

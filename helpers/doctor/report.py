@@ -20,6 +20,10 @@ CODE = re.compile(
     r"`(.+?)`|(?<![\w.])((?:[.@](?=[a-z])|(?=[a-z]\w*[_.=]\w))\w+(?:\.\w+)*(?:=\w+|\(\))?)"
 )
 MEANT = Said(" If that is meant, {how} accepts it.", how="`examine(..., faithful=False)`")
+DRAWN = Said(
+    " Forward draws random numbers: if the gradient is an estimator's, {how} accepts it.",
+    **MEANT.gaps,
+)
 NAMELESS = ", in no way that has a name"
 CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 TEXTS = {}  # by code
@@ -136,7 +140,7 @@ class Finding:
     def accepted_by(self, how):
         """The same finding, with another way to accept it if it is meant."""
         gaps = self.sentence.gaps
-        other = {k: Said(MEANT.template, how=how) for k, part in gaps.items() if part == MEANT}
+        other = {k: Said(p.template, how=how) for k, p in gaps.items() if p in (MEANT, DRAWN)}
         return replace(self, sentence=Said(self.sentence.template, **gaps | other))
 
     def lines(self):

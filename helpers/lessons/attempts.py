@@ -42,17 +42,17 @@ def _imported(path):
 
 def _attempts(exercise):
     """(what, edits of the reference or None for the stub, expected mark, words in the verdict)"""
-    yield "the reference", (), RIGHT, ""
+    yield "the reference", {}, RIGHT, ""
     yield "the stub", None, NOT_ATTEMPTED, ""
-    for count, (*edits, words) in enumerate(exercise.wrong, 1):
+    for count, (edits, words) in enumerate(exercise.wrong, 1):
         yield f"wrong attempt {count}", edits, WRONG, words
 
 
 def _told(exercise, edits, expected, words):
     """The key of what is said of an attempt, and what fills its gaps."""
     try:
-        source = exercise.cell if edits is None else exercise.edited(*edits)
-        attempt = exercise.made_of(source) if edits != () else exercise.reference
+        source = exercise.cell if edits is None else exercise.edited(edits)
+        attempt = exercise.made_of(source) if edits != {} else exercise.reference
     except Exception as error:  # an old text that does not occur, a new one that is no Python
         return "no attempt", {"error": f"{type(error).__name__}: {first_line(error)}"}
     verdict = exercise.judge(attempt)

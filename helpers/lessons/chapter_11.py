@@ -1,12 +1,12 @@
 """What chapter 11 shows of the patients: a consultation, two Jacobians side by side, totals."""
 
-import inspect
 import re
 import textwrap
 
 import matplotlib.pyplot as plt
 import torch
 
+from helpers.lessons.judge.source import source_of
 from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 
 TOO_LARGE = {"OneOfMany"}  # for gradcheck, and for the time that a reader waits
@@ -18,13 +18,13 @@ def consult(name):
         raise ValueError(f"name must be one of {', '.join(sorted(PATIENTS))}; got {name!r}")
     patient = PATIENTS[name]
     fn = patient.fn if hasattr(patient.fn, "__name__") else type(patient.fn)  # a module
-    source = inspect.getsource(fn)
+    source = source_of(fn)
     start = re.search(r"^ *(class|def) ", source, re.MULTILINE).start()
     print(source[start:].rstrip())  # without the decorator that registers it
     for method in ("forward", "backward") if isinstance(patient.fn, type) else ():
         if method not in vars(fn):
             print(f"\n    # {method}, inherited:")
-            print(inspect.getsource(getattr(fn, method)).rstrip())
+            print(source_of(getattr(fn, method)).rstrip())
     shapes = [
         f"{tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}"
         if isinstance(v, torch.Tensor)

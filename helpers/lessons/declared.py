@@ -67,13 +67,17 @@ def _check_all(name, values, fits, of):
 
 
 def _check_edits(exercise):
-    stub = exercise.stub
-    if not isinstance(stub, str):
-        _check_all("stub", stub, lambda value: isinstance(value, str), "strings")
-        if len(stub) % 2:
-            raise ValueError(f"stub must hold pairs (old, new, ...), got {len(stub)} strings")
-    _check_all("wrong", exercise.wrong, lambda value: isinstance(value, (tuple, list)), "tuples")
-    for attempt in exercise.wrong:
-        _check_all("wrong attempts", attempt, lambda value: isinstance(value, str), "strings")
-        if len(attempt) < 3 or len(attempt) % 2 == 0:
-            raise ValueError(f"wrong must hold (old, new, ..., words), got {attempt!r}")
+    if not (isinstance(exercise.stub, str) or _are_edits(exercise.stub)):
+        raise TypeError(f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}")
+    _check_all("wrong", exercise.wrong, _is_wrong_attempt, "pairs ({old: new}, words)")
+
+
+def _are_edits(value):
+    """Strings that replace strings, at least one?"""
+    strings = isinstance(value, dict) and [*value, *value.values()]
+    return bool(strings) and all(isinstance(text, str) for text in strings)
+
+
+def _is_wrong_attempt(value):
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return pair and _are_edits(value[0]) and isinstance(value[1], str)

@@ -54,8 +54,8 @@ class Exercise:
     number:      "2.1" is the first of chapter 02
     reference:   a right answer: a class or function, whose source `solution()` shows, or a value
     stub:        what the notebook's cell holds before anyone touched it, without the check; or
-                 (old, new, ...), what to change in the source of the reference to get it
-    wrong:       wrong attempts, each (old, new, ..., words): what to change in the source of the
+                 {old: new}, what to change in the source of the reference to get it
+    wrong:       wrong attempts, each ({old: new}, words): what to change in the source of the
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
     feeds:       what an answer may be fed, each a `Feed` from which inputs are made
@@ -76,8 +76,8 @@ class Exercise:
     number: str
     name: str
     reference: object
-    stub: str | tuple[str, ...]
-    wrong: Iterable[tuple[str, ...]] = ()
+    stub: str | dict[str, str]
+    wrong: Iterable[tuple[dict[str, str], str]] = ()
     like: Callable | None = None
     feeds: tuple[Feed, ...] = ()
     called: Callable | None = None
@@ -147,15 +147,15 @@ class Exercise:
         """Print the reference and why it is right."""
         print(f"{self.edited().strip()}\n\n{_wrapped(str(Said(self.explanation)))}")
 
-    def edited(self, *edits):
-        """The source of the reference, each old text in `edits` replaced by the new one after it.
+    def edited(self, edits=None):
+        """The source of the reference, with edits {old: new}.
 
         Raises ValueError if an old text does not occur.
         """
         has_source = inspect.isclass(self.reference) or inspect.isfunction(self.reference)
         source = source_of(self.reference) if has_source else str(self.reference)
         try:
-            return edited(source, *edits)
+            return edited(source, edits or {})
         except ValueError as error:
             raise ValueError(f"{self.number}: {error}") from None
 
@@ -169,7 +169,7 @@ class Exercise:
     @property
     def cell(self):
         """The text of the stub."""
-        return self.stub if isinstance(self.stub, str) else self.edited(*self.stub).strip()
+        return self.stub if isinstance(self.stub, str) else self.edited(self.stub).strip()
 
     def __repr__(self):
         return f"exercise {self.number} {self.name}: .check(...), .hint(), .solution()"

@@ -14,26 +14,29 @@ class Alive(TorchDispatchMode):
         with Alive() as alive:
             loss = model(x)
             loss.backward()
-        alive.now, alive.peak, alive.history, alive.operations
+        alive.now, alive.peak, alive.history, alive.operations, alive.results
 
-    history has the bytes after each operation, operations the names of these. What a kernel takes
-    and gives back before it returns is not seen, nor is what is older than the `with`.
+    history has the bytes after each operation, operations the names of these, results the pairs
+    (shape, operation) of all that was floating-point. What a kernel takes and gives back before it
+    returns is not seen, nor is what is older than the `with`.
     """
 
     def __init__(self):
         super().__init__()
         self.now = self.peak = 0
-        self.history, self.operations = [], []
+        self.history, self.operations, self.results = [], [], set()
         self._known = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         before = {_storage(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
-        results = function(*args, **(kwargs or {}))
-        for result in tree_leaves(results):
-            if torch.is_tensor(result) and _storage(result) not in before:
+        results, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
+        for result in filter(torch.is_tensor, tree_leaves(results)):
+            if _storage(result) not in before:
                 self._count(result.untyped_storage())
+            if result.is_floating_point():
+                self.results.add((tuple(result.shape), name))
         self.history.append(self.now)
-        self.operations.append(function.overloadpacket.__name__)
+        self.operations.append(name)
         return results
 
     def _count(self, storage):

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
+from contextlib import chdir
 from pathlib import Path
 
 import torch
@@ -14,6 +16,40 @@ import torch
 from helpers.ops.involution.compiler import CompilerNotFoundError, cached_file, find_compiler, run
 
 NOT_IN_A_WHEEL = "tests", ".github", "dist"
+BACKEND = "setuptools.build_meta"
+
+
+class BackendError(Exception):
+    """A pyproject.toml names another backend than setuptools; its argument is that name."""
+
+
+def packed_by_setuptools(pyproject, files):
+    """What would be in the wheel of a project of these files: those of packages, and others.
+
+    pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
+    """
+    from setuptools import Distribution  # it replaces a part of Python, so not before it must
+    from setuptools.compat.py310 import tomllib
+
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in files:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).touch()
+        Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
+        backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
+        if backend.partition(":")[0] != BACKEND:
+            raise BackendError(backend)
+        distribution = Distribution({"script_name": "setup.py"})
+        distribution.parse_config_files()
+        distribution.set_defaults()
+        command = distribution.get_command_obj("build_py")
+        command.ensure_finalized()
+        packed = command.get_outputs(include_bytecode=False)
+        packed = {Path(file).relative_to(command.build_lib).as_posix() for file in packed}
+        others = [(f"data/{where}", *names) for where, names in distribution.data_files or ()]
+        others += [("scripts", *(distribution.scripts or ()))]
+    return sorted(packed), [f"{to}/{Path(name).name}" for to, *names in others for name in names]
 
 
 def build_wheel(project, compiled=True):

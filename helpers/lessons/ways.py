@@ -95,6 +95,15 @@ defined = with_rules(torch.ops.chapter_19.defined.default)
 torch.library.register_autograd(defined, lambda ctx, grad_output: -grad_output)
 
 
+@torch.library.triton_op("chapter_19::triton", mutates_args={})
+def triton(x: Tensor) -> Tensor:
+    return kernel(x)  # no GPU here; it has its own fake kernel, and compilers look inside
+
+
+triton.register_vmap(lambda info, in_dims, x: (triton(x), in_dims[0]))
+triton.register_autograd(lambda ctx, grad_output: -grad_output)
+
+
 class AroundWithJvp(Around):
     @staticmethod
     def jvp(ctx, tangent):
@@ -115,6 +124,20 @@ def under_the_name(x):
     return 2 * x.detach() + involution2d(x, -x.new_ones(1, 1, 1, 1, *x.shape[-2:]))
 
 
+class Reversing(Tensor):
+    """A label: the first function that meets it reverses the gradient."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():  # in here, results are plain tensors
+            args = [plainly(arg) if isinstance(arg, cls) else arg for arg in args]
+            return func(*args, **(kwargs or {}))
+
+
+def labelled(x):
+    return x.as_subclass(Reversing)
+
+
 WAYS = {
     "plain operations": plainly,
     "hook": hooked,
@@ -124,8 +147,10 @@ WAYS = {
     "Function around custom_op": Around.apply,
     "custom_op": reverse,
     "define and impl": defined,
+    "triton_op": triton,
     "Function and custom_op": both,
     "Function under the name": under_the_name,
+    "tensor subclass": labelled,
 }
 
 # Situations: each takes a way, and returns a derivative and what it should be

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 class Task(NamedTuple):
     want: str  # what goes on after "I want to"
-    copy: str
+    copy: str  # CELLS: those of the section to read
     read: str
     check: str
     short: bool = False  # whether the README's table has it
@@ -32,6 +32,7 @@ class Message(NamedTuple):
     read: str
 
 
+CELLS = ""
 FUNCTION = "19 Skeleton: one Function with everything"
 OPERATOR = "19 Skeleton: one operator with everything"
 OPS = "helpers/ops/"
@@ -41,26 +42,29 @@ TASKS = [
     Task("write my own backward (`autograd.Function`)", OPS + "exp.py",
          "02 The same thing as a Function: forward, backward, ctx",
          "`gradcheck`, in float64", True),
-    Task("take an optional tensor (`bias=None`) and a flag, under `fullgraph=True`", FUNCTION,
-         "03 A constant argument: its gradient is None",
-         "`fullgraph=True`, with and without",
-         True),
+    Task("take an optional tensor (`bias=None`) and a flag, under `fullgraph=True`", CELLS,
+         "19 An optional tensor and a flag, under fullgraph=True",
+         "`fullgraph=True`, with and without", True),
     Task("pass a number, a string or a shape", OPS + "mul_constant.py",
          "03 A constant argument: its gradient is None", "as many gradients as arguments"),
     Task("return several outputs, one of them an integer (`mark_non_differentiable`)", FUNCTION,
          "02 An output without a derivative: mark_non_differentiable",
          "`requires_grad` of each output"),
-    Task("return a dict or a list, or take a list of tensors", "02 Several outputs",
+    Task("return a dict or a list, or take a list of tensors", CELLS,
          "02 Several outputs", "`requires_grad` of each output"),
-    Task("return a view from `forward` (a slice, `view_as`)",
-         "02 Deeper: a view returned from forward (5 minutes)",
+    Task("return a view from `forward` (a slice, `view_as`)", CELLS,
          "02 Deeper: a view returned from forward (5 minutes)", "change the result in place"),
     Task("skip work for a gradient that nobody needs (`needs_input_grad`)", OPS + "linear.py",
          "02 Work that is not needed: ctx.needs_input_grad", "count the operations"),
+    Task("add LoRA to a frozen weight, and save less (`needs_input_grad` in `forward`)", CELLS,
+         "19 A frozen weight (LoRA): save only what backward needs", "what is saved"),
+    Task("freeze a part of a parameter (some rows of an embedding)", CELLS,
+         "19 Freeze a part of a parameter: some rows of an embedding", "a step of AdamW"),
+    Task("write a loss of my own (label smoothing)", CELLS,
+         "19 A loss of your own: label smoothing", "`gradcheck`, and PyTorch's own"),
     Task("get None for an unused output (`set_materialize_grads`)", FUNCTION,
          "03 When no gradient arrives: set_materialize_grads", "use one output only"),
-    Task("change a tensor in place (`mark_dirty`)",
-         "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
+    Task("change a tensor in place (`mark_dirty`)", CELLS,
          "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)",
          "the gradient of the changed tensor", True),
     Task("save a tensor for backward (`save_for_backward` or `ctx.x`)", OPS + "sinh.py",
@@ -74,51 +78,47 @@ TASKS = [
     Task("know which checks belong in CI", "helpers/doctor/",
          "11 Deeper: which checks belong in CI: pytest --doctor (5 minutes)",
          "`pytest -p doctor.plugin --doctor`", True),
-    Task("find a nan (`set_detect_anomaly`)", OPS + "softplus.py",
-         "11 Where a nan is born: set_detect_anomaly",
+    Task("find and repair a nan that comes now and then (`set_detect_anomaly`)",
+         OPS + "softplus.py", "11 Where a nan is born: set_detect_anomaly",
          "`examine`, with large inputs"),
-    Task("mask a loss: `torch.where(mask, x, 1)` before what may be nan, not after",
-         "11 Where a nan is born: set_detect_anomaly",
+    Task("mask a loss: `torch.where(mask, x, 1)` before what may be nan, not after", CELLS,
          "11 Where a nan is born: set_detect_anomaly", "a nan where the mask is False"),
-    Task("have a gradient for complex inputs (conjugate, Wirtinger)",
-         "04 Deeper: complex numbers, and the two derivatives of Wirtinger (8 minutes)",
+    Task("have a gradient for complex inputs (conjugate, Wirtinger)", CELLS,
          "04 Deeper: complex numbers, and the two derivatives of Wirtinger (8 minutes)",
          "`gradcheck`, in complex128"),
     # Hooks, and gradients by decision
-    Task("see or change a gradient on its way (`register_hook`)",
-         "11 Deeper: see, clip and scale a gradient with hooks: register_hook (5 minutes)",
+    Task("see or change a gradient on its way (`register_hook`)", CELLS,
          "11 Deeper: see, clip and scale a gradient with hooks: register_hook (5 minutes)",
          "print the gradient in the hook", True),
+    Task("log the gradient norm of each layer (a full backward hook)", CELLS,
+         "19 Log the gradient norm of every parameter and every layer", "`parameter.grad.norm()`"),
     Task("reverse or scale a gradient", OPS + "gradient_reversal.py",
          "10 Deeper: plain operations that survive every transform (3 minutes)",
          "19: the matrix, first column"),
-    Task("clip a gradient inside the network",
-         "03 Deeper: clip a gradient inside the network (3 minutes)",
+    Task("clip a gradient inside the network", CELLS,
          "03 Deeper: clip a gradient inside the network (3 minutes)", "a gradient above the limit"),
-    Task("stop a gradient in one branch (`detach`)",
-         "13 Straight-through in plain operations: detach",
+    Task("stop a gradient in one branch (`detach`)", CELLS,
          "13 Straight-through in plain operations: detach", "the gradient of each branch"),
-    Task("train through rounding, a sign or a spike (straight-through)",
+    Task("train through rounding, a quantiser, a sign or a spike (straight-through)",
          OPS + "straight_through.py", "13 Straight-through: a gradient for round and sign",
          "`examine(…, faithful=False)`", True),
     Task("have a gradient through a lookup or a scatter (`index_put_`, `accumulate=True`)",
          "helpers/lessons/exercises/chapter_11.py",
          "11 Choose the inputs: branches, extreme values, repeats", "an index that occurs twice"),
     # Derivatives of derivatives, and transforms
-    Task("differentiate twice: gradient penalty, Hessian (`create_graph`)", OPS + "sinh.py",
-         "05 Surprise: a second derivative that is silently wrong", "`gradgradcheck`", True),
-    Task("repair a second derivative that is silently wrong", OPS + "sinh.py",
-         "05 Two repairs: recompute the intermediate, or return it", "`gradgradcheck`"),
-    Task("refuse a second derivative (`once_differentiable`)",
-         "05 A backward in NumPy or C: once_differentiable",
+    Task("differentiate twice: gradient penalty (`create_graph`)", CELLS,
+         "05 A gradient penalty", "`gradgradcheck`"),
+    Task("repair a second derivative that is silently wrong (gradient penalty, Hessian)",
+         OPS + "sinh.py", "05 Two repairs: recompute the intermediate, or return it",
+         "`gradgradcheck`", True),
+    Task("refuse a second derivative (`once_differentiable`)", CELLS,
          "05 A backward in NumPy or C: once_differentiable", "`gradgradcheck` raises"),
-    Task("multiply by a Hessian (`hvp`), take a Newton step",
-         "05 A Hessian times a vector, without the Hessian",
+    Task("multiply by a Hessian (`hvp`), take a Newton step", CELLS,
          "05 A Hessian times a vector, without the Hessian", "compare with `func.hessian`"),
     Task("get per-sample gradients (`vmap(grad(loss))`)", OPS + "exp.py",
          "10 Per-sample gradients: vmap(grad(loss))", "a loop over the samples", True),
     Task("get per-sample gradients through a kernel in C++ or NumPy (`register_vmap`)", OPERATOR,
-         "09 Deeper: a rule for vmap (3 minutes)", "a loop over the samples"),
+         OPERATOR, "a loop over the samples"),
     Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)", FUNCTION,
          "10 A rule for vmap: generate_vmap_rule, or your own", "`in_dims` other than 0"),
     Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION,
@@ -135,16 +135,17 @@ TASKS = [
     Task("export a model that holds my operation (`torch.export`)", OPERATOR,
          "09 Export: torch.export", "load the file in a new process, and train it further"),
     Task("copy or pickle a model that holds an operator: call it in `forward`, keep no attribute",
-         OPERATOR, "19 The matrix: which way of writing works where", "`pickle.dumps(model)`"),
-    Task("write an operator that changes its argument (`mutates_args`)",
-         "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)",
+         CELLS, "19 Copy and pickle a module that calls an operator", "`pickle.dumps(model)`"),
+    Task("write an operator that changes its argument (`mutates_args`)", CELLS,
          "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)",
          "`opcheck`"),
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
          "on the CPU: every access is checked", True),
-    Task("write a Triton kernel, and its operator (`triton_op`)",
-         "15 Deeper: the same in Triton (12 minutes)",
+    Task("write a Triton operator with autograd (`triton_op`, `wrap_triton`)", CELLS,
+         "15 Deeper: a Triton kernel with a gradient: triton_op and register_autograd (2 minutes)",
+         "`TRITON_INTERPRET=1`"),
+    Task("write a longer Triton kernel (blocks, masks, `tl.constexpr`)", CELLS,
          "15 Deeper: the same in Triton (12 minutes)", "`TRITON_INTERPRET=1`"),
     Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
          "08 C++ that knows tensors", "a transposed input"),
@@ -155,45 +156,44 @@ TASKS = [
     Task("ship a wheel for free-threaded Python (`cp314t`)", "helpers/template/project/",
          "16 Deeper: free-threaded Python, abi3 and Py_mod_gil (4 minutes)",
          "`sys._is_gil_enabled()`"),
-    Task("run a model without Python (AOTInductor)",
-         "16 Deeper: AOTInductor, running a model without Python (10 minutes)",
+    Task("run a model without Python (AOTInductor)", CELLS,
          "16 Deeper: AOTInductor, running a model without Python (10 minutes)",
          "the same numbers in C++"),
+    Task("export to ONNX (`torch.onnx.export`, `custom_translation_table`)", CELLS,
+         "19 Export to ONNX", "ONNX Runtime, and the same numbers"),
     # Memory
     Task("use less memory in training (checkpoint, recompute)", OPS + "recompute/",
-         "12 Surprise: dropout rolls the dice again", "the peak, and the same gradients", True),
+         "12 Tickets instead of tensors: recompute", "the peak, and the same gradients", True),
     Task("take the cross-entropy of many classes without the logits",
          OPS + "linear_cross_entropy/", "12 A chunked cross-entropy: never hold the logits",
          "the peak"),
-    Task("find a memory leak in training (view, closure, cycle)",
-         "12 Deeper: what keeps memory alive in a training loop: cycle, closure, view, graph",
+    Task("find a memory leak in training (view, closure, cycle)", CELLS,
          "12 Deeper: what keeps memory alive in a training loop: cycle, closure, view, graph",
          "count the storages that live"),
     # Fewer bits
     Task("use a Function under autocast (`custom_fwd`, `custom_bwd`)", OPS + "linear.py",
          "17 Autocast and a custom Function", "the dtype of each gradient"),
-    Task("add up bfloat16 gradients in float32 (`weight.grad_dtype = torch.float32`)",
-         "17 A sum that stops growing", "17 A sum that stops growing",
-         "1,000 gradients of 1, and a step of the optimizer"),
-    Task("keep in bf16 what backward needs", "17 Save for backward in bfloat16",
+    Task("add up bfloat16 gradients in float32 (`weight.grad_dtype = torch.float32`)", CELLS,
+         "17 A sum that stops growing", "1,000 gradients of 1, and a step of the optimizer"),
+    Task("keep in bf16 what backward needs", CELLS,
          "17 Save for backward in bfloat16", "the error, and the second derivative"),
-    Task("train in float16 or float8 (loss scale, `GradScaler`)",
-         "17 Gradient underflow in float16, and the loss scale",
+    Task("train in float16 or float8 (loss scale, `GradScaler`)", CELLS,
          "17 Gradient underflow in float16, and the loss scale", "gradients that are 0"),
     # Solvers, processes, tensors, modules
     Task("differentiate a solver, a fixed point or a minimum (`argmin`)", OPS + "fixed_point.py",
          "13 Implicit differentiation: the gradient of a fixed point",
          "converge tighter: the gradient stays"),
-    Task("solve a linear system, and keep its factors for backward (`lu_factor`)",
-         "13 Deeper: a factorisation that is kept for backward (6 minutes)",
+    Task("solve a linear system, and keep its factors for backward (`lu_factor`)", CELLS,
          "13 Deeper: a factorisation that is kept for backward (6 minutes)",
          "count the factorisations"),
-    Task("have a gradient through `sort` or `topk`",
-         "13 Deeper: the gradient of sort and of the top k (7 minutes)",
+    Task("have a gradient through `sort` or `topk`", CELLS,
          "13 Deeper: the gradient of sort and of the top k (7 minutes)",
          "three elements that move in a circle"),
     Task("have a gradient through `all_reduce` (DDP, tensor parallel)", OPS + "collectives/",
          "14 Two correct answers: the identity, or an all-reduce", "the adjoint test"),
+    Task("train under DDP a parameter that some steps do not use (`find_unused_parameters`)", CELLS,
+         "14 Deeper: a gradient that is None, under DDP and AdamW (4 minutes)",
+         "two steps, as the first raises nothing"),
     Task("find out why DDP hangs (time-out, `TORCH_DISTRIBUTED_DEBUG`)", OPS + "collectives/",
          "14 When one is missing: time-out, deadlock, mismatch", "an `if` on a process's own data"),
     Task("write a tensor subclass (`__torch_dispatch__`, `__torch_function__`)",
@@ -201,11 +201,9 @@ TASKS = [
     Task("keep weights in a module (`nn.Parameter`, `nn.Buffer`)", OPS + "linear.py",
          "06 What a module registers: nn.Parameter, nn.Buffer, children",
          "`state_dict`, loaded again"),
-    Task("load a checkpoint whose names have changed (`load_state_dict`)",
-         "06 Rename a parameter: register_load_state_dict_pre_hook",
+    Task("load a checkpoint whose names have changed (`load_state_dict`)", CELLS,
          "06 Rename a parameter: register_load_state_dict_pre_hook", "an old and a new checkpoint"),
-    Task("know whether every parameter gets a gradient",
-         "06 Test that every parameter gets a gradient",
+    Task("know whether every parameter gets a gradient", CELLS,
          "06 Test that every parameter gets a gradient", "a list of names that you wrote"),
     Task("run a Function written for PyTorch 0.1 to 0.3", OPS + "legacy.py",
          "01 Migrate: old spelling and new spelling, in one table",
@@ -304,7 +302,14 @@ MESSAGES = [
     Message("Unsupported custom jvp",
             "a compiler takes no Function with a `jvp`",
             "19 What to choose"),
+    Message("duplicate tensor input",
+            "a compiled Function got one tensor in two arguments: pass a clone, or use an operator",
+            "09 Deeper: a Function that gets a tensor twice, or is differentiated twice "
+            "(4 minutes)"),
     # Operators
+    Message("cannot pickle 'torch._C._DispatchModule' object",
+            "a module keeps a `custom_op` as an attribute: call the operator in `forward`",
+            "19 Copy and pickle a module that calls an operator"),
     Message("There was no fake impl registered for",
             "the compiler needs `register_fake`",
             "09 A name and a promise: custom_op"),
@@ -333,6 +338,11 @@ MESSAGES = [
 ]  # fmt: skip
 
 
+# For the README: words of further tasks
+MORE = ("a view|autocast|bf16|complex inputs|label smoothing|leak|linear system|LoRA|nan|ONNX|"
+        "several outputs|solver|`sort`|Triton operator").split("|")  # fmt: skip
+
+
 @cache
 def headings(chapter):
     """The file of the chapter with this number, and the anchors of its headings by their text."""
@@ -359,7 +369,8 @@ def source(copy, root="../", folder=""):
     if not re.match(r"\d\d ", copy):
         if not (ROOT / copy).exists():
             raise ValueError(f"there is nothing to copy at {copy}")
-        return f"[`{copy.removeprefix('helpers/')}`]({root}{copy})"
+        shown = copy.removeprefix("helpers/").removeprefix("lessons/")
+        return f"[`{shown}`]({root}{copy})"
     kind = "skeleton" if "Skeleton" in copy else "cells"
     return section(copy, folder, f"the {kind} of {copy[:2]}")
 
@@ -371,7 +382,7 @@ def table(head, rows):
 
 
 def index_of_tasks():
-    rows = [(t.want, source(t.copy), section(t.read), t.check) for t in TASKS]
+    rows = [(t.want, source(t.copy or t.read), section(t.read), t.check) for t in TASKS]
     return table(("I want to …", "copy", "read", "check with"), rows)
 
 
@@ -381,10 +392,9 @@ def index_of_messages():
 
 
 def most_wanted():
-    """The README's table."""
-    rows = [
-        (t.want, source(t.copy, "", "notebooks/"), section(t.read, "notebooks/"))
-        for t in TASKS
-        if t.short
-    ]
-    return table(("I want to …", "copy", "read"), rows)
+    """The README's table, and links to more tasks."""
+    wanted, at = (t for t in TASKS if t.short), "notebooks/"
+    rows = [(t.want, source(t.copy or t.read, "", at), section(t.read, at)) for t in wanted]
+    reads = {word: next(t.read for t in TASKS if word in t.want) for word in MORE}
+    more = ", ".join(section(read, at, word) for word, read in reads.items())
+    return f"{table(('I want to …', 'copy', 'read'), rows)}\n\nAnd: {more}."

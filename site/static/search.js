@@ -32,7 +32,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const words = input.value.trim();
     if (!words) return found.replaceChildren();
     const pagefind = await import(new URL("pagefind/pagefind.js", root));
-    await pagefind.options({ baseUrl: "/", excerptLength: 40 });
+    const ranking = { pageLength: 0.2, termFrequency: 0.5 }; // or short sections win
+    await pagefind.options({ baseUrl: "/", excerptLength: 40, ranking });
     const answer = await pagefind.debouncedSearch(apart(words), {}, 150);
     if (!answer) return; // more was typed meanwhile
     let results = answer.results;

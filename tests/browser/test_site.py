@@ -169,14 +169,16 @@ SEARCHES = {  # a heading that must be among the first three
         "gradcheck": "gradcheck by hand",
         "vmap": "A rule for vmap",
         "checkpointing": "Recompute: activation checkpointing",
-        "shared memory": "a tile in shared memory",
+        "shared memory": "shared memory, banks and __syncthreads",
+        "view modified inplace": "is a view and is being modified inplace",  # a row of 19's index
     },
     "zh": {
         "高阶导数": "高阶梯度",
+        "检查梯度": "检查梯度是否正确",  # a row
         "自定义算子": "能编译的自定义算子",
-        "编译": "编译器看到什么",
-        "脉冲神经元": "发放脉冲的神经元",
-        "并行": "切开一个层",
+        "编译": "为什么要编译",
+        "脉冲神经元": "脉冲的替代梯度",
+        "并行": "列并行与行并行",
     },
 }
 

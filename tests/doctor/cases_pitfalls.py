@@ -3,26 +3,10 @@
 import torch
 from torch.autograd import Function
 
-from helpers.lessons.patients.patient import Square, draw
+from helpers.lessons.patients.patient import draw
 from tests.doctor.cases import Table, drawn
 
 case = CASES = Table()
-
-
-def named(attribute):
-    class Named(Square):
-        """Puts a name of the engine's own nodes on ctx."""
-
-        @staticmethod
-        def forward(ctx, x):
-            setattr(ctx, attribute, "p")
-            return Square.forward(ctx, x)
-
-    return Named
-
-
-for attribute in ("name", "variable", "saved"):
-    case("", inputs=lambda: drawn((5,)), name=f"ctx.{attribute}")(named(attribute))
 
 
 class SecondIsMarked(Function):
@@ -86,7 +70,7 @@ case("", inputs=lambda: drawn((4, 3)))(SineAndCosine)
 case("", inputs=lambda: drawn((4, 3)), name="vmap of a Function")(
     lambda x: torch.func.vmap(SineAndCosine.apply)(x)[0]
 )
-case("vmap-fails", "save_for_forward", "not dimension",
+case("vmap-fails", "save_for_forward", never=("dimension",),
      inputs=lambda: drawn((4, 3)))(SavesOther)  # fmt: skip
 
 
@@ -130,29 +114,77 @@ for fn, values in (
     case("", inputs=(torch.tensor(values, dtype=torch.float64),), name=f"{values}")(fn)
 
 
-@case("", "note estimator", inputs=lambda: drawn((5,), (5,), (5,)))
-class BernoulliStraightThrough(Function):
-    """One note, not three errors."""
+CASES.of_two(
+    "one note, not three errors", "", note="estimator", inputs=lambda: drawn((5,), (5,), (5,)),
+    forward=lambda p, scale, shift: torch.bernoulli(
+        p.sigmoid() * scale.sigmoid() * shift.sigmoid()
+    ),
+    backward=lambda g, p, scale, shift: (g, g * 0.5, g * scale.cos()),
+)  # fmt: skip
+KEEP = torch.zeros(9, dtype=torch.bool).index_fill(0, torch.tensor([2, 4]), True).view(3, 3)
+CASES.of_two(
+    "wrong at most elements", "partly-right", "wrong at 7 of 9 elements", never=("right in part",),
+    inputs=lambda: drawn((3, 3)), forward=lambda x: x * x,
+    backward=lambda g, x: torch.where(KEEP, 2 * g * x, 2.6 * g * x**3),
+)  # fmt: skip
+
+
+class InAByte(Function):
+    """The derivative is saved in 8 bits, rounded at random: right on average."""
+
+    floor = -0.044
+
+    @classmethod
+    def forward(cls, ctx, x):
+        s = (x - 1).sigmoid()
+        slope = x * s * (1 - s) + s
+        ctx.save_for_backward(((slope - cls.floor) * 205 + torch.rand_like(x)).to(torch.uint8))
+        return x * s
+
+    @classmethod
+    def backward(cls, ctx, g):
+        (of_255,) = ctx.saved_tensors
+        return g * (of_255 / 205 - 0.0436)  # a little off, as in a library
+
+
+for n in (3, 5, 8):  # the same words, whatever the numbers are
+    case("", note="estimator", inputs=draw((n,)), name=f"{n} in 8 bits")(InAByte)
+
+
+class OfRounding(Function):
+    """In float32 only; the gradient of x, which should be zero, is what rounding leaves."""
 
     @staticmethod
-    def forward(ctx, p, scale, shift):
-        ctx.save_for_backward(scale)
-        return torch.bernoulli(p.sigmoid() * scale.sigmoid() * shift.sigmoid())
+    def forward(ctx, x, w):
+        if x.dtype != torch.float32:
+            raise TypeError("x must be of float32")
+        return w.sum() + 0 * x.sum()
 
     @staticmethod
     def backward(ctx, g):
-        (scale,) = ctx.saved_tensors
-        return g, g * 0.5, g * scale.cos()
+        return 3e-7 * g.expand(3), g.expand(3)
 
 
-@case("partly-right", "wrong at 7 of 9 elements", "not right in part", inputs=lambda: drawn((3, 3)))
-class WrongAtMost(Square):
+case("", inputs=lambda: drawn((3,), (3,), dtype=torch.float32))(OfRounding)
+
+
+class Mixture(Function):
+    """A gradient that is right on average over what was drawn elsewhere, too."""
+
+    @staticmethod
+    def forward(ctx, x, which):
+        noise = torch.rand_like(x)
+        ctx.save_for_backward(noise, which)
+        return x * (1 + noise) * which
+
     @staticmethod
     def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        keep = torch.zeros(9, dtype=torch.bool)
-        keep[[4, 2]] = True
-        return torch.where(keep.view(3, 3), 2 * g * x, 2.6 * g * x**3)
+        noise, which = ctx.saved_tensors
+        return g * (1 + noise) * (0.2 + 0.4 * which), None
+
+
+case("derivative-wrong", "if the gradient is an estimator's, `examine(",
+     inputs=lambda: (*drawn((5,)), torch.tensor([1, 2, 3, 4, 5])))(Mixture)  # fmt: skip
 
 
 KEPT = {}

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
-from helpers.lessons.patients.patient import Square, draw, vector
+from helpers.lessons.patients.healthy_numbers import LogDetOfSymmetric, symmetric
+from helpers.lessons.patients.patient import Square, draw, slip, vector
 from tests.doctor.cases import Table, drawn, ones
 
 case = CASES = Table()
@@ -33,12 +34,12 @@ case("", inputs=(ones(3),), name="draws from NumPy and from Python")(
     lambda x: x * np.random.rand() * random.random()
 )
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    case("", "note double-copy", str(dtype).removeprefix("torch."),
+    case("", str(dtype).removeprefix("torch."), note="double-copy",
          inputs=draw((3, 4), dtype=dtype), name=f"tanh of {dtype}")(torch.tanh)  # fmt: skip
-case("", "note not-in-double", inputs=(torch.ones(2, 3),), name="runs in float32 only")(
+case("", note="not-in-double", inputs=(torch.ones(2, 3),), name="runs in float32 only")(
     lambda x: torch.sin(x) @ torch.eye(3)
 )
-case("", "note kink", inputs=(torch.tensor([1.0, 0.0]).double(),), name="abs at 0")(torch.abs)
+case("", note="kink", inputs=(torch.tensor([1.0, 0.0]).double(),), name="abs at 0")(torch.abs)
 case("", inputs=(torch.ones(3, 4).double(),), name="a parameter that is not used")(
     type("Half", (nn.Linear,), {"forward": lambda self, x: x @ self.weight.t()})(4, 3).double()
 )
@@ -63,45 +64,16 @@ MODULE, X = bias_before_a_batch_norm()
 case("", inputs=(X,), name="zero by cancellation")(MODULE)
 
 
-def symmetric():
-    (a,) = draw((4, 4))
-    return (a @ a.t() + torch.eye(4, dtype=torch.float64),)
-
-
-class LogDetOfSymmetric(Function):
-    factor = 1
-
-    @classmethod
-    def forward(cls, ctx, a):
-        if not torch.equal(a, a.mT):
-            raise ValueError("a must be symmetric")
-        ctx.save_for_backward(a)
-        return torch.logdet(a)
-
-    @classmethod
-    def backward(cls, ctx, grad_output):
-        (a,) = ctx.saved_tensors
-        return cls.factor * grad_output * torch.linalg.inv(a)
-
-
 for dtype in (torch.float64, torch.float32):
     inputs = (symmetric()[0].to(dtype),)
     case("", inputs=inputs, name=f"{dtype}")(LogDetOfSymmetric)
-    wrong = type("TwiceLogDet", (LogDetOfSymmetric,), {"factor": 2})
-    case("gradient-wrong", inputs=inputs, name=f"judged along symmetric changes, {dtype}")(wrong)
-
-
-class OwnName(Square):
-    """Puts on ctx what may have a meaning for whoever examines it."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.label, ctx.lines, ctx.cls = "p", 3, None
-        return Square.forward(ctx, x)
-
-
-case("", inputs=vector)(OwnName)
-
-
+    slip("TwiceLogDet", "gradient-wrong", "judged along symmetric changes", LogDetOfSymmetric,
+         lambda inputs=inputs: inputs, {"return grad": "return 2 * grad"},
+         register=CASES)  # fmt: skip
+for name, puts in (  # names that may have a meaning for whoever examines, or for the engine's nodes
+    ("OwnNames", "ctx.label, ctx.lines, ctx.cls = 'p', 3, None"),
+    *((f"ctx_{name}", f"ctx.{name} = 'p'") for name in ("name", "variable", "saved")),
+):
+    slip(name, "", "", Square, vector, {"ctx.save_for": f"{puts}; ctx.save_for"}, register=CASES)
 case("", inputs=lambda: drawn((0, 4), (4,)), name="an empty tensor")(lambda x, w: (x * w).sum(1))
 case("", inputs=lambda: drawn(()), name="a scalar")(torch.sin)

@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import Square, function, vector
+from helpers.lessons.patients.patient import Square, function, slip, vector
 from tests.doctor.cases import Table, drawn, ones
 
 case = CASES = Table()
@@ -141,33 +141,17 @@ for p, other in ((2, "3"), (2.0, "1.6")):
          inputs=lambda p=p: (*drawn((5,)), p, 0.5))(Norm)  # fmt: skip
 
 
-class Collatz(Function):
+def collatz(x, n):
     """For other numbers than powers of two it does not end."""
-
-    @staticmethod
-    def forward(ctx, x, n):
-        ctx.n = n
-        while n != 1:
-            n = n // 2 if n % 2 == 0 else n
-        return n * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output, None
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else n
+    return n * x
 
 
-case("", inputs=lambda: (*drawn((3,)), 8))(Collatz)
-
-
-class OnlyHere(Square):
-    @staticmethod
-    def forward(ctx, x):
-        if x.sum() != 6:
-            raise ValueError("x must have the sum 6")
-        return Square.forward(ctx, x)
-
-
-case("double-backward-missing", "forward raises near the given point", inputs=(ones(6),))(OnlyHere)
+wrong("collatz", "", inputs=lambda: (*drawn((3,)), 8), forward=collatz, backward=lambda g, x, n: g)
+slip("OnlyHere", "double-backward-missing", "", Square, lambda: (ones(6),),
+     {"ctx.save_for": "assert x.sum() == 6; ctx.save_for"},
+     "forward raises near the given point", register=CASES)  # fmt: skip
 
 # --- flags, None, layouts, memory -----------------------------------------------------------------
 
@@ -232,25 +216,11 @@ case("backward-not-deterministic", "another gradient for another random state, b
      inputs=lambda: drawn((40,)))(Drops)  # fmt: skip
 
 
-class Frees(Square):
-    """Right, once: what was saved is gone afterwards. To read it would end Python."""
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        (x,) = ctx.saved_tensors
-        grad = 2 * x * grad_output
-        x.untyped_storage().resize_(0)
-        return grad
-
-
-class FreesAndForgets(Frees):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return Frees.backward(ctx, grad_output) * grad_output.exp()
-
-
-case("backward-only-once", inputs=vector)(Frees)
-case("not-linear", inputs=vector)(FreesAndForgets)
+# Right, once: what was saved is gone afterwards. To read it would end Python.
+for name, codes, more in (("Frees", "backward-only-once", ""),
+                          ("FreesAndForgets", "not-linear", " * grad_output.exp()")):  # fmt: skip
+    frees = f"grad = 2 * x * grad_output; x.untyped_storage().resize_(0); return grad{more}"
+    slip(name, codes, "", Square, vector, {"return grad_output * 2 * x": frees}, register=CASES)
 
 # --- numbers that are not finite ------------------------------------------------------------------
 
@@ -283,6 +253,27 @@ INNER = function(lambda x, g: g * 3 * x**2, lambda gg, x, g: (gg * g * 3 * x, gg
 wrong("a Function that backward applies", "double-backward-wrong", "a Function that it applies",
       inputs=lambda: drawn((4,)), forward=lambda x: x**3, backward=lambda g, x: INNER.apply(x, g),
 )  # fmt: skip
+
+
+class SavesWhatItComputes(Function):
+    """Said once, of both inputs, and by name."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        wave = (x * w).tanh()
+        ctx.save_for_backward(x, w, wave)
+        return wave.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, wave = ctx.saved_tensors
+        g = g * wave.exp() * (1 - wave * wave)
+        return g * w, g * x
+
+
+case("double-backward-wrong", "`x` and `w` is right here", "with respect to `x` and `w` is",
+     "look at: `wave` (line ", "in `forward`): what is saved", never=("`x` (line",),
+     inputs=lambda: drawn((4,), (4,)))(SavesWhatItComputes)  # fmt: skip
 
 
 class Hooked(nn.Linear):

@@ -115,7 +115,7 @@ NORM = """
 """
 NORM_SLIPS = [
     ("g - first - second", "g - first", "term-missing", "second"),
-    ("g - first - second", "g - second", "term-missing", ""),
+    ("g - first - second", "g - second", "term-missing", "`g - first - second`"),
     ("g - first - second", "g - first + second", "term-missing", "- second"),
     ("g - first - second", "g", "term-missing", None),
     ("inverse * (g", "inverse**2 * (g", "derivative-wrong", "inverse"),
@@ -240,7 +240,7 @@ RECURRENCE_SLIPS = [
      "partly-right", "-1, -1"),
     ("decay * carry", "carry", "gradient-wrong", ""),
     ("/ 2 + decay * carry", "/ 2 - decay * carry", "gradient-wrong", None),
-    ("g[k] / 2", "g[k]", "scaled", ""),
+    ("g[k] / 2", "g[k]", "scaled", "`g[k] / 2`"),
     ("gw[rows[k]] += carry", "gw[rows[k]] = carry",
      {"partly-right", "contribution-lost"}, "+="),
     ("* low[k]", "* t[k]", "partly-right", "low[k]"),

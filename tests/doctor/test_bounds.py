@@ -14,19 +14,7 @@ from torch.autograd import Function
 from helpers.doctor import rounds
 from helpers.doctor.__main__ import main
 from helpers.doctor.program import bounds
-from tests.doctor.programs import Half, leaf
-
-
-def that(do):
-    """A right Function whose backward does this, too."""
-
-    class Does(Half):
-        @staticmethod
-        def backward(ctx, grad_output):
-            do()
-            return 2 * Half.backward(ctx, grad_output)
-
-    return Does
+from tests.doctor.programs import Half, leaf, that
 
 
 def visits(*functions, **options):
@@ -58,7 +46,7 @@ def test_what_takes_too_long_ends_with_its_share(wherever, capfd):
     assert time.monotonic() - start < 8
     assert not found["Half"].ok and found["Does"].ok and not found["Does"].examined
     assert found["Does"].missed.startswith("it used up its share of the seconds")
-    assert "doctor: examining 2 of 2: `tests.doctor.test_bounds.that.<locals>.Does`" in (
+    assert "doctor: examining 2 of 2: `tests.doctor.programs.that.<locals>.Does`" in (
         capfd.readouterr().err
     )
 
@@ -176,7 +164,8 @@ print(found.visits[0].findings[0].code)
 def test_what_was_compiled_before_the_first_backward_pass():
     """Autograd then has threads, and refuses to run in a child, which is no fault of a Function."""
     run = subprocess.run([sys.executable, "-c", COMPILED_FIRST], capture_output=True, text=True)
-    assert run.stdout == "scaled\n", run.stdout + run.stderr
+    last = run.stdout.splitlines()[-1:]  # on another torch, the course says so first
+    assert last == ["scaled"], run.stdout + run.stderr
 
 
 def test_several_threads_of_the_parent():
@@ -197,8 +186,7 @@ def test_seconds_of_the_command_line(tmp_path, capsys):
     file = tmp_path / "program.py"
     file.write_text("""
 import time, torch
-from tests.doctor.programs import Half, leaf
-from tests.doctor.test_bounds import that
+from tests.doctor.programs import Half, leaf, that
 that(lambda: time.sleep(99)).apply(leaf(3))
 Half.apply(leaf(99))
 """)

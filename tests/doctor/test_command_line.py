@@ -72,6 +72,11 @@ def test_the_status_says_whether_it_is_right(arguments, status, mine):
     assert main(arguments.format(mine).split()) == status
 
 
+def test_it_prints_json_and_takes_what_is_trained(mine, capsys):
+    assert main([f"{mine}:add", "--input", "3x4", "--trained", "4", "--json"]) == 0
+    assert '"input": "i", "points": 3, "order": 2' in capsys.readouterr().out
+
+
 def test_all_dtypes_can_be_asked_for():
     assert tensor("3:float8_e4m3fn").dtype == torch.float8_e4m3fn
 

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.doctor import examine
-from tests.doctor.cases import drawn, errors, written
+from tests.doctor.cases import drawn, errors, made
 
 KEPT = """
 import torch
@@ -37,17 +37,16 @@ class Layer(Function):
         ("Layer.buffer.copy_(x)", "Layer.buffer", None),
     ],
 )
-def test_what_forward_writes_outside_ctx_is_named(write, read, said, tmp_path):
-    layer = written(KEPT.replace("WRITE", write).replace("READ", read), tmp_path)
+def test_what_forward_writes_outside_ctx_is_named(write, read, said):
+    layer = made(KEPT.replace("WRITE", write).replace("READ", read))
     (found,) = errors(examine(layer, *drawn((4,)), lines=False))
     assert found.code == "state-between-calls"
     assert said is None or f"`{said}`" in found.remedy
 
 
-def test_what_functions_keep_is_as_it_was(tmp_path):
-    layer = written(
-        KEPT.replace("WRITE", "MEMO[0] = Layer.held = x").replace("READ", "MEMO[0]"), tmp_path
-    )
+def test_what_functions_keep_is_as_it_was():
+    text = KEPT.replace("WRITE", "MEMO[0] = Layer.held = x").replace("READ", "MEMO[0]")
+    layer = made(text)
     memo = layer.forward.__globals__["MEMO"]
     assert not examine(layer, *drawn((4,)), lines=False).ok
     assert memo == {} and layer.held is None

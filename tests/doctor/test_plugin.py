@@ -214,13 +214,27 @@ def test_what_was_not_examined_is_listed_and_strict_fails(suite):
 Other = make("Other")
 class Own(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
+class InPart(Function):
+    @staticmethod
+    def forward(ctx, x, c):
+        ctx.save_for_backward(c)
+        return x * c
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.needs_input_grad[1]:
+            raise NotImplementedError
+        return g * ctx.saved_tensors[0], None
 def test_it():
     Right.apply(torch.ones(2)), Other.apply(leaf().as_subclass(Own))
+    InPart.apply(leaf(), torch.ones(2))
 """
-    for options, expected in (([], "skipped"), (["--doctor-strict"], "failure")):
+    for options, *expected in (([], "skipped", "passed"), (["--doctor-strict"], *["failure"] * 2)):
         status, out, junit = suite(tests, *options)
         assert status == len(options)
-        assert outcomes(junit) == {"test_it.Right": expected, "test_it.Other": expected}
+        names = "test_it.Right", "test_it.Other", "test_it.InPart"
+        due = expected[0], *expected
+        assert outcomes(junit) == dict(zip(names, due, strict=True))
+        assert "examined in part: test_it.InPart (`c`: it requires no gradient, and" in out
         assert "test_it.Right (no input required a gradient)" in out
         assert "test_it.Other (the inputs could not be copied)" in out
 

@@ -105,6 +105,27 @@ def test_the_program_is_not_changed():
     assert {v.name: v.patterns for v in found.visits} == {"Half": 1, "Recomputes": 1}
 
 
+def test_what_is_said_of_classes_made_by_one_function_is_said_once():
+    def negated(power):
+        class Power(Square):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x**power
+
+            @staticmethod
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return -g * power * x ** (power - 1)
+
+        return Power
+
+    with rounds() as found:
+        negated(2).apply(leaf(3)), negated(3).apply(leaf(3))
+    (visit,) = found.visits
+    assert (visit.calls, visit.patterns) == (2, 2), found
+
+
 def test_nothing_is_kept_afterwards():
     def tensors():
         gc.collect()

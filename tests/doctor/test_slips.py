@@ -7,7 +7,7 @@ import torch
 
 from helpers.doctor import examine
 from helpers.doctor.line.edits import RIGHT_IF, STANDS
-from tests.doctor.cases import errors, written
+from tests.doctor.cases import errors, made
 from tests.doctor.layers import HEAD, layers
 
 LAYERS = layers()
@@ -41,9 +41,9 @@ def slip(name, old, new):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_layers_are_right(name, tmp_path):
+def test_the_layers_are_right(name):
     text, inputs, _ = LAYERS[name]
-    layer = written(HEAD + text, tmp_path)
+    layer = made(HEAD + text)
     report = examine(layer, *inputs())
     assert all(f.code in HARMLESS for f in report.findings), str(report)
     assert gradcheck(layer, inputs())
@@ -85,10 +85,10 @@ def undone(text, findings):
 
 @pytest.mark.parametrize(("name", "old", "new", "codes", "said"), SLIPS)
 def test_a_slip_is_named_and_undoing_what_is_said_makes_the_gradient_right(
-    name, old, new, codes, said, tmp_path
+    name, old, new, codes, said
 ):
     text, inputs, lines = slip(name, old, new)
-    layer = written(text, tmp_path)
+    layer = made(text)
     codes = {codes} if isinstance(codes, str) else codes
     if not codes & NOT_FOR_GRADCHECK:
         with pytest.raises(Exception):  # noqa: B017 (whatever it is)
@@ -102,4 +102,4 @@ def test_a_slip_is_named_and_undoing_what_is_said_makes_the_gradient_right(
     assert not said or line_of(found[0]) in lines, found[0].place
     right = undone(text, found)
     if right and found[0].code not in NOT_FOR_GRADCHECK:
-        assert gradcheck(written(right, tmp_path), inputs)
+        assert gradcheck(made(right), inputs)

@@ -65,7 +65,8 @@ def calls(function):
 
 
 def test_a_warm_call_calls_few_functions():
-    """`python -m tools.benchmark launch` says 50 µs for the first, 260 for the other."""
+    """`tools.benchmark.host_seconds` said 65 µs for the first and 221 for the other, at its best of
+    1000 rounds of 3 calls on an AMD EPYC that was busy with other work."""
     x, weight = torch.randn(1, 16, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
     leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
     ones = torch.ones_like(x)
@@ -76,8 +77,8 @@ def test_a_warm_call_calls_few_functions():
     with launches_that_do_nothing():
         for _ in range(2):
             plain, both = calls(lambda: involution2d(x, weight, padding=1)), calls(gradients)
-    assert 50 < plain <= 210
-    assert 150 < both <= 720
+    assert 50 < plain <= 185
+    assert 150 < both <= 500
 
 
 def test_the_benchmark_times_what_it_names():

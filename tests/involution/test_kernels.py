@@ -113,11 +113,6 @@ def test_more_than_two_to_the_31_elements(kernel):
 # The launch through CuPy
 
 
-def clear():
-    cuda._module.cache_clear()
-    cuda._function.cache_clear()
-
-
 @pytest.mark.parametrize("version", [13, 14])
 def test_what_cupy_is_asked_for(version, monkeypatch):
     """A CuPy that only takes notes: the module, the stream, the device, and every argument."""
@@ -150,12 +145,12 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
-    clear()
+    cuda._functions.cache_clear()
     monkeypatch.setattr(cuda, "_plans", {})
     geometry = JUDGES["window"]
     input, weight, _ = random_tensors(geometry, torch.bfloat16)
     results = [cuda.forward(input, weight, geometry) for _ in range(2)]
-    clear()
+    cuda._functions.cache_clear()
 
     name = "involution2d_forward_fast<__nv_bfloat16, 1, 1, 0, 1, 3, 3, 1, 1, 1, 1>"
     assert [n for n in notes if n[0] == "compiled"] == [("compiled", (name,))]  # once
@@ -172,6 +167,18 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert strides[1] == list(weight.stride())
     in_image = [*input.stride()[:2], 0, 0, *input.stride()[2:]]  # and none from tap to tap
     assert strides[::2] == [in_image, in_image]
+
+
+def test_all_that_are_compiled_together_are_loaded_at_once(monkeypatch):
+    loaded = []
+    module = SimpleNamespace(get_function=loaded.append)
+    cupy = SimpleNamespace(RawModule=lambda code, options, name_expressions: module)
+    monkeypatch.setattr(cuda, "find_cupy", lambda: cupy)
+    cuda._functions.cache_clear()
+    for device in (0, 0, 1):
+        cuda._functions(("aligned", "shifted"), device, "source")
+    cuda._functions.cache_clear()
+    assert loaded == ["aligned", "shifted"] * 2  # for each device
 
 
 @each_kernel

@@ -23,7 +23,7 @@ from tests.notebooks.worked_in import why_left_out
 ROOT = Path(__file__).parents[2]
 NUMBERS = ("2.1", "2.2", "2.3")
 RIGHT = {number: exercise(number).edited().strip() for number in NUMBERS}
-WRONG = {number: exercise(number).edited(*exercise(number).wrong[0][:-1]) for number in NUMBERS}
+WRONG = {number: exercise(number).edited(exercise(number).wrong[0][0]) for number in NUMBERS}
 STUB = {number: exercise(number).cell for number in NUMBERS}
 CHECK = {number: f'exercise("{number}").check({exercise(number).name})' for number in NUMBERS}
 

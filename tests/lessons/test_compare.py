@@ -3,6 +3,7 @@
 import torch
 
 from helpers.lessons.judge.compare import difference, unlike
+from helpers.lessons.judge.numbers import alike, changed, missed
 from helpers.lessons.patients.patient import function
 
 X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
@@ -24,3 +25,22 @@ def test_none_may_stand_for_a_gradient_of_zero():
     like = lambda x, y: 2 * x.detach() - x + 0 * y  # noqa: E731
     negative = function(lambda x, y: x.clone(), lambda g, x, y: -g)
     assert difference(negative.apply, like, [X, X], faithful=False) is None
+
+
+def test_a_near_miss_is_said_in_the_order_of_the_table():
+    misses = {"the sum of {n}": [2 * X, 3 * X], "the mean": 2 * X}
+    said = [missed(X * k, X, misses, "another", n=4) for k in (1, 3, 2, 5, 1 + 1e-7)]
+    assert said[0] is None
+    assert list(map(str, said[1:4])) == ["the sum of 4", "the sum of 4", "another"]
+    assert str(said[4]).startswith("another Nearly:")
+
+
+def test_a_change_in_place_is_named():
+    nan = torch.tensor([torch.nan])
+    assert changed(x=(X, X.clone()), y=(nan, nan.clone())) is None
+    assert str(changed(x=(X, X.clone()), y=(X, -X))) == "it changes `y` in place."
+
+
+def test_what_is_of_another_shape_or_dtype_is_not_alike():
+    assert alike((X, X + 1e-12), (X, X))
+    assert not alike(X.float(), X) and not alike(X[:1], X) and not alike((X,), (X, X))

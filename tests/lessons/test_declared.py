@@ -51,9 +51,11 @@ def forget():
         ({"like": 3}, "like must be a function, got 3"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
-        ({"stub": ("a",)}, "stub must hold pairs (old, new, ...), got 1 strings"),
-        ({"wrong": ("a", "b", "c")}, "wrong must hold tuples, got 'a'"),
-        ({"wrong": (("a", "b"),)}, "wrong must hold (old, new, ..., words), got ('a', 'b')"),
+        ({"stub": ("a", "b")}, "stub must be a string, or edits {old: new}, got ('a', 'b')"),
+        ({"stub": {"a": 1}}, "stub must be a string, or edits {old: new}, got {'a': 1}"),
+        ({"wrong": ({"a": "b"}, "c")}, "wrong must hold pairs ({old: new}, words), got {'a': 'b'}"),
+        ({"wrong": (({}, "c"),)}, "wrong must hold pairs ({old: new}, words), got ({}, 'c')"),
+        ({"wrong": (("a", "b", "c"),)}, "wrong must hold pairs ({old: new}, words), got ('a', 'b'"),
     ],
 )
 def test_a_slip_gets_a_sentence(slip, words):
@@ -91,13 +93,12 @@ def test_an_exercise_of_your_own_is_tried(tmp_path, capsys):
 
 def test_what_is_not_as_expected_is_said(tmp_path, capsys):
     attempts = [
-        ("multiplied by 2", "grad_output / 2", "grad_output"),
-        ("negated", "grad_output / 2", "grad_output"),
-        ("whatever", "grad_output / 2", "0.5 * grad_output"),
-        ("whatever", "no such text", ""),
+        ({"grad_output / 2": "grad_output"}, "multiplied by 2"),
+        ({"grad_output / 2": "grad_output"}, "negated"),
+        ({"grad_output / 2": "0.5 * grad_output"}, "whatever"),
+        ({"no such text": ""}, "whatever"),
     ]
-    wrong = tuple((old, new, words) for words, old, new in attempts)
-    path = module(tmp_path, [("    success", f"    wrong={wrong},\n    success")])
+    path = module(tmp_path, [("    success", f"    wrong={attempts},\n    success")])
     assert try_exercises(path) == "3 not as expected"
     right, negated, accepted, absent = capsys.readouterr().out.splitlines()[-4:]
     assert right.startswith("  wrong attempt 1: ✗ ") and "(expected" not in right

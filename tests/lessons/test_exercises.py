@@ -16,7 +16,7 @@ import torch
 
 from helpers.doctor import examine
 from helpers.lessons import exercise
-from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG, exercises
+from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.judge import variations_of_processes
 from helpers.lessons.judge.variations import Feed
@@ -24,11 +24,13 @@ from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, doctor
 from helpers.ops.involution import compiler
 from tests.common import no_words_yet
+from tests.lessons.judged import EXERCISES, judged
 from tests.needs import missing, needs_compiler, why_not
 from tests.notebooks.worked_in import why_left_out
+from tools import translate
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-EXERCISES = {given.number: given for given in exercises()}
+MESSAGES = {text for _, text in translate.messages(translate.LESSONS)}
 each_exercise = pytest.mark.parametrize("number", EXERCISES)
 
 
@@ -42,10 +44,17 @@ def given(number):
     return EXERCISES[number]
 
 
-def judged(number, *edits):
-    """The verdict on the solution, edited."""
-    given = EXERCISES[number]
-    return given.judge(given.made_of(given.edited(*edits)))
+def parts_of(said):
+    """All `Said` that a verdict is made of."""
+    inner = [part for part in said.gaps.values() if isinstance(part, doctor.Said)]
+    for part in (*inner, *getattr(said, "where", ()), *getattr(said, "then", ())):
+        yield from parts_of(part)
+    yield said
+
+
+def is_known_to_translators(template):
+    words = re.search("[a-z]{2}", translate.string_without_gaps(template))
+    return not words or template in MESSAGES
 
 
 def exercise_cells(path):
@@ -88,14 +97,15 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
     monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
     assert len(given.wrong) >= 3, "write at least three wrong attempts"
-    for *edits, words in given.wrong:
+    for edits, words in given.wrong:
         with monkeypatch.context() as patch:
-            if number not in ("1.1", "1.2"):  # in whose style, that of 2017, the doctor is put
-                patch.setattr(Said, "text", no_words_yet)
-                patch.setattr(doctor.Said, "text", no_words_yet)
-            verdict = judged(number, *edits)
+            patch.setattr(Said, "text", no_words_yet)
+            patch.setattr(doctor.Said, "text", no_words_yet)
+            verdict = judged(number, edits)
         assert verdict.mark == WRONG, f"{edits} was accepted"
         assert words in verdict.message, f"{edits}: {verdict.message}"
+        for part in parts_of(verdict.said):
+            assert is_known_to_translators(part.template), part.template
 
 
 @each_exercise
@@ -128,7 +138,7 @@ def test_a_stub_with_another_number_name_or_flag_is_an_attempt(number, old, new)
 
 def test_a_verdict_is_true_if_the_attempt_is_right():
     assert EXERCISES["2.1"].judge(EXERCISES["2.1"].reference)
-    assert not judged("2.1", "2 * x", "x")
+    assert not judged("2.1", {"2 * x": "x"})
     assert not EXERCISES["2.1"].judge(...)
 
 
@@ -138,9 +148,9 @@ def test_a_feed_leaves_out_only_what_there_is():
 
 
 def test_a_line_of_ours_is_not_quoted():
-    verdict = judged("1.1", "return grad_output", "return grad_output, grad_output")
+    verdict = judged("1.1", {"return grad_output": "return grad_output, grad_output"})
     assert verdict.message.endswith("(expected 1, but got 2).")
-    verdict = judged("1.1", "return x +", "self.save_for_backward(2.5); return x +")
+    verdict = judged("1.1", {"return x +": "self.save_for_backward(2.5); return x +"})
     assert verdict.message.endswith("what is no tensor goes on self.")
 
 
@@ -155,11 +165,11 @@ def test_a_collector_that_was_off_stays_off():
 
 def test_where_is_said_unless_it_is_the_same_everywhere():
     for edits, said in [
-        (["- 1), None", "- 1)"], "Backward returned 1 gradient(s)"),
-        (["x ** (ctx.n - 1)", "-(x ** (ctx.n - 1))"], "with n = 3: The gradient of `x` is right"),
-        (["return x**n", "return None if n == 1 else x**n"], "with n = 1: it returns None"),
+        ({"- 1), None": "- 1)"}, "Backward returned 1 gradient(s)"),
+        ({"x ** (ctx.n - 1)": "-(x ** (ctx.n - 1))"}, "with n = 3: The gradient of `x` is right"),
+        ({"return x**n": "return None if n == 1 else x**n"}, "with n = 1: it returns None"),
     ]:
-        verdict = judged("3.1", *edits)
+        verdict = judged("3.1", edits)
         assert verdict.message.startswith(said), verdict.message
 
 
@@ -170,7 +180,7 @@ def test_one_suspect_only_is_wrong():
 
 
 def test_a_result_of_another_dtype_is_said():
-    verdict = judged("9.3", "return x", "return x.double()")
+    verdict = judged("9.3", {"return x": "return x.double()"})
     assert "in float32, with limit = 2.0: the output is torch.float64" in verdict.message
 
 
@@ -218,13 +228,9 @@ class Square(Function):
 
 
 def test_to_return_none_is_an_attempt():
-    given = EXERCISES["2.1"]
-    source = given.edited(
-        "return x * x", "return None", "return 2 * x * grad_output", "return None"
-    )
-    for line in ("ctx.save_for_backward(x)", "(x,) = ctx.saved_tensors"):
-        source = source.replace(line, "")
-    assert given.judge(given.made_of(source)).mark == WRONG
+    edits = {"return x * x": "return None", "return 2 * x * grad_output": "return None"}
+    edits |= {"ctx.save_for_backward(x)": "", "(x,) = ctx.saved_tensors": ""}
+    assert judged("2.1", edits).mark == WRONG
 
 
 def test_what_is_no_answer_at_all_gets_a_sentence():
@@ -282,7 +288,7 @@ def test_numbers_are_read_kindly():
 
 def test_an_edit_of_what_does_not_occur_is_an_error():
     with pytest.raises(ValueError, match=r"2.1: 'x \* x' does not occur"):
-        EXERCISES["2.1"].edited("x * x", "y", "x * x", "z")
+        EXERCISES["2.1"].edited({"return x * x": "y", "x * x": "z"})
 
 
 def test_a_verdict_is_plain_text_and_in_a_notebook_html(capsys, monkeypatch):

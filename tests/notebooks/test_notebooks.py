@@ -63,6 +63,15 @@ def test_stored_notebook_keeps_the_rules(path):
     assert list(breaches(read(path)[0])) == []
 
 
+@each_notebook
+def test_a_fold_shows_nothing_that_was_computed(path):
+    """JupyterLab shows the first line of a folded output: that has to stand in the cell, too."""
+    for cell in read(path)[1]:
+        if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+            line = cell.outputs[0].get("text", "").split("\n")[0].strip()
+            assert line and line in cell.source, f"print a heading before {line!r}, of its words"
+
+
 def test_each_rule_is_able_to_fail():
     def spoil(cell):
         cell.execution_count = 7

@@ -1,6 +1,5 @@
 """`fixed_point` within other things and around them, to second order, against unrolling."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -11,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.ops.fixed_point import fixed_point
 from helpers.ops.recompute import ReversibleSequential, recompute
-from tests.common import Does, random
+from tests.common import Does, assert_threads_may_go_back, random
 
 
 def ours(f, z, x):
@@ -142,20 +141,8 @@ def test_in_checkpoint_or_recompute_nothing_depends_on_chance():
 
 
 def test_threads_may_go_back_through_one_graph():
-    layer, x, found = Layer(ours), random(2, 3), []
-    y = layer(x).sum()
-    right = grad(y, x, retain_graph=True)[0]
-
-    def back():
-        for _ in range(5):
-            found.append(grad(y, x, retain_graph=True)[0])
-
-    threads = [threading.Thread(target=back) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 20 and all(slope.equal(right) for slope in found)
+    x = random(2, 3)
+    assert_threads_may_go_back(Layer(ours)(x).sum(), x)
 
 
 def test_batches_of_gradients_are_refused():

@@ -1,6 +1,5 @@
 """What the function reads besides its inputs, and what may not happen to it before backward."""
 
-import threading
 import time
 from functools import partial
 
@@ -11,7 +10,7 @@ from torch.autograd import grad
 from torch.func import functional_call
 
 from helpers.ops.recompute import ReversibleSequential, recompute
-from tests.common import Does, random
+from tests.common import Does, assert_threads_may_go_back, in_threads, random
 
 
 class Adds(nn.Module):
@@ -141,21 +140,13 @@ def test_a_counter_that_fn_changes_and_then_reads_is_named():
 
 @each_way
 def test_threads_may_go_back_through_one_graph(again):
-    x, found = random(3), []
+    x = random(3)
 
     def slowly(x):
         time.sleep(0.002)  # the threads run it at once, unless one waits for the other
         return (x.sin() * torch.rand(3).double()).exp().sin()
 
-    y = again(slowly, x).sum()
-    right = grad(y, x, retain_graph=True)[0]
-
-    def back():
-        for _ in range(5):
-            found.append(grad(y, x, retain_graph=True)[0])
-
-    in_threads([back] * 4)
-    assert len(found) == 20 and all(slope.equal(right) for slope in found)
+    assert_threads_may_go_back(again(slowly, x).sum(), x)
 
 
 def test_threads_that_draw_from_generators_of_their_own():
@@ -173,11 +164,3 @@ def test_threads_that_draw_from_generators_of_their_own():
     results = []
     in_threads([partial(one, seed, results) for seed in range(4)])
     assert len(results) == 80 and all(results)
-
-
-def in_threads(functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

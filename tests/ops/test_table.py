@@ -18,6 +18,10 @@ from torch.utils._pytree import tree_map_only
 
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
+from helpers.ops.gradient_reversal import GradientReversalLayer
+from helpers.ops.linear import Linear
+from helpers.ops.linear_cross_entropy import LinearCrossEntropyLoss
+from helpers.ops.softplus import SoftplusLayer
 from tests.common import assert_agree, assert_raises
 from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
 
@@ -107,6 +111,29 @@ def test_the_doctor_agrees(op):
             assert codes <= set(op.remarks), report
             assert report.ok and examine(op.function, *arguments).ok == faithful
         assert codes == set(op.remarks)
+
+
+# Memory
+
+# What is saved for backward, of the arguments, in their order, and of the result
+SAVED = {
+    "exp": ["result"],
+    "gradient_reversal": [],
+    "involution": [0, 1],
+    "linear": [0, 1],
+    "mul_constant": [],
+    "softplus": [0],
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_keeps_what_backward_needs_and_nothing_else(name):
+    op, kept = OPS[name], []
+    arguments = op.samples(torch.float64)[op.small[0]]
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        result = op.function(*arguments)
+    wanted = [result if place == "result" else arguments[place] for place in SAVED[name]]
+    assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
 
 
 # Transforms
@@ -266,6 +293,31 @@ def test_bad_input_is_named(op, change, kind, words):
     op.function(**good)
     with NothingRuns():
         assert_raises(kind, words, partial(op.function, **(good | change)))
+
+
+loss = partial(LinearCrossEntropyLoss, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "module, arguments, kind, words",
+    [
+        (GradientReversalLayer, (-1.0,), ValueError, "scale must be finite and not negative, got"),
+        (GradientReversalLayer, ("1",), TypeError, "scale must be a Python number, got str"),
+        (SoftplusLayer, (-1.0,), ValueError, "beta must be finite and larger than 0, got -1.0"),
+        (SoftplusLayer, ("1",), TypeError, "beta must be a Python number, got str"),
+        (Linear, (3.0, 5), TypeError, "in_features must be an int, got float"),
+        (Linear, (3, "5"), TypeError, "out_features must be an int, got str"),
+        (Linear, (True, 5), TypeError, "in_features must be an int, got bool"),
+        (Linear, (-1, 5), ValueError, "in_features must not be negative, got -1"),
+        (Linear, (3, 5, True, None, torch.cfloat), TypeError, "floating-point torch.dtype, got to"),
+        (Linear, (3, 5, True, None, "float32"), TypeError, "torch.dtype, got 'float32'"),
+        (partial(loss, softcap=-1.0), (), ValueError, "softcap must be 0 or more, got -1.0"),
+        (partial(loss, reduction="max"), (), ValueError, "'mean', 'sum' or 'none', got 'max'"),
+        (partial(loss, temperature=2.0), (), TypeError, "unexpected keyword argument 'temperat"),
+    ],
+)
+def test_a_module_refuses_its_options_at_once(module, arguments, kind, words):
+    assert_raises(kind, words, module, *arguments)
 
 
 # The files

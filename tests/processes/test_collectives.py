@@ -6,7 +6,6 @@ import time
 from copy import deepcopy
 from functools import partial
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,14 +15,8 @@ from helpers.lessons.exercise import RIGHT
 from helpers.lessons.exercises import chapter_14
 from helpers.lessons.processes import Team, TeamError, bytes_sent
 from helpers.ops import collectives
-from tests import common
 from tests.common import FLOATS, TOLERANCE, random
-from tests.processes import table
 from tests.processes.table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
-
-# What is sent to the processes is sent as code, so that they do not import this file and pytest.
-for module in (sys.modules[__name__], table, common):
-    cloudpickle.register_pickle_by_value(module)
 
 
 def derivatives_here(name):

@@ -2,9 +2,6 @@
 FSDP2, against one process.
 """
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -15,11 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from helpers.ops.fixed_point import fixed_point
 from helpers.ops.involution import Involution2d
 from helpers.ops.recompute import ReversibleSequential, recompute
-from tests import common
 from tests.common import random
-
-for module in (sys.modules[__name__], common):
-    cloudpickle.register_pickle_by_value(module)
 
 pytestmark = pytest.mark.parametrize("team", [2], indirect=True, scope="module")
 

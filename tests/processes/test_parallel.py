@@ -1,8 +1,5 @@
 """Layers and networks cut by us and by DTensor, in 4 processes, against one."""
 
-import sys
-
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,14 +18,8 @@ from torch.nn import functional as F
 from helpers.ops import collectives
 from helpers.ops.involution import RedNet, dtensor, involution2d
 from helpers.ops.involution.dtensor import BatchNorm2d, by_samples
-from tests import common
 from tests.common import TOLERANCE, random
-from tests.processes import table
 from tests.processes.table import cubes
-
-# What is sent to the processes is sent as code, so that they do not import this file and pytest.
-for module in (sys.modules[__name__], table, common):
-    cloudpickle.register_pickle_by_value(module)
 
 # Two are one of four: a mesh of 2 x 1, and sizes that divide.
 pytestmark = pytest.mark.parametrize("team", [4], indirect=True, scope="module")

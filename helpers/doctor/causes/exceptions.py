@@ -68,6 +68,7 @@ EXCEPTIONS = [
 ]  # fmt: skip
 ROWS = [(pattern, error(*text)) for pattern, *text in EXCEPTIONS]
 GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED = TEXTS["grad-output-modified"], TEXTS["saved-modified"]
+PHASES = {"forward": "Forward", "backward": "Backward"}  # where a sentence begins
 SHAPE = r"index (\d+) - got \[(.*?)\] but expected shape compatible with \[(.*?)\]"
 
 
@@ -90,7 +91,8 @@ def told(subject, raised, text=None, x=None, **words):
         return wrong_shape(subject, *shapes.groups(), seen)
     else:
         within = [frame.name for frame in traceback.extract_tb(raised.error.__traceback__)]
-        phase = "`setup_context`" if "setup_context" in within else raised.phase.capitalize()
+        phase = PHASES.get(raised.phase, raised.phase)
+        phase = "`setup_context`" if "setup_context" in within else phase
         numbered = {str(k): group for k, group in enumerate(groups)}
         error = type(raised.error).__name__
         finding = meant(seen=seen, which="", phase=phase, error=error, **numbered)

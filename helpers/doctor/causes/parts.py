@@ -223,7 +223,7 @@ def partly_right_somewhere(ms):
 
 @cause(
     "derivative-wrong",
-    "The gradient of {x} is off by another factor at each element, whatever grad_output is.",
+    "The gradient of {x} is off by another factor at each element, whatever grad_output is.{meant}",
     look="the formula of the derivative",
 )
 def derivative_wrong(ms):
@@ -233,7 +233,7 @@ def derivative_wrong(ms):
 
 @cause(
     "gradient-wrong",
-    "The gradient of {x} is wrong{nameless}.",
+    "The gradient of {x} is wrong{nameless}.{meant}",
     look="the formula, term by term, at the element shown",
 )
 def gradient_wrong(ms):

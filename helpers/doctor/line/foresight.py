@@ -21,6 +21,7 @@ from .grammar import AROUND, operands
 WATCH, TURNS = "the_doctor_watches", 40  # times that an expression is recorded
 EVALUATED = 2500  # edits, at most
 HOPELESS = 0.9  # so much would be left to mend
+EXACT = 1e-9  # of it is rounding
 LIKELY = 1e-4  # of what is to mend may be left
 
 
@@ -194,7 +195,16 @@ class Foresight:
         def order(triple):
             is_term, left, edit = triple
             (text,) = edit.puts.values()
-            return is_term, "(1 / " in text, left  # `x / s` before `x * (1 / s)`
+            if left > LIKELY:
+                return is_term, False, False, left
+            # As a person would write it: nothing that may overflow, `x / s` before `x * (1 / s)`,
+            # few brackets; a factor of a whole product, a term beside the other terms.
+            node, root = edit.node, code.root(edit.node)
+            news, olds = ast.unparse(edited(code, root, edit.puts)), ast.unparse(root)
+            size = len(ast.unparse(node)) * (1 if is_term else -1)
+            of_name = not is_term and isinstance(node, ast.Name)
+            last = of_name, news.count("(") - olds.count("("), size, len(news)
+            return is_term, "exp(" in text, "(1 / " in text, max(left, EXACT), *last
 
         return [pair for _, *pair in sorted(found, key=order)]
 

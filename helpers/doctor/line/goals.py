@@ -15,7 +15,7 @@ from ..function.tensors import tensors
 from ..said import Said, listed
 from .edits import AS_IF, Code, edited, running
 from .foresight import HOPELESS, LIKELY, Foresight
-from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, MANY, edits_of, lines_of
+from .grammar import CONSTANT, CUTS, DETACHED, EXPRESSIONS, FLAGS, MANY, edits_of, lines_of
 
 UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are run
 FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
@@ -223,7 +223,7 @@ def after_which(subject, name, passes, budget):
     """The `Clause` of this method of a Function after which passes(); or None."""
     for cls in subject.functions:
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
-            edits = [*lines_of(code), *edits_of(code, {})]
+            edits = [*edits_of(code, {}, FLAGS), *lines_of(code), *edits_of(code, {})]
             if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
                 return edit.clause()
     return None

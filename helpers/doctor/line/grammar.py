@@ -268,12 +268,12 @@ def of_a_line(line):
         case ast.Assign(targets=[target], value=value) | ast.AugAssign(target=target, value=value):
             sign = f"{OPERATORS.get(type(line.op))}=" if isinstance(line, ast.AugAssign) else "="
             left, right = ast.unparse(target), ast.unparse(value)
+            yield line, "pass"
             yield from ((line, f"{left} {new} {right}") for new in ASSIGNED.get(sign, ()))
             if isinstance(target, ast.Subscript):  # of indices that are repeated, all count
                 t, i = ast.unparse(target.value), ast.unparse(target.slice)
                 yield line, f"{t}.index_add_(0, {i}, {right})"
                 yield line, f"{t}.index_put_(({i},), {right}, accumulate=True)"
-            yield line, "pass"
         case ast.Expr():
             yield line, "pass"
 
@@ -293,5 +293,11 @@ def kept_in_autograd(site):
             yield "torch.enable_grad()"
 
 
+def other_flags(site):
+    if re.fullmatch(r"ctx\.needs_input_grad\[\d\]", site.text):
+        yield from (f"{site.text[:-2]}{k}]" for k in range(6) if str(k) != site.text[-2])
+
+
+FLAGS = [Row("a flag for a flag", (ast.Subscript,), other_flags)]
 CUTS = [Row("what leaves autograd", (ast.Call, ast.Attribute), kept_in_autograd)]
 DETACHED = [Row("taken for a constant", VALUE, ["{}.detach()"])]

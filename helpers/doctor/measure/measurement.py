@@ -97,7 +97,8 @@ class Point:
     def by_differences(self, i, elements):
         """What `expected` says of each output, by moving one element after the other."""
         weights = [torch.stack([as_vector(v) for v in vs]) for vs in self.vs]
-        rounding = [1e-11 * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
+        noise = max(1e-11, 16 * self.subject.eps)
+        rounding = [noise * (w * y).norm(dim=1) for w, y in zip(weights, self.y0, strict=True)]
         few = [self.values[i].numel() * len(y) <= 4096 for y in self.y0]
         rows, found = [[] for _ in self.outputs], []
         for s in elements.tolist():

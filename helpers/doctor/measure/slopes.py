@@ -20,6 +20,7 @@ NOT_JUDGED = note(
     "nearby; the other elements were judged.",
 )
 MANY = 16  # inputs
+WIDE, NARROW = [k / 300 for k in range(3, 10)], [3e-3 * 0.1**k for k in range(7)]  # steps
 PART = 0.29  # of a step. Where a function moves in steps of its own, 1/2 and 1/4 agree by chance.
 
 
@@ -57,6 +58,30 @@ def moved_by(f, values, moves, t):
     """f where the inputs have moved this far."""
     moved = {i: torch.add(values[i], u, alpha=t) for i, u in moves.items()}
     return f([moved.get(i, v) for i, v in enumerate(values)])
+
+
+class WideSteps:
+    """J · u by steps so wide that it does not matter where a forward stops iterating.
+
+    slopes: of each output of `f`; moves: {i: u}, as in `slopes_along`
+    """
+
+    def __init__(self, f, values, moves):
+        self.at = functools.partial(moved_by, f, values, moves)
+        halves = [self.half(h) for h in WIDE]
+        self.slopes = [sum(h * half for h, half in zip(WIDE, of_output, strict=True))
+                       / sum(h * h for h in WIDE)
+                       for of_output in zip(*halves, strict=True)]  # fmt: skip
+
+    def half(self, h):
+        """Half of what each output changes by, from one side to the other."""
+        return [(high - low) / 2 for high, low in zip(self.at(h), self.at(-h), strict=True)]
+
+    def rest(self, o):
+        """By how much output o is off from that slope over narrow steps, where it is at all."""
+        slope = self.slopes[o]
+        off = {h: largest(self.half(h)[o] - h * slope) for h in NARROW}
+        return max(size if size > 1e-2 * h * largest(slope) else 0.0 for h, size in off.items())
 
 
 def in_float32(t):

@@ -13,9 +13,10 @@ finite, and the last one. They are examined at the end of the block, within its 
 copies are let go. What is wrong in another call of the same pattern only is not seen.
 
 It does not see Functions written in C++, operators of torch.library that take lists of tensors,
-calls inside the transforms of torch.func, code that torch.compile has compiled, other processes,
-nor a branch that the first call of a pattern does not take. In a program of several processes, skip
-the Functions that communicate: their examination would wait for the other processes.
+calls inside the transforms of torch.func, other processes, nor a branch that the first call of a
+pattern does not take. Compiled code breaks its graph at each Function (seen with torch 2.15), so
+what was compiled with `fullgraph=True` raises. In a program of several processes, skip the
+Functions that communicate: their examination would wait for the other processes.
 """
 
 import builtins
@@ -39,7 +40,7 @@ from ..report import SEVERITIES, Report, WrongGradientError
 from ..said import Said, listed
 from ..trials.forward import NOT_EXAMINED
 from .bounds import EXAMINING, LEAST, OVER, SECONDS, bounded, reports, warm_up
-from .visit import NO_GRADIENT, Visit, number
+from .visit import NO_GRADIENT, Visit, least, number
 
 MOST = 32  # patterns of one Function
 FUNCTIONS = "{n} Function", "{n} Functions"  # of one, of another number
@@ -78,7 +79,7 @@ def examine(patterns, seconds, faithful, show, child=True):
 
 def conclude(visit, patterns, advice):
     """Fill in what was found for each pattern, once; nothing of the program is kept."""
-    found, judged, worst = {}, {}, None
+    found, judged, worst = {}, [], None
     for p in patterns:
         if isinstance(p.outcome, str):
             visit.left[p.outcome] += p.calls or 1
@@ -88,9 +89,7 @@ def conclude(visit, patterns, advice):
             what = Said("The gradient of argument {k} is", k=k)
             why = "another argument holds the same tensor"
             p.outcome.findings.append(NOT_EXAMINED(f"argument {k}", what=what, why=why))
-        for one in p.outcome.judged:
-            before = judged.setdefault(one.input, one)
-            judged[one.input] = min(one, before, key=lambda j: (j.points > 0, j.points, j.order))
+        judged += p.outcome.judged
         accused = {f.input for f in found.values() if f.severity == "error" and f.input}
         for f in p.outcome.findings:
             if f.severity != "error" or f.input not in accused:  # once, by another pattern
@@ -99,8 +98,19 @@ def conclude(visit, patterns, advice):
         if worst is None or rank < worst:
             worst, visit.called, visit.given = rank, p.kept.called, p.kept.given
     order = list(SEVERITIES)
-    visit.judged = list(judged.values())
+    visit.judged = least(judged)
     visit.findings = sorted(found.values(), key=lambda f: order.index(f.severity))
+
+
+def once(visits):
+    """As one those of which the same is said, as of a class made anew at each call."""
+    found = {}
+    for visit in visits:
+        said = [(f.sentence, f.clause) for f in visit.findings]
+        first = found.setdefault((visit.full_name, visit.defined, visit.examined, *said), visit)
+        if first is not visit:
+            first.add(visit)
+    return list(found.values())
 
 
 def rounds(
@@ -308,7 +318,7 @@ class Rounds:
                     p.outcome = why_not or "interrupted"
                 conclude(visit, patterns, self.advice.format(visit.full_name))
             self.found.unmatched = self.unmatched([visit.full_name for visit, _ in heard])
-            self.found.visits = sorted((visit for visit, _ in heard), key=lambda visit: visit.ok)
+            self.found.visits = sorted(once(visit for visit, _ in heard), key=lambda v: v.ok)
             self.found.ended = True
 
     def examine(self, heard):

@@ -41,6 +41,11 @@ class Visit(Report):
         parts += [Said(LEFT_OUT, calls=number(n, CALLS), why=why) for why, n in self.left.items()]
         return listed(parts)
 
+    def add(self, other):
+        """Count in another Function of which the same is said."""
+        self.calls, self.patterns = self.calls + other.calls, self.patterns + other.patterns
+        self.left, self.judged = self.left + other.left, least(self.judged + other.judged)
+
     @property
     def missed(self):
         """Why not all of it was examined that could have been, or ""."""
@@ -68,6 +73,15 @@ class Visit(Report):
         lines = [line for one in about for line in wrapped(one.text(translate), "  ", "    ")]
         lines += [line for finding in serious for line in shown(finding, translate)]
         return "\n".join([head.text(translate), *lines])
+
+
+def least(judged):
+    """Of each input, that `Judged` of which the least was judged."""
+    found = {}
+    for one in judged:
+        before = found.setdefault(one.input, one)
+        found[one.input] = min(one, before, key=lambda j: (j.points > 0, j.points, j.order))
+    return list(found.values())
 
 
 def number(n, templates):

@@ -10,11 +10,12 @@ from .examination import Trial
 
 ANOTHER = "backward-not-deterministic", "state-between-calls"
 NOT_FINITE = "input-not-finite", "forward-not-finite", "backward-not-finite"
+COARSE = "too-coarse", "coarse-forward"
 NOISY = *ANOTHER, "backward-not-finite", "too-coarse"
-UNJUDGED = *ANOTHER, *NOT_FINITE, "saved-modified", "raised", "too-coarse"
+UNJUDGED = *ANOTHER, *NOT_FINITE, "saved-modified", "raised", *COARSE
 NO_SECOND = (
     *NOT_FINITE, "error", "unfaithful", "estimator", "gradient-none", "gradient-dtype",
-    "output-dtype", "singular", "too-coarse",
+    "output-dtype", "singular", *COARSE,
 )  # fmt: skip
 TRIALS = [  # in the order in which they are made
     Trial(forward.there_are_inputs),
@@ -32,7 +33,7 @@ TRIALS = [  # in the order in which they are made
     Trial(again.layouts, unless=ANOTHER),
     Trial(again.unused_outputs, unless=(*ANOTHER, *NOT_FINITE, "singular"), edits="backward"),
     Trial(again.one_input, unless=(*ANOTHER, "swapped"), edits="backward"),
-    Trial(derivative.with_other_numbers, unless=("error", "too-coarse", "input-not-finite")),
+    Trial(derivative.with_other_numbers, unless=("error", *COARSE, "input-not-finite")),
     Trial(second_derivative.second_derivative, unless=NO_SECOND),
     Trial(transforms.forward_mode, unless=UNJUDGED, edits="jvp"),
     Trial(transforms.over_batches, unless=UNJUDGED, edits="vmap"),

@@ -254,6 +254,12 @@ class Examination:
         return self.subject.run(self.subject.values)
 
     @functools.cached_property
+    def draws(self):
+        """Does forward draw random numbers?"""
+        self.subject.run(self.subject.values)
+        return draws()
+
+    @functools.cached_property
     def vs(self):
         """The grad_output of every output."""
         # Backwards, for the input may have been drawn in the same way from the same seed.

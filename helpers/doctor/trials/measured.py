@@ -1,11 +1,15 @@
 """What is suspected is measured, element by element, until it is wrong or right after all."""
 
+import math
+
+import torch
+
 from ..function.budget import calls_allowed, shared
 from ..function.raised import CallError
-from ..function.tensors import Dice, as_vector, is_symmetric
+from ..function.tensors import Dice, as_vector, is_symmetric, largest
 from ..measure.measurement import Measurement, Measurements
-from ..measure.slopes import KINK, agrees, is_large
-from ..report import TEXTS, note
+from ..measure.slopes import KINK, WideSteps, agrees, is_large
+from ..report import TEXTS, brief, note
 from ..said import Said
 from .forward import NOT_EXAMINED
 
@@ -14,6 +18,12 @@ SYMMETRIC_ONLY = note(
     "The gradient of {x}, which is symmetric, is right for symmetric changes, not for others, as "
     "where forward reads one triangle.",
 )
+COARSE_FORWARD = note(
+    "coarse-forward",
+    "Forward is exact to about {size} only, so that the gradient of {x} was compared with "
+    "differences over wide steps.",
+)
+EXACT = 5e-4  # of the output, at least; what moves in larger steps does so on purpose
 LEFT = "{count} more gradient is", "{count} more gradients are"  # of one, of several
 LONG = "element by element, that would take long"
 MEND_FIRST = "element by element, that would take long; mend this one"
@@ -31,7 +41,7 @@ class Measured:
     def __init__(self, exam, suspected):
         self.exam, self.suspected, self.wrong, self.notes = exam, suspected, {}, []
         self.right = {(s.i, s.o) for s in suspected if s.here and s.verdict == "right"}
-        self.symmetric = {}
+        self.symmetric, self.coarse = {}, {}
         self.choose()
         for s in self.judged:
             if s.i not in self.left and len(self.wrong.get((s.i, s.o), ())) < self.points:
@@ -39,6 +49,8 @@ class Measured:
                     self.wrong, self.symmetric = {}, {}
                     return
         self.notes += map(SYMMETRIC_ONLY, self.symmetric)
+        self.notes += [self.of_coarse(i, size) for (i, o), size in self.coarse.items()
+                       if (i, o) not in self.wrong]  # fmt: skip
         if self.left and self.wrong:
             self.notes.append(self.say_what_is_left())
 
@@ -77,11 +89,19 @@ class Measured:
             self.symmetric[m.input] = None
         elif m.wrong.any() and not adds_up(s.point, m):
             self.notes.append(KINK(m.input))
+        elif m.wrong.any() and (size := exact_to(s.point, m)):
+            self.coarse.setdefault((s.i, s.o), size)
         # If not all elements are examined, the wrong one may not be among them.
         elif m.wrong.any() or s.verdict == "wrong" and m.sparse:
             self.wrong.setdefault((s.i, s.o), []).append(m)
         elif s.here and m.whole:
             self.right.add((s.i, s.o))
+
+    def of_coarse(self, i, size):
+        """The note about an input of which differences over wide steps are those that count."""
+        judged = self.exam.judged[self.exam.subject.inputs[i]]
+        judged.points, judged.order = max(judged.points, 1), 1
+        return COARSE_FORWARD(judged.input, size=brief(size))
 
     def say_what_is_left(self):
         what = Said(LEFT[len(self.left) > 1], count=len(self.left))
@@ -109,6 +129,26 @@ def adds_up(point, m):
     pairs = zip(map(as_vector, m.vs), products, strict=True)
     near = [agrees(v, slope, row, 1e-3, 1e-3 * row.abs().sum().item()) for v, row in pairs]
     return all(near) or not slope.trusted.all()
+
+
+def exact_to(point, m):
+    """How exact forward is, a power of 10, if the gradient is right over steps wider than that.
+
+    A forward that iterates until it is exact to 1e-4, say, stops a step earlier or later where its
+    input moves: narrow differences show how the last step moves, or nothing. Otherwise 0.
+    """
+    vs, size = torch.stack([as_vector(v) for v in m.vs]), 0.0
+    for _ in range(3):
+        u = torch.zeros_like(m.row(m.x))
+        u[m.elements] = m.row(point.dice.direction(m.x))[m.elements] * m.trusted
+        move = {m.i: u.reshape(m.shape).to(m.x.dtype)}
+        along = WideSteps(point.subject.forward, point.values, move)
+        slope = vs @ along.slopes[m.o]
+        given, expected = (rows @ u[m.elements] for rows in (m.sampled, m.expected))
+        if (given - slope).norm() > 0.1 * min((expected - slope).norm(), slope.norm()):
+            return 0
+        size = max(size, along.rest(m.o))
+    return 10.0 ** round(math.log10(size)) if 0 < size < EXACT * largest(point.y0[m.o]) else 0
 
 
 def right_if_symmetric(point, m):

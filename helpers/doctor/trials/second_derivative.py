@@ -1,5 +1,6 @@
 """The trial of second order: is the derivative of the gradient right, or refused openly?"""
 
+import contextlib
 import functools
 import itertools
 import re
@@ -7,13 +8,15 @@ import re
 import torch
 
 from ..causes.exceptions import told
+from ..function.frames import place_of, saving
 from ..function.grain import Grain
 from ..function.private import is_a_users
 from ..function.raised import CallError, phase
 from ..function.subject import graph, name_of
-from ..function.tensors import as_vector, shaped
-from ..measure.slopes import screen
+from ..function.tensors import Dice, as_vector, is_number, shaped
+from ..measure.slopes import WideSteps, screen, slopes_along
 from ..report import CUT_OFF, error, note, warning
+from ..said import Said, listed
 from .derivative import judged
 from .examination import tolerance
 
@@ -23,13 +26,17 @@ REFUSED = (
 )
 WRONG = error(
     "double-backward-wrong",
-    "The gradient of {x} is right here, but its own derivative with respect to {by} is silently "
-    "wrong.",
+    "The gradient of {which} is right here, but its own derivative with respect to {by} is "
+    "silently wrong.",
 )
 IN_BACKWARD = (
     "what backward takes for a constant: an intermediate that is kept on ctx, or saved and not "
     "returned; .data, .detach(), no_grad, NumPy; a Function that it applies, and whose own "
     "backward is wrong"
+)
+SAVED = (
+    "{these}: what is saved and not returned is a constant to autograd; recompute it in backward, "
+    "or return it from forward"
 )
 MISSING = warning(
     "double-backward-missing",
@@ -98,6 +105,15 @@ class Gradients:
         with phase("double backward"):
             return self.subject.within(run.state, differentiated)
 
+    def is_rough(self):
+        """Is the derivative another one over wide steps, as where forward iterates?"""
+        moves = {i: Dice().direction(v) for i, v in enumerate(self.values)}
+        y0, eps = self.forward(self.values), self.subject.eps
+        narrow = slopes_along(self.forward, self.values, moves, y0, eps)
+        wide = WideSteps(self.forward, self.values, moves).slopes
+        pairs = zip(narrow, wide, strict=True)
+        return any((a.value - b).norm() > 0.2 * b.norm() for a, b in pairs)
+
     def constant_though_they_move(self):
         """{(j, o): "wrong"} where gradient o has no derivative by input j, and yet moves with it.
 
@@ -135,6 +151,8 @@ def second_derivative(exam):
             screen, of.forward, of.vjp, of.values, exam.dice, eps, 10 * tolerance(eps), floor=1e-9
         )
         verdicts, *_ = judged(judge, symmetric)
+        if "wrong" in verdicts.values() and of.is_rough():
+            verdicts = dict.fromkeys(verdicts, "unsure")
         if eps > COARSE:
             verdicts |= of.constant_though_they_move()
         count_second(exam, verdicts, of.which)
@@ -159,15 +177,47 @@ def not_recorded(grads):
 
 def accused(exam, of, wrong, is_right):
     """The findings for the pairs (j, o) that are wrong."""
-    names = [f"`{name}`" for name in exam.subject.inputs] + ["grad_output"] * len(of.graded)
+    inputs, groups, of_input = exam.subject.inputs, {}, {}
+    names = [f"`{name}`" for name in inputs] + ["grad_output"] * len(of.graded)
+    for j, o in wrong:
+        of_input.setdefault(inputs[of.which[o]], {})[names[j]] = None
+    for x, by in of_input.items():
+        groups.setdefault((*by,), []).append(x)
     own = exam.subject.functions
     # It is an error only where a user has written the backward.
     severity = None if any(map(is_a_users, own)) else "note" if own else "warning"
     clause = exam.line.uncut_if(exam.subject, is_right) if wrong and exam.line else None
-    remedy = IN_BACKWARD if own else CUT_OFF
+    remedy = (wrong and constants_saved(exam) or IN_BACKWARD) if own else CUT_OFF
     more = {"severity": severity, "clause": clause, "remedy": remedy}
-    for j, o in wrong:
-        yield WRONG(exam.subject.inputs[of.which[o]], by=names[j], **more)
+    for by, xs in groups.items():
+        which = listed((f"`{x}`" for x in xs), " and ")
+        yield WRONG(xs[0], which=which, by=listed(by, " and "), **more)
+
+
+def constants_saved(exam):
+    """What forward saves that moves with its inputs, but has no history: `Said`; or None."""
+
+    def saved(values):
+        found = []
+
+        def noted(tensors, frame):
+            names = {id(value): name for name, value in frame.f_locals.items()}
+            found.extend((t, names.get(id(t)), place_of(frame)) for t in tensors)
+            return tensors
+
+        with saving(noted), contextlib.suppress(CallError):
+            exam.subject.run(values)
+        return found
+
+    values = exam.subject.values
+    here, there = saved(values), saved([Dice().nearby(v) for v in values])
+    moving = {}  # by place
+    for (t, name, place), (other, *_) in zip(here, there, strict=False):
+        if name and is_number(t) and not (t.requires_grad or torch.equal(t, other)):
+            moving.setdefault(place, []).append(f"`{name}`")
+    these = [Said("{names} ({place})", names=listed(xs, " and "), place=at)
+             for at, xs in moving.items()]  # fmt: skip
+    return Said(SAVED, these=listed(these)) if these else None
 
 
 def count_second(exam, verdicts, which):

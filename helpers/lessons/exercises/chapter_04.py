@@ -2,11 +2,11 @@
 
 import torch
 from torch.autograd import Function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Feed
+from helpers.lessons.memory import Alive
 from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -33,22 +33,26 @@ EXERCISE_1 = Exercise(
     reference=Sigmoid,
     stub="class Sigmoid(Function): ...",
     wrong=[
-        ("save_for_backward(result)", "save_for_backward(x)", "(result,) = ctx.saved_tensors",
-         "result = torch.sigmoid(ctx.saved_tensors[0])", "got the input, not the output"),
-        ("save_for_backward(result)", "save_for_backward(x, result)", "(result,) =", "x, result =",
-         "got the input as well"),
-        ("save_for_backward(result)", "save_for_backward(result * (1 - result))", "(result,) =",
-         "(slope,) =", "result * (1 - result)\n", "slope\n", "neither an input nor an output"),
-        ("save_for_backward(result)", "save_for_backward(result.clone())", "not the output itself"),
-        ("ctx.save_for_backward(result)", "ctx.kept = result.numpy().copy()",
-         "(result,) = ctx.saved_tensors", "result = torch.from_numpy(ctx.kept)",
+        ({"save_for_backward(result)": "save_for_backward(x)",
+          "(result,) = ctx.saved_tensors": "result = torch.sigmoid(ctx.saved_tensors[0])"},
+         "got the input, not the output"),
+        ({"save_for_backward(result)": "save_for_backward(x, result)",
+          "(result,) =": "x, result ="}, "got the input as well"),
+        ({"save_for_backward(result)": "save_for_backward(result * (1 - result))",
+          "(result,) =": "(slope,) =", "result * (1 - result)\n": "slope\n"},
+         "neither an input nor an output"),
+        ({"save_for_backward(result)": "save_for_backward(result.clone())"},
+         "not the output itself"),
+        ({"ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
+          "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)"},
          "bytes stay alive for backward"),
-        ("* result * (1", "* (1", "lacks a factor of the output"),
-        ("(1 - result)", "(result - 1)", "negated"),
-        ("grad_output *", "grad_output.clamp(-5, 5) *", "not proportional to grad_output"),
-        ("torch.sigmoid(x)", "x.exp() / (1 + x.exp())", "at numbers near 800"),
-        ("torch.sigmoid(x)", "torch.sigmoid(x.clamp(-20, 20))", "at numbers up to"),
-        ("result * (1 - result)\n", "result * (1 - result) * (result < 0.9999)\n", "from 8 to 20"),
+        ({"* result * (1": "* (1"}, "lacks a factor of the output"),
+        ({"(1 - result)": "(result - 1)"}, "negated"),
+        ({"grad_output *": "grad_output.clamp(-5, 5) *"}, "not proportional to grad_output"),
+        ({"torch.sigmoid(x)": "x.exp() / (1 + x.exp())"}, "at numbers near 800"),
+        ({"torch.sigmoid(x)": "torch.sigmoid(x.clamp(-20, 20))"}, "at numbers up to"),
+        ({"result * (1 - result)\n": "result * (1 - result) * (result < 0.9999)\n"},
+         "from 8 to 20"),
     ],
     like=torch.sigmoid,
     feeds=(Feed(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
@@ -76,22 +80,10 @@ class LogSumExp(Function):
         return grad_output.unsqueeze(-1) * (x - result.unsqueeze(-1)).exp()
 
 
-class _Operations(TorchDispatchMode):
-    """Which of PyTorch's operations run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 def _is_written_by_hand(attempt):
-    with _Operations() as operations:
+    with Alive() as alive:
         attempt.apply(SAMPLE)
-    if "logsumexp" in operations.names:
+    if "logsumexp" in alive.operations:
         yield Wrong("torch.logsumexp computes it. Write it yourself.")
 
 
@@ -101,30 +93,31 @@ EXERCISE_2 = Exercise(
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[
-        ("x.amax(-1, keepdim=True)", "x.new_zeros(1)",
+        ({"x.amax(-1, keepdim=True)": "x.new_zeros(1)"},
          "at numbers near 1000: `forward`: the output is inf"),
-        ("x.amax(-1, keepdim=True)", "x[..., :1]", "at numbers near ±1000"),
-        ("x.amax(-1, keepdim=True)", "x.max()", "at numbers near ±1000: `forward`"),
-        ("(x - result.unsqueeze(-1)).exp()", "x.exp() / x.exp().sum(-1, keepdim=True)",
+        ({"x.amax(-1, keepdim=True)": "x[..., :1]"}, "at numbers near ±1000"),
+        ({"x.amax(-1, keepdim=True)": "x.max()"}, "at numbers near ±1000: `forward`"),
+        ({"(x - result.unsqueeze(-1)).exp()": "x.exp() / x.exp().sum(-1, keepdim=True)"},
          "Backward makes nan or inf"),
-        ("sum(-1)", "sum(1)", "with an input of shape (4,)"),
-        ("grad_output.unsqueeze(-1)", "grad_output.view(-1, 1)", "of shape (4, 3, 4)"),
-        ("largest =", "x = x.flatten(); largest =", "shape"),
-        ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()",
-         "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()",
+        ({"sum(-1)": "sum(1)"}, "with an input of shape (4,)"),
+        ({"grad_output.unsqueeze(-1)": "grad_output.view(-1, 1)"}, "of shape (4, 3, 4)"),
+        ({"largest =": "x = x.flatten(); largest ="}, "shape"),
+        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()":
+          "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()"},
          "with an input of shape (1, 4): the output has shape (), but (1,)"),
-        ("largest.squeeze(-1)", "largest.squeeze()", "of shape (2, 1, 3, 4): the output has shape"),
-        ("largest.squeeze(-1) + (x - largest).exp().sum(-1).log()", "torch.logsumexp(x, -1)",
+        ({"largest.squeeze(-1)": "largest.squeeze()"},
+         "of shape (2, 1, 3, 4): the output has shape"),
+        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"},
          "Write it yourself"),
-        ("save_for_backward(x, result)", "save_for_backward((x - result.unsqueeze(-1)).exp())",
-         "x, result = ctx", "(softmax,) = ctx", "* (x - result.unsqueeze(-1)).exp()", "* softmax",
+        ({"save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
+          "x, result = ctx": "(softmax,) = ctx", "* (x - result.unsqueeze(-1)).exp()": "* softmax"},
          "neither an input nor an output"),
-        ("x.amax(-1, keepdim=True)", "x.amax(-1, keepdim=True) if x.dim() > 1 else x.max()",
-         "* (x - result.unsqueeze(-1)).exp()", "* torch.where(x == x.amax(-1, True), 1 - (x -"
-         " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
-         "result.unsqueeze(-1)).exp())", "at 0: "),
-        (".log()", ".add(1e-6).log()", "Nearly: is something rounded to float32, clamped"),
-        ("(x - result.unsqueeze(-1))", "x.sub_(result.unsqueeze(-1))", "after it had been saved"),
+        ({"x.amax(-1, keepdim=True)": "x.amax(-1, keepdim=True) if x.dim() > 1 else x.max()",
+          "* (x - result.unsqueeze(-1)).exp()": "* torch.where(x == x.amax(-1, True), 1 - (x -"
+          " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
+          "result.unsqueeze(-1)).exp())"}, "at 0: "),
+        ({".log()": ".add(1e-6).log()"}, "Nearly: is something rounded to float32, clamped"),
+        ({"(x - result.unsqueeze(-1))": "x.sub_(result.unsqueeze(-1))"}, "after it had been saved"),
     ],
     like=lambda x: torch.logsumexp(x, -1),
     feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
@@ -211,10 +204,10 @@ EXERCISE_3 = Exercise(
     stub="answer = ...",
     reference="C",
     wrong=[
-        ("C", "A", "the gradient of A is right"),
-        ("C", "B", "the gradient of B is right"),
-        ("C", "D", "the gradient of D is right"),
-        ("C", "E", "got 'E'"),
+        ({"C": "A"}, "the gradient of A is right"),
+        ({"C": "B"}, "the gradient of B is right"),
+        ({"C": "D"}, "the gradient of D is right"),
+        ({"C": "E"}, "got 'E'"),
     ],
     properties=[_is_the_wrong_one],
     success="C is |x|³ with the gradient 3x², which is wrong for negative x. All three "

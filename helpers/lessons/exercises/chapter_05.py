@@ -10,9 +10,11 @@ import torch
 from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, changed
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.said import Said, Wrong, at
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 
@@ -36,22 +38,24 @@ EXERCISE_1 = Exercise(
     reference=Sinh,
     stub="class Sinh(Function): ...",
     wrong=[
-        (" + grad_cosh * s", "", "`output[1]` depends on `x`"),
-        ("backward(s, c)", "backward(s)", "s, c = ctx.saved_tensors",
-         "s = ctx.saved_tensors[0]; c = (1 + s * s).sqrt()", "at numbers near 400"),
-        ("+ grad_cosh", "- grad_cosh", "The gradient of `x`"),
-        ("return s, c", "return s.clone(), c.clone()", "ctx.save_for_backward(s, c)",
-         "ctx.s, ctx.c = s, c", "ctx.saved_tensors", "ctx.s, ctx.c", "silently wrong"),
-        ("return s, c", "ctx.mark_non_differentiable(c); return s, c",
+        ({" + grad_cosh * s": ""}, "`output[1]` depends on `x`"),
+        ({"backward(s, c)": "backward(s)",
+          "s, c = ctx.saved_tensors": "s = ctx.saved_tensors[0]; c = (1 + s * s).sqrt()"},
+         "at numbers near 400"),
+        ({"+ grad_cosh": "- grad_cosh"}, "The gradient of `x`"),
+        ({"return s, c": "return s.clone(), c.clone()",
+          "ctx.save_for_backward(s, c)": "ctx.s, ctx.c = s, c",
+          "ctx.saved_tensors": "ctx.s, ctx.c"}, "silently wrong"),
+        ({"return s, c": "ctx.mark_non_differentiable(c); return s, c"},
          "output 1 requires no gradient"),
-        ("grad_sinh * c + grad_cosh * s", "grad_sinh * s + grad_cosh * c",
+        ({"grad_sinh * c + grad_cosh * s": "grad_sinh * s + grad_cosh * c"},
          "right if the gradients of output 0 and output 1 change places"),
-        ("return s, c", "return s", "a tuple of 2 tensors is asked for"),
-        ("save_for_backward(s, c)", "save_for_backward(x)", "s, c = ctx.saved_tensors",
-         "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()",
+        ({"return s, c": "return s"}, "a tuple of 2 tensors is asked for"),
+        ({"save_for_backward(s, c)": "save_for_backward(x)",
+          "s, c = ctx.saved_tensors": "(x,) = ctx.saved_tensors; s, c = x.sinh(), x.cosh()"},
          "`save_for_backward` got the input, not the output"),
-        ("return grad_sinh * c + grad_cosh * s",
-         "return grad_sinh * c + grad_cosh * (c * c - 1) / s", "at 0"),
+        ({"return grad_sinh * c + grad_cosh * s":
+          "return grad_sinh * c + grad_cosh * (c * c - 1) / s"}, "at 0"),
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
     feeds=(Feed(shapes="...", far=400),),
@@ -105,17 +109,14 @@ def _multiplies(attempt):
     flat, plain = SAMPLE.flatten().requires_grad_(), SAMPLE.clone()
     for x in (flat, with_grad, plain, SAMPLE[0, 0].clone(), random(2, 1, 4)):
         v = torch.linspace(-1, 2, x.numel(), dtype=torch.float64).view(x.shape)
-        v_before, needed, kept = v.clone(), x.requires_grad, x.grad
+        before, v_before, needed, kept = x.detach().clone(), v.clone(), x.requires_grad, x.grad
         hessian = functional.hessian(f, x.detach()).view(x.numel(), -1)
-        expected = (hessian @ v.flatten()).view(x.shape)
-        kind = Said(
-            "x of shape {shape}, requires_grad={requires_grad}",
-            shape=tuple(x.shape),
-            requires_grad=x.requires_grad,
-        )
+        right = (hessian @ v.flatten()).view(x.shape)
         leaf = x.detach().requires_grad_()
         (gradient,) = grad(f(leaf), leaf)
-        before = x.detach().clone()
+        where = Said(
+            "for x of shape {shape}, requires_grad={needed}", shape=tuple(x.shape), needed=needed
+        )
         _Counted.backwards = 0
         for collected in (shapes, needs, callers, seen):
             collected.clear()
@@ -130,51 +131,18 @@ def _multiplies(attempt):
                 if False in needs
                 else Said("(Does the first derivative have a history?)")
             )
-            wrong = Wrong("for {kind}, it raises: {error}", kind=kind, error=str(error))
-            yield wrong.and_then(why if asks else None)
+            wrong = Wrong("it raises: {error}", error=str(error))
+            yield at(where, wrong.and_then(why if asks else None))
         for name in ("hvp", "vhp", "jvp"):
             if getattr(functional, name).__code__ in callers:
                 yield Wrong("`functional.{name}` computes it. Write it yourself.", name=name)
-        if not isinstance(given, torch.Tensor) or given.shape != x.shape:
-            got = Said("a {type}", type=type(given).__name__)
-            if isinstance(given, torch.Tensor):
-                got = Said("shape {shape}", shape=tuple(given.shape))
-            yield Wrong(
-                "for {kind}, the result must be a tensor of that shape, got {got}.",
-                kind=kind,
-                got=got,
-            )
-        if given.dtype != expected.dtype:
-            yield Wrong(
-                "for {kind}, the result must be {right}, got {given}.",
-                kind=kind,
-                right=expected.dtype,
-                given=given.dtype,
-            )
-        strange = shapes - {tuple(x.shape)}
-        if strange:
-            yield Wrong(
-                "for {kind}, f got a tensor of shape {shape}.", kind=kind, shape=strange.pop()
-            )
-        if torch.allclose(given - expected, gradient):
-            yield Wrong(
-                "for {kind}, it is H·v plus ∇f: the first gradient is still in x.grad.", kind=kind
-            )
-        if not torch.allclose(given, expected, rtol=1e-12, atol=1e-12):
-            if torch.allclose(given, expected, rtol=1e-4, atol=1e-4):
-                yield Wrong(
-                    "for {kind}, it is only nearly H·v, off by {gap:.0e}: did you use differences, "
-                    "or float32?",
-                    kind=kind,
-                    gap=(given - expected).abs().max(),
-                )
-            yield Wrong(
-                "for {kind}, the result is not H·v: its first element is {given:.4g}, but "
-                "{right:.4g} is right.",
-                kind=kind,
-                given=given.flatten()[0],
-                right=expected.flatten()[0],
-            )
+        yield from (
+            at(where, "f got a tensor of shape {shape}.", shape=shape)
+            for shape in shapes - {tuple(x.shape)}
+        )
+        if torch.is_tensor(given) and alike(given, right + gradient):
+            yield at(where, "it is H·v plus ∇f: the first gradient is still in x.grad.")
+        yield at(where, wrong_outputs(given, right, differentiable=False, what="the result"))
         if one.grad is not None:
             yield Wrong(
                 "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
@@ -189,8 +157,7 @@ def _multiplies(attempt):
             yield Wrong(
                 "it leaves a trace in x: its values, its .grad or its requires_grad changed."
             )
-        if not torch.equal(v, v_before):
-            yield Wrong("it changes v in place.")
+        yield changed(v=(v, v_before))
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
         yield Wrong(
@@ -206,36 +173,35 @@ EXERCISE_2 = Exercise(
     reference=hvp,
     stub="def hvp(f, x, v): ...",
     wrong=[
-        (", create_graph=True", "", "does not require grad"),
-        ("(first * v).sum()", "first @ v", "x of shape (2, 3)"),
-        ("return grad((first * v).sum(), x)[0]",
-         "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in first.flatten()]\n"
-         "    return (torch.stack(rows) @ v.flatten()).view(x.shape)", "differentiated 7 times"),
-        ("return grad((first * v).sum(), x)[0]", "return first.detach() * v", "not H·v"),
-        ("    x = x.detach().requires_grad_()\n", "", "requires_grad=False, it raises"),
-        ("x.detach().requires_grad_()", "x.detach()", "make a leaf of your own"),
-        (FIRST, "", SECOND, "torch.autograd.functional.hvp(f, x, v)[1]",
+        ({", create_graph=True": ""}, "does not require grad"),
+        ({"(first * v).sum()": "first @ v"}, "for x of shape (2, 3)"),
+        ({"return grad((first * v).sum(), x)[0]":
+          "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in first.flatten()]\n"
+          "    return (torch.stack(rows) @ v.flatten()).view(x.shape)"}, "differentiated 7 times"),
+        ({"return grad((first * v).sum(), x)[0]": "return first.detach() * v"}, "the result is"),
+        ({"    x = x.detach().requires_grad_()\n": ""}, "requires_grad=False: it raises"),
+        ({"x.detach().requires_grad_()": "x.detach()"}, "make a leaf of your own"),
+        ({FIRST: "", SECOND: "torch.autograd.functional.hvp(f, x, v)[1]"},
          "`functional.hvp` computes it. Write it yourself."),
-        (FIRST, "", SECOND, "torch.autograd.functional.vhp(f, x, v)[1]",
+        ({FIRST: "", SECOND: "torch.autograd.functional.vhp(f, x, v)[1]"},
          "`functional.vhp` computes it"),
-        (FIRST, "slope = lambda x: grad(f(x), x, create_graph=True)[0]",
-         SECOND, "torch.autograd.functional.jvp(slope, x, v)[1]",
-         "`functional.jvp` computes it"),
-        (".detach()", "", "leaves a trace in x"),
-        ("first * v", "v.mul_(first)", "changes v in place"),
-        (".sum(), x)", ".sum(), x, create_graph=True)", "or the result, have a history?"),
-        ("[0]", "", "must be a tensor of that shape, got a tuple"),
-        ("(first,) = grad(f(x), x, create_graph=True)",
-         "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None", "fills the .grad"),
-        ("x.detach()", "x.detach().flatten()", "first * v", "first * v.flatten()",
-         "[0]", "[0].view(v.shape)", "f got a tensor of shape (6,)"),
-        ("    x = x.d", "    x.grad = None\n    x = x.d", "leaves a trace in x"),
-        ("    x = x.d", "    x.grad is None or x.grad.zero_()\n    x = x.d", "leaves a trace in x"),
-        (FIRST, "slope = lambda x: grad(f(x), x)[0]",
-         SECOND, "(slope(x + 1e-5 * v) - slope(x - 1e-5 * v)) / 2e-5",
-         "only nearly H·v"),
-        (FIRST, "f(x).backward(create_graph=True)",
-         "return grad((first * v).sum(), x)[0]", "(x.grad * v).sum().backward(); return x.grad",
+        ({FIRST: "slope = lambda x: grad(f(x), x, create_graph=True)[0]",
+          SECOND: "torch.autograd.functional.jvp(slope, x, v)[1]"}, "`functional.jvp` computes it"),
+        ({".detach()": ""}, "leaves a trace in x"),
+        ({"first * v": "v.mul_(first)"}, "changes `v` in place"),
+        ({".sum(), x)": ".sum(), x, create_graph=True)"}, "or the result, have a history?"),
+        ({"[0]": ""}, "it returns a tuple, but a tensor is asked for"),
+        ({"(first,) = grad(f(x), x, create_graph=True)":
+          "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"}, "fills the .grad"),
+        ({"x.detach()": "x.detach().flatten()", "first * v": "first * v.flatten()",
+          "[0]": "[0].view(v.shape)"}, "f got a tensor of shape (6,)"),
+        ({"    x = x.d": "    x.grad = None\n    x = x.d"}, "leaves a trace in x"),
+        ({"    x = x.d": "    x.grad is None or x.grad.zero_()\n    x = x.d"},
+         "leaves a trace in x"),
+        ({FIRST: "slope = lambda x: grad(f(x), x)[0]",
+          SECOND: "(slope(x + 1e-5 * v) - slope(x - 1e-5 * v)) / 2e-5"}, "Nearly:"),
+        ({FIRST: "f(x).backward(create_graph=True)",
+          "return grad((first * v).sum(), x)[0]": "(x.grad * v).sum().backward(); return x.grad"},
          "the first gradient is still in x.grad"),
     ],
     properties=[_multiplies],
@@ -268,27 +234,27 @@ EXERCISE_3 = Exercise(
     number="5.3",
     name="SiLU",
     reference=SiLU,
-    stub=("        sigmoid = torch.sigmoid(x)\n", "", "* sigmoid", "* ctx.sigmoid",
-          "- sigmoid", "- ctx.sigmoid", "x * torch.sigmoid(x)", "x * ctx.sigmoid",
-          "ctx.save_", "ctx.sigmoid = torch.sigmoid(x)\n        ctx.save_"),
+    stub={"        sigmoid = torch.sigmoid(x)\n": "", "* sigmoid": "* ctx.sigmoid",
+          "- sigmoid": "- ctx.sigmoid", "x * torch.sigmoid(x)": "x * ctx.sigmoid",
+          "ctx.save_": "ctx.sigmoid = torch.sigmoid(x)\n        ctx.save_"},
     wrong=[
-        ("ctx.save_for_backward(x)", "ctx.sigmoid = torch.sigmoid(x); "
-         "ctx.save_for_backward(x, ctx.sigmoid)", "x * torch.sigmoid(x)", "x * ctx.sigmoid",
-         "(x,) =", "x, sigmoid =", "        sigmoid = torch.sigmoid(x)\n", "", "silently wrong"),
-        ("ctx.save_", "ctx.sigmoid = torch.sigmoid(x); ctx.save_",
+        ({"ctx.save_for_backward(x)": "ctx.sigmoid = torch.sigmoid(x); "
+          "ctx.save_for_backward(x, ctx.sigmoid)", "x * torch.sigmoid(x)": "x * ctx.sigmoid",
+          "(x,) =": "x, sigmoid =", "        sigmoid = torch.sigmoid(x)\n": ""}, "silently wrong"),
+        ({"ctx.save_": "ctx.sigmoid = torch.sigmoid(x); ctx.save_"},
          "`ctx.sigmoid` holds a tensor outside `save_for_backward`"),
-        ("sigmoid = torch.sigmoid(x)", "sigmoid = torch.sigmoid(x.detach())", "silently wrong"),
-        ("class SiLU", "class Slope(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
-         "        ctx.save_for_backward(x.detach())\n        s = x.sigmoid()\n"
-         "        return s * (1 + x * (1 - s))\n\n    @staticmethod\n    def backward(ctx, g):\n"
-         "        (x,) = ctx.saved_tensors\n        s = x.sigmoid()\n"
-         "        return g * s * (1 - s) * (2 + x * (1 - 2 * s))\n\n\nclass SiLU",
-         "* sigmoid * (1 + x * (1 - sigmoid))", "* Slope.apply(x)", "the third derivative is"),
-        ("sigmoid * (1 + x * (1 - sigmoid))", "sigmoid", "The gradient of `x`"),
-        ("ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)",
-         "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =", "x, y =",
-         "sigmoid = torch.sigmoid(x)", "sigmoid = y / x", "at 0"),
-        ("sigmoid = torch.sigmoid(x)", "sigmoid = 1 / (1 + torch.exp(-x))",
+        ({"sigmoid = torch.sigmoid(x)": "sigmoid = torch.sigmoid(x.detach())"}, "silently wrong"),
+        ({"class SiLU": "class Slope(Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+          "        ctx.save_for_backward(x.detach())\n        s = x.sigmoid()\n"
+          "        return s * (1 + x * (1 - s))\n\n    @staticmethod\n    def backward(ctx, g):\n"
+          "        (x,) = ctx.saved_tensors\n        s = x.sigmoid()\n"
+          "        return g * s * (1 - s) * (2 + x * (1 - 2 * s))\n\n\nclass SiLU",
+          "* sigmoid * (1 + x * (1 - sigmoid))": "* Slope.apply(x)"}, "the third derivative is"),
+        ({"sigmoid * (1 + x * (1 - sigmoid))": "sigmoid"}, "The gradient of `x`"),
+        ({"ctx.save_for_backward(x)\n        return x * torch.sigmoid(x)":
+          "y = x * torch.sigmoid(x); ctx.save_for_backward(x, y); return y", "(x,) =": "x, y =",
+          "sigmoid = torch.sigmoid(x)": "sigmoid = y / x"}, "at 0"),
+        ({"sigmoid = torch.sigmoid(x)": "sigmoid = 1 / (1 + torch.exp(-x))"},
          "at numbers near -720: the gradient is right; its own derivative"),
     ],
     like=torch.nn.functional.silu,

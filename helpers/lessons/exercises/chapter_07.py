@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, changed
 from helpers.lessons.judge.properties import with_zeros
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
@@ -77,21 +78,16 @@ def _runs(source):
             continue
         padded = F.pad(x[None], [K // 2, (K - 1) // 2] * 2)
         expected = F.conv2d(padded, weight[:, None], groups=channels)[0]
-        if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
+        if not alike(y, expected, 1e-4):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
             yield at(
                 where,
-                Wrong(
-                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
-                    c=c,
-                    row=row,
-                    column=column,
-                    given=y[c, row, column],
-                    right=expected[c, row, column],
-                ),
-            )
+                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
+                c=c, row=row, column=column,
+                given=y[c, row, column], right=expected[c, row, column],
+            )  # fmt: skip
         if x.numel() > 1 < threads and not any(action == "write" for action, _, _ in actions):
-            yield at(where, Wrong("the numbers are right, but thread 1 writes nothing."))
+            yield at(where, "the numbers are right, but thread 1 writes nothing.")
 
 
 def _compiler_says(error, cell):
@@ -103,11 +99,8 @@ def _compiler_says(error, cell):
     place = Said(" in line {line} of the cell", line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
-        return Wrong(
-            "`{name}`{place} is not available here on the CPU; you do not need it.",
-            name=absent[0],
-            place=place,
-        )
+        template = "`{name}`{place} is not available here on the CPU; you do not need it."
+        return Wrong(template, name=absent[0], place=place)
     hint = None
     if not number and "expected" in said:
         hint = Said("Is a brace missing at the end?")
@@ -127,11 +120,8 @@ def _explained(error, cell, count, threads, run):
         return Wrong(
             "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
             "Add up in a variable",
-            thread=error.thread,
-            block=error.block,
-            array=error.array,
-            element=error.element,
-        )
+            thread=error.thread, block=error.block, array=error.array, element=error.element,
+        )  # fmt: skip
     if error.fault == emulator.Fault.WRITTEN_TWICE:
         return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
     far = error.fault == emulator.Fault.UNKNOWN_MEMORY or abs(error.element or 0) >= 10_000_000
@@ -168,40 +158,40 @@ EXERCISE_1 = Exercise(
 }}
 """,
     wrong=[
-        ("    if (element >= channels * height * width) return;\n", "",
+        ({"    if (element >= channels * height * width) return;\n": ""},
          "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 owns none"),
-        ("element >=", "element >", "y has 20 elements: thread 20 owns none"),
-        ("if (r < 0 || r >= height || s < 0 || s >= width) continue;", "", "reads x[-"),
-        (" || s < 0 || s >= width", "", "K = 3"),
-        ("float sum", "const float w[49] = {}; float sum", "weight[(c * K + i) * K + j]",
-         "(w[i * K + j] + weight[(c * K + i) * K + j])", "K = 9"),
-        ("blockIdx.x * blockDim.x", "blockIdx.x * 32", "y"),
-        ("int element =", "short element =", "y["),
-        ("sum += weight", "sum += (int)weight", "is right"),
-        ("element / width % height", "element / width", "with x of shape (3, 5, 4)"),
-        ("weight[(c * K + i) * K + j]", "weight[i * K + j]", "and K = 5: y["),
-        ("float sum = 0;", "float sum = 0", "it does not compile in line 10 of the cell"),
-        ("element / (", "element // (", "In C, `//` begins a comment"),
-        ("y[element] = sum", "atomicAdd(y + element, sum)", "is not available here on the CPU"),
-        ("float sum", "__constant__ float s[32]; float sum", "`__constant__` in line 9 of the"),
-        ("\n__global__", "\n__device__ float a[3];\n__global__", "sum = 0", "sum = a[0] = 0",
+        ({"element >=": "element >"}, "y has 20 elements: thread 20 owns none"),
+        ({"if (r < 0 || r >= height || s < 0 || s >= width) continue;": ""}, "reads x[-"),
+        ({" || s < 0 || s >= width": ""}, "K = 3"),
+        ({"float sum": "const float w[49] = {}; float sum",
+          "weight[(c * K + i) * K + j]": "(w[i * K + j] + weight[(c * K + i) * K + j])"}, "K = 9"),
+        ({"blockIdx.x * blockDim.x": "blockIdx.x * 32"}, "y"),
+        ({"int element =": "short element ="}, "y["),
+        ({"sum += weight": "sum += (int)weight"}, "is right"),
+        ({"element / width % height": "element / width"}, "with x of shape (3, 5, 4)"),
+        ({"weight[(c * K + i) * K + j]": "weight[i * K + j]"}, "and K = 5: y["),
+        ({"float sum = 0;": "float sum = 0"}, "it does not compile in line 10 of the cell"),
+        ({"element / (": "element // ("}, "In C, `//` begins a comment"),
+        ({"y[element] = sum": "atomicAdd(y + element, sum)"}, "is not available here on the CPU"),
+        ({"float sum": "__constant__ float s[32]; float sum"}, "`__constant__` in line 9 of the"),
+        ({"\n__global__": "\n__device__ float a[3];\n__global__", "sum = 0": "sum = a[0] = 0"},
          "Here on the CPU there are no arrays outside"),
-        ("    y[element] = sum;\n", "", "no thread writes y[0]"),
-        ("K / 2", "(K - 1) / 2", "K = 2: y["),
-        ("= sum;", "= sum; y[element] = sum;", "written before. Sum in"),
-        ("blockIdx.x * blockDim.x + ", "", "Two threads own y[0]"),
-        ("    y[element] = sum;\n", "", "float sum", "y[element]", "sum +=", "y[element] +=",
+        ({"    y[element] = sum;\n": ""}, "no thread writes y[0]"),
+        ({"K / 2": "(K - 1) / 2"}, "K = 2: y["),
+        ({"= sum;": "= sum; y[element] = sum;"}, "written before. Sum in"),
+        ({"blockIdx.x * blockDim.x + ": ""}, "Two threads own y[0]"),
+        ({"    y[element] = sum;\n": "", "float sum": "y[element]", "sum +=": "y[element] +="},
          "write once"),
-        ("y[element] = sum;", "y[element] += sum;", "has no value yet"),
-        ("__global__ void", "void", "must hold `__global__ void depthwise"),
-        ("    int element = blockIdx.x * blockDim.x + threadIdx.x;\n"
-         "    if (element >= channels * height * width) return;\n",
-         "    if (blockIdx.x * blockDim.x + threadIdx.x > 0) return;\n"
-         "    for (int element = 0; element < channels * height * width; ++element) {\n",
-         "= sum;\n", "= sum;\n}\n", "thread 1 writes nothing"),
-        ("= sum;\n}", "= sum;\n", "Is a brace missing at the end?"),
-        ("++i", "", "does not end"),
-        ("y[element] = sum;", "float t[1 << 24]; t[0] = sum; y[element] = t[0];",
+        ({"y[element] = sum;": "y[element] += sum;"}, "has no value yet"),
+        ({"__global__ void": "void"}, "must hold `__global__ void depthwise"),
+        ({"    int element = blockIdx.x * blockDim.x + threadIdx.x;\n"
+          "    if (element >= channels * height * width) return;\n":
+          "    if (blockIdx.x * blockDim.x + threadIdx.x > 0) return;\n"
+          "    for (int element = 0; element < channels * height * width; ++element) {\n",
+          "= sum;\n": "= sum;\n}\n"}, "thread 1 writes nothing"),
+        ({"= sum;\n}": "= sum;\n"}, "Is a brace missing at the end?"),
+        ({"++i": ""}, "does not end"),
+        ({"y[element] = sum;": "float t[1 << 24]; t[0] = sum; y[element] = t[0];"},
          "Which index leaves its array?"),
     ],
     needs=find_compiler,
@@ -240,19 +230,13 @@ def _as_autograd_says(attempt):
         for n, g, h, w in [(0, 0, 2, 3), (2, groups - 1, 2, 2), (1, 0, 0, 0), (0, 0, H - 1, W - 1)]:
             where = Said(
                 "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
-                n=n,
-                g=g,
-                groups=groups,
-                h=h,
-                w=w,
-                K=K,
-            )
-            before = x.clone(), grad_output.clone()
-            given = attempt(grad_output, x, n, g, h, w, groups, K)
-            if not (torch.equal(x, before[0]) and torch.equal(grad_output, before[1])):
-                yield at(where, Wrong("it changes x or grad_output in place."))
+                n=n, g=g, groups=groups, h=h, w=w, K=K,
+            )  # fmt: skip
+            kept, handed = x.clone(), grad_output.clone()
+            given = attempt(handed, kept, n, g, h, w, groups, K)
+            yield at(where, changed(x=(kept, x), grad_output=(handed, grad_output)))
             right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what=Said("the output")))
+            yield at(where, wrong_outputs(given, right, what="the output"))
 
 
 EXERCISE_2 = Exercise(
@@ -261,13 +245,13 @@ EXERCISE_2 = Exercise(
     reference=grad_weight_at,
     stub="def grad_weight_at(grad_output, x, n, g, h, w, groups, K): ...",
     wrong=[
-        ("(g + 1) * channels", "g * channels + 1", "group 0 of 1"),
-        ("slice(g * channels, (g + 1) * channels)", "slice(None)", "of 2"),
-        ("(grad_output[n, group, h, w][:, None, None] * patch)", "patch", "is right"),
-        ("channels = x", "x *= 2\n    channels = x", "in place"),
-        (".sum(0)", ".sum()", "the output has shape (), but (3, 3) is right"),
-        (".sum(0)", ".sum(0).tolist()", "the output is a list, not a tensor"),
-        (".sum(0)", ".sum(0).float()", "the output is torch.float32, but torch.float64 is right"),
+        ({"(g + 1) * channels": "g * channels + 1"}, "group 0 of 1"),
+        ({"slice(g * channels, (g + 1) * channels)": "slice(None)"}, "of 2"),
+        ({"(grad_output[n, group, h, w][:, None, None] * patch)": "patch"}, "is right"),
+        ({"channels = x": "x *= 2\n    channels = x"}, "in place"),
+        ({".sum(0)": ".sum()"}, "the output has shape (), but (3, 3) is right"),
+        ({".sum(0)": ".sum(0).tolist()"}, "the output is a list, not a tensor"),
+        ({".sum(0)": ".sum(0).float()"}, "the output is torch.float32, but torch.float64 is right"),
     ],
     properties=[_as_autograd_says],
     success="the channels of a group share the filter, so its gradient sums over them.",
@@ -313,14 +297,8 @@ def _as_unfold_says(attempt):
                     "padding {padding}, dilation {dilation}",
                     y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options,
                 )  # fmt: skip
-                yield at(
-                    call,
-                    Wrong(
-                        "it returns {given!r}, but {expected} is right.",
-                        given=given,
-                        expected=expected,
-                    ),
-                )
+                template = "it returns {given!r}, but {expected} is right."
+                yield at(call, template, given=given, expected=expected)
             if expected and not all(isinstance(index, int) for index in pair):
                 yield Wrong(
                     "it returns {given!r}, but an index is an integer. // gives one, where the "
@@ -341,12 +319,12 @@ EXERCISE_3 = Exercise(
     reference=output_pixel,
     stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
     wrong=[
-        ("y + padding", "y", "x + padding", "x", "padding 1"),
-        ("if h_times_stride % stride or w_times_stride % stride", "if False", "stride 2"),
-        ("if h_times_stride % stride or w_times_stride % stride", "if False",
-         " if 0 <= h < out_height and 0 <= w < out_width else None", "", "but None is right"),
-        ("(h, w) if", "(h, h) if", "it returns"),
-        ("(h, w) if", "(h / 1, w / 1) if", "an index is an integer"),
+        ({"y + padding": "y", "x + padding": "x"}, "padding 1"),
+        ({"if h_times_stride % stride or w_times_stride % stride": "if False"}, "stride 2"),
+        ({"if h_times_stride % stride or w_times_stride % stride": "if False",
+          " if 0 <= h < out_height and 0 <= w < out_width else None": ""}, "but None is right"),
+        ({"(h, w) if": "(h, h) if"}, "it returns"),
+        ({"(h, w) if": "(h / 1, w / 1) if"}, "an index is an integer"),
     ],
     properties=[_as_unfold_says],
     success="rows from rows and columns from columns: the published kernel mixed them up.",

@@ -7,8 +7,8 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import difference
+from helpers.lessons.judge.numbers import Worst, alike, differ
 from helpers.lessons.judge.properties import random, with_zeros
-from helpers.lessons.judge.verdicts import Worst, differ
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
@@ -89,7 +89,7 @@ def _exp_cases(library):
         grad_output, y = with_zeros(count, seed=1), x.exp()
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
-        if wrong and torch.allclose(given, y):
+        if wrong and alike(given, y):
             yield Wrong("`exp_backward` does not use grad_output, so it is right only for ones.")
         yield at(Said("`exp_backward`, count {count}", count=count), wrong)
 
@@ -109,47 +109,45 @@ def _exp_cases(library):
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
 LINE_1, LINE_2 = "y[i] = exp(x[i]);", "grad_input[i] = grad_output[i] * y[i];"
-STDLIB = "#include <math.h>", "#include <math.h>\n#include <stdlib.h>"
+STDLIB = {"#include <math.h>": "#include <math.h>\n#include <stdlib.h>"}
 EXERCISE_1 = Exercise(
     number="8.1",
     name="Exp in C",
     reference=EXP_IN_C,
-    stub=(
-        f"{FOR} {LINE_1}", "// yours: y = exp(x)",
-        f"{FOR} {LINE_2}", "// yours: the gradient, from the result that forward saved",
-    ),
+    stub={f"{FOR} {LINE_1}": "// yours: y = exp(x)",
+          f"{FOR} {LINE_2}": "// yours: the gradient, from the result that forward saved"},
     wrong=[
-        ("grad_output[i] * y[i]", "y[i]", "does not use grad_output"),
-        ("grad_output[i] * y[i]", "grad_output[0] * y[i]", "grad_input[1] is"),
-        ("grad_output[i] * y[i]", "grad_output[i] / y[i]", "grad_input[0] is"),
-        ("exp(x[i]);", "exp(x[i])", "in line 5 of the cell: expected"),
-        (LINE_1, ";", "count 6: `exp_forward` leaves y[0] without a value."),
-        ("y[i] = exp", "y[i] += exp", "reads y[0] before it has a value, as += does"),
-        (LINE_2, ";", "count 6: `exp_backward` leaves grad_input[0] without a value."),
-        ("i < count; ++i) y", "i <= count; ++i) y", "writes past the end of `y`"),
-        (LINE_1, LINE_1 + " y[-1] = 0;", "before the start of `y`"),
-        (LINE_1, LINE_1 + " return 1;", "in line 5 of the cell: "),
-        ("i < count; ++i) y", "i < count; i) y", "does not end"),
-        ("exp(x[i])", "expf(x[i])", "something there a float?"),
-        ("exp(x[i])", "pow(2.71828, x[i])", "y[0] is 4.66923, but 4.66924 is right."),
-        ("exp(x[i])", "exp(x[i]) + 0 * x[i + 1]",
+        ({"grad_output[i] * y[i]": "y[i]"}, "does not use grad_output"),
+        ({"grad_output[i] * y[i]": "grad_output[0] * y[i]"}, "grad_input[1] is"),
+        ({"grad_output[i] * y[i]": "grad_output[i] / y[i]"}, "grad_input[0] is"),
+        ({"exp(x[i]);": "exp(x[i])"}, "in line 5 of the cell: expected"),
+        ({LINE_1: ";"}, "count 6: `exp_forward` leaves y[0] without a value."),
+        ({"y[i] = exp": "y[i] += exp"}, "reads y[0] before it has a value, as += does"),
+        ({LINE_2: ";"}, "count 6: `exp_backward` leaves grad_input[0] without a value."),
+        ({"i < count; ++i) y": "i <= count; ++i) y"}, "writes past the end of `y`"),
+        ({LINE_1: LINE_1 + " y[-1] = 0;"}, "before the start of `y`"),
+        ({LINE_1: LINE_1 + " return 1;"}, "in line 5 of the cell: "),
+        ({"i < count; ++i) y": "i < count; i) y"}, "does not end"),
+        ({"exp(x[i])": "expf(x[i])"}, "something there a float?"),
+        ({"exp(x[i])": "pow(2.71828, x[i])"}, "y[0] is 4.66923, but 4.66924 is right."),
+        ({"exp(x[i])": "exp(x[i]) + 0 * x[i + 1]"},
          "for y[5], `exp_forward` reads `x` at an index past the end"),
-        ("* y[i]", "* y[i + 1]", "for grad_input[5], `exp_backward` reads `y` at"),
-        ("exp(x[i])", "log(x[i])", "makes y[1] nan"),
-        (f"{FOR} {LINE_1}", f"int64_t i = 0; do {LINE_1} while (++i < count);",
+        ({"* y[i]": "* y[i + 1]"}, "for grad_input[5], `exp_backward` reads `y` at"),
+        ({"exp(x[i])": "log(x[i])"}, "makes y[1] nan"),
+        ({f"{FOR} {LINE_1}": f"int64_t i = 0; do {LINE_1} while (++i < count);"},
          "count 0: `exp_forward` writes past the end of `y`."),
-        ("void exp_forward", "static void exp_forward", "static and inline hide it"),
-        ("void exp_forward", "int64_t n;\nvoid exp_forward", LINE_1, LINE_1 + " n = count;",
-         "i < count; ++i) grad_input", "i < n; ++i) grad_input", "past the end"),
-        ("exp_backward", "exp_backwards", "no function `exp_backward`"),
-        ("exp(x[i])", "Exp(x[i])", "it does not compile in line 5 of the cell"),
-        ("#include <math.h>", "", "it does not compile in line 5"),
-        ("const double *x", "double *x", LINE_1, "y[i] = x[i] = exp(x[i]);",
+        ({"void exp_forward": "static void exp_forward"}, "static and inline hide it"),
+        ({"void exp_forward": "int64_t n;\nvoid exp_forward", LINE_1: LINE_1 + " n = count;",
+          "i < count; ++i) grad_input": "i < n; ++i) grad_input"}, "past the end"),
+        ({"exp_backward": "exp_backwards"}, "no function `exp_backward`"),
+        ({"exp(x[i])": "Exp(x[i])"}, "it does not compile in line 5 of the cell"),
+        ({"#include <math.h>": ""}, "it does not compile in line 5"),
+        ({"const double *x": "double *x", LINE_1: "y[i] = x[i] = exp(x[i]);"},
          "changes `x`, which is an input"),
-        (*STDLIB, LINE_1, "exit(0);", "`exp_forward` with count = 6 ends the process"),
-        (*STDLIB, LINE_1, "abort();", "does it call abort?"),
-        ("const double *x", "const float *x", "is"),
-        ("exp(x[i])", "Exp(x[i])", "#include", "double Exp(double);\n#include", "nowhere"),
+        (STDLIB | {LINE_1: "exit(0);"}, "`exp_forward` with count = 6 ends the process"),
+        (STDLIB | {LINE_1: "abort();"}, "does it call abort?"),
+        ({"const double *x": "const float *x"}, "is"),
+        ({"exp(x[i])": "Exp(x[i])", "#include": "double Exp(double);\n#include"}, "nowhere"),
     ],
     needs=find_compiler,
     properties=[_compiled(_exp_cases, "c")],
@@ -214,12 +212,8 @@ def _product_cases(library):
             arguments |= {"y": x.new_empty(rows, columns), "rows": rows, "columns": columns}
             where = Said(
                 "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
-                types=types,
-                rows=rows,
-                columns=columns,
-                x_layout=x_layout,
-                w_layout=w_layout,
-            )
+                types=types, rows=rows, columns=columns, x_layout=x_layout, w_layout=w_layout,
+            )  # fmt: skip
             call = library, f"product_of_{types}", arguments, "y"
             yield _tried(where, x * w, *call, says="product")
 
@@ -228,15 +222,15 @@ EXERCISE_2 = Exercise(
     number="8.2",
     name="product",
     reference=PRODUCT,
-    stub=("y[r * columns", "y[r * rows", "   * w[r * w_strides", "* w[r * x_strides"),
+    stub={"y[r * columns": "y[r * rows", "   * w[r * w_strides": "* w[r * x_strides"},
     wrong=[
-        ("w_strides[0] + c * w_strides[1]", "x_strides[0] + c * x_strides[1]", "w transposed"),
-        ("y[r * columns + c]", "y[r * rows + c]", "shape (3, 5)"),
-        ("c * x_strides[1]", "c", "x transposed"),
-        ("c < columns", "c < rows", "`product` leaves y[0, 3] without a value."),
-        ("    for (int64_t r", "    if (rows > columns) return;\n    for (int64_t r",
+        ({"w_strides[0] + c * w_strides[1]": "x_strides[0] + c * x_strides[1]"}, "w transposed"),
+        ({"y[r * columns + c]": "y[r * rows + c]"}, "shape (3, 5)"),
+        ({"c * x_strides[1]": "c"}, "x transposed"),
+        ({"c < columns": "c < rows"}, "`product` leaves y[0, 3] without a value."),
+        ({"    for (int64_t r": "    if (rows > columns) return;\n    for (int64_t r"},
          "shape (5, 3)"),
-        ("    for (int64_t r", "    if (sizeof(T) == 4) return;\n    for (int64_t r", "floats"),
+        ({"    for (int64_t r": "    if (sizeof(T) == 4) return;\n    for (int64_t r"}, "floats"),
     ],
     needs=find_compiler,
     properties=[
@@ -288,13 +282,8 @@ def _energy_cases(library):
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
             arguments |= {"grad_input": torch.empty_like(x), "rows": rows, "columns": columns}
-            where = Said(
-                "{types}, x of shape ({rows}, {columns}), grad_output {what}",
-                types=types,
-                rows=rows,
-                columns=columns,
-                what=what,
-            )
+            template = "{types}, x of shape ({rows}, {columns}), grad_output {what}"
+            where = Said(template, types=types, rows=rows, columns=columns, what=what)
             call = library, f"energy_of_{types}", arguments, "grad_input"
             yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
 
@@ -303,22 +292,23 @@ EXERCISE_3 = Exercise(
     number="8.3",
     name="energy_backward",
     reference=ENERGY_BACKWARD,
-    stub=("grad_output[r * stride] * ", ""),
+    stub={"grad_output[r * stride] * ": ""},
     wrong=[
-        ("grad_output[r * stride] * ", "2 * ", "(4, 4), grad_output contiguous"),
-        ("grad_output[r * stride]", "grad_output[r]", "stride 2"),
-        ("grad_output[r * stride]", "grad_output[c * stride]", "is right"),
-        ("grad_output[r * stride]", "grad_output[r * columns + c]", "index past the end"),
-        ("grad_input[r * columns + c]", "grad_input[r * rows + c]", "(3, 5)"),
-        ("grad_output[r * stride]", "float(grad_output[r * stride])", "a float?"),
-        ("const T* grad_output, int64_t stride", "const T* grad_output", "in line 7 of the cell: "),
-        ("const T* x, T* grad_input", "const double* x, double* grad_input",
+        ({"grad_output[r * stride] * ": "2 * "}, "(4, 4), grad_output contiguous"),
+        ({"grad_output[r * stride]": "grad_output[r]"}, "stride 2"),
+        ({"grad_output[r * stride]": "grad_output[c * stride]"}, "is right"),
+        ({"grad_output[r * stride]": "grad_output[r * columns + c]"}, "index past the end"),
+        ({"grad_input[r * columns + c]": "grad_input[r * rows + c]"}, "(3, 5)"),
+        ({"grad_output[r * stride]": "float(grad_output[r * stride])"}, "a float?"),
+        ({"const T* grad_output, int64_t stride": "const T* grad_output"},
+         "in line 7 of the cell: "),
+        ({"const T* x, T* grad_input": "const double* x, double* grad_input"},
          "the check calls energy_backward(grad_output, stride, x, grad_input, rows, columns)"),
-        ("energy_backward", "energy", "that does not fit. Look at name"),
-        ("const T* x", "T* x", "grad_input[r * columns + c] =", "x[r * columns + c] =",
+        ({"energy_backward": "energy"}, "that does not fit. Look at name"),
+        ({"const T* x": "T* x", "grad_input[r * columns + c] =": "x[r * columns + c] ="},
          "the check calls energy_backward"),
-        ("grad_input[r", "if (rows) throw 1; else grad_input[r", "Does an exception"),
-        (ENERGY_BACKWARD, "", "that does not fit"),
+        ({"grad_input[r": "if (rows) throw 1; else grad_input[r"}, "Does an exception"),
+        ({ENERGY_BACKWARD: ""}, "that does not fit"),
     ],
     needs=find_compiler,
     properties=[

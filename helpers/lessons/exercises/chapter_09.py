@@ -12,15 +12,11 @@ from torch.autograd import grad
 from torch.library import CustomOpDef, opcheck
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
-
-
-def _no_tensor(given):
-    if given is None:
-        return Wrong("it returns None. Is a `return` missing?")
-    return Wrong("it must return a tensor, got a value of type {kind}.", kind=type(given).__name__)
 
 
 def _compiled(function, **options):
@@ -38,21 +34,12 @@ def fake_windows(x, size, step):
 
 def _promises(attempt):
     for n, size, step, dtype in (
-        (10, 3, 1, torch.float64),
-        (11, 4, 2, torch.float32),
-        (9, 2, 3, torch.int64),
-        (5, 5, 2, torch.float16),
-        (1, 1, 1, torch.float32),
-        (301, 7, 4, torch.bool),
+        (10, 3, 1, torch.float64), (11, 4, 2, torch.float32), (9, 2, 3, torch.int64),
+        (5, 5, 2, torch.float16), (1, 1, 1, torch.float32), (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
-    ):
-        where = Said(
-            "for {n} elements of {dtype}, two apart, size {size}, step {step}",
-            n=n,
-            dtype=dtype,
-            size=size,
-            step=step,
-        )
+    ):  # fmt: skip
+        template = "for {n} elements of {dtype}, two apart, size {size}, step {step}"
+        where = Said(template, n=n, dtype=dtype, size=size, step=step)
         try:
             given = attempt(torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step)
         except Exception as error:
@@ -63,19 +50,13 @@ def _promises(attempt):
 
 def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
-        return _no_tensor(given)
+        return wrong_outputs(given, torch.empty(()), what="the result")
     if tuple(given.shape) != shape:
-        return Wrong(
-            "it promises the shape {shape}, but the kernel makes {right}.",
-            shape=tuple(given.shape),
-            right=shape,
-        )
+        template = "it promises the shape {shape}, but the kernel makes {right}."
+        return Wrong(template, shape=tuple(given.shape), right=shape)
     if given.dtype != dtype:
-        return Wrong(
-            "it promises {given}, but the kernel keeps the dtype of x, {right}.",
-            given=given.dtype,
-            right=dtype,
-        )
+        template = "it promises {given}, but the kernel keeps the dtype of x, {right}."
+        return Wrong(template, given=given.dtype, right=dtype)
     if given.device.type != "meta":
         return Wrong(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
@@ -130,12 +111,10 @@ def _serves_every_length(attempt):
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            yield Wrong(
-                "compiled, and called with {n} elements: {count} windows, but {right} is right.",
-                n=n,
-                count=count,
-                right=right,
+            template = (
+                "compiled, and called with {n} elements: {count} windows, but {right} is right."
             )
+            yield Wrong(template, n=n, count=count, right=right)
     if len(graphs) > 1:
         yield Wrong(
             "it is right, but compiled with dynamic=True it needs {count} graphs for the lengths "
@@ -153,26 +132,26 @@ EXERCISE_1 = Exercise(
     reference=fake_windows,
     stub="def fake_windows(x, size, step): ...",
     wrong=[
-        (NEW, "torch.empty_like(x)", "it promises the shape (10,), but the kernel makes (8, 3)"),
-        ("count, size)", "8, 3)", "for 11 elements"),
-        (NEW, "torch.empty(count, size, device=x.device)", "torch.float32, but the kernel keeps"),
-        (NEW, "torch.empty(count, size, dtype=x.dtype)", 'the promise), but it promises "cpu"'),
-        ("//", "/", "That is what new_empty says of a size that is a float"),
-        (" + 1", "", "the shape (7, 3)"),
-        (" // step", "", "size 4, step 2"),
-        (NEW, "torch.from_numpy(x.numpy()[:count])", "given a tensor without data, it raises"),
-        ("return", "assert x.is_cpu; return", "it raises AssertionError: AssertionError."),
-        ("return", "if x.sum().item(): return", "given a tensor without data, it raises"),
-        (NEW, "x.unfold(0, size, step)", "it promises the strides (2, 2)"),
-        ("(count, size)", "(size, count).t()", "it promises the strides (1, 8)"),
-        ("x.shape[0]", "len(x)", "4 graphs"),
-        ("(count, size)", "(count if x.shape[0] > 10 else count, size)", "2 graphs"),
-        (NEW, 'torch.empty(count, size, dtype=x.dtype, device="meta")',
+        ({NEW: "torch.empty_like(x)"}, "it promises the shape (10,), but the kernel makes (8, 3)"),
+        ({"count, size)": "8, 3)"}, "for 11 elements"),
+        ({NEW: "torch.empty(count, size, device=x.device)"}, "torch.float32, but the kernel keeps"),
+        ({NEW: "torch.empty(count, size, dtype=x.dtype)"}, 'the promise), but it promises "cpu"'),
+        ({"//": "/"}, "That is what new_empty says of a size that is a float"),
+        ({" + 1": ""}, "the shape (7, 3)"),
+        ({" // step": ""}, "size 4, step 2"),
+        ({NEW: "torch.from_numpy(x.numpy()[:count])"}, "given a tensor without data, it raises"),
+        ({"return": "assert x.is_cpu; return"}, "it raises AssertionError: AssertionError."),
+        ({"return": "if x.sum().item(): return"}, "given a tensor without data, it raises"),
+        ({NEW: "x.unfold(0, size, step)"}, "it promises the strides (2, 2)"),
+        ({"(count, size)": "(size, count).t()"}, "it promises the strides (1, 8)"),
+        ({"x.shape[0]": "len(x)"}, "4 graphs"),
+        ({"(count, size)": "(count if x.shape[0] > 10 else count, size)"}, "2 graphs"),
+        ({NEW: 'torch.empty(count, size, dtype=x.dtype, device="meta")'},
          'x is on the device "cpu", but it promises "meta"'),
-        ("count = (x.shape[0] - size) // step",
-         "import math; count = math.floor((x.shape[0] - size) / step)", "+, -, * and //"),
-        ("return ", "", "it returns None"),
-        (NEW, "count, size", "got a value of type tuple"),
+        ({"count = (x.shape[0] - size) // step":
+          "import math; count = math.floor((x.shape[0] - size) / step)"}, "+, -, * and //"),
+        ({"return ": ""}, "it returns None"),
+        ({NEW: "count, size"}, "it returns a tuple, but a tensor is asked for"),
     ],
     properties=[_promises, _serves_every_length],
     success="shape, dtype, device and strides are as promised, and one graph serves "
@@ -228,9 +207,8 @@ def _operator(make):
 
 def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
-        yield Wrong(
-            "it must return the operator, got a value of type {kind}.", kind=type(op).__name__
-        )
+        kind = type(op).__name__
+        yield Wrong("it must return the operator, got a value of type {kind}.", kind=kind)
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
         "float64": (numbers, 0.5),
@@ -249,54 +227,53 @@ def _wrong_operator(op):
         results = opcheck(op, (leaf, limit), test_utils=tests, raise_exception=False)
         for test, result in results.items():
             if result != "SUCCESS":
+                message = in_one_sentence(result)
                 yield Wrong(
-                    "{test}, sample `{name}`: {message}",
-                    test=test,
-                    name=name,
-                    message=in_one_sentence(result),
+                    "{test}, sample `{name}`: {message}", test=test, name=name, message=message
                 )
 
 
 # What the stub gets wrong, each as an edit of the reference.
-MUTATES = (
-    "return torch.as_tensor(np.sign(array) * np.maximum(np.abs(array)",
+MUTATES = {
+    "return torch.as_tensor(np.sign(array) * np.maximum(np.abs(array)":
     "sign = np.sign(array)\n        np.abs(array, out=array)\n"
     "        return torch.as_tensor(sign * np.maximum(array",
-)
-ALIASES = "        array = x", "        if limit == 0:\n            return x\n        array = x"
-PROMISES = "torch.empty_like(x)", "torch.empty(x.shape)"
-LEAVES_TORCH = (
-    "return grad_output * (x.abs() > ctx.limit)",
-    "passes = np.abs(x.numpy()) > ctx.limit\n        return grad_output * torch.from_numpy(passes)",
-)
+}  # fmt: skip
+ALIASES = {"        array = x": "        if limit == 0:\n            return x\n        array = x"}
+PROMISES = {"torch.empty_like(x)": "torch.empty(x.shape)"}
+SLOPE = "return grad_output * (x.abs() > ctx.limit)"
+LEAVES_TORCH = {
+    SLOPE: "passes = np.abs(x.numpy()) > ctx.limit\n"
+    "        return grad_output * torch.from_numpy(passes)",
+}
 EXERCISE_2 = Exercise(
     number="9.2",
     name="make_soft_threshold",
     reference=make_soft_threshold,
-    stub=(*MUTATES, *ALIASES, *PROMISES, *LEAVES_TORCH),
+    stub=MUTATES | ALIASES | PROMISES | LEAVES_TORCH,
     wrong=[
-        (*MUTATES, "Argument x is not defined as mutable but was mutated"),
-        (*ALIASES, "sample `limit 0`: soft_threshold: The output of this"),
-        (*PROMISES, "torch.float64 of the kernel and torch.float32 of"),
-        (*LEAVES_TORCH, ".numpy() is not supported for tensor subclasses"),
-        ("torch.empty_like(x)", "torch.empty(x.shape, dtype=x.dtype, device=x.device)",
+        (MUTATES, "Argument x is not defined as mutable but was mutated"),
+        (ALIASES, "sample `limit 0`: soft_threshold: The output of this"),
+        (PROMISES, "torch.float64 of the kernel and torch.float32 of"),
+        (LEAVES_TORCH, ".numpy() is not supported for tensor subclasses"),
+        ({"torch.empty_like(x)": "torch.empty(x.shape, dtype=x.dtype, device=x.device)"},
          "(1, 4) in the kernel's result and"),
-        ("(x.abs() > ctx.limit)", "torch.ones_like(x)",
+        ({"(x.abs() > ctx.limit)": "torch.ones_like(x)"},
          "with limit = 0.5: the gradient is 1 at [0, 0], but 0 is right"),
-        ("ctx.limit), None", "0.5), None", "with limit = 1.5: the gradient"),
-        ("array = x.numpy()", "array = x.numpy() * (limit != 0)", "with limit = 0.0: `forward`"),
-        ("    soft_threshold.register_autograd(backward, setup_context=setup_context)\n", "",
+        ({"ctx.limit), None": "0.5), None"}, "with limit = 1.5: the gradient"),
+        ({"array = x.numpy()": "array = x.numpy() * (limit != 0)"}, "with limit = 0.0: `forward`"),
+        ({"    soft_threshold.register_autograd(backward, setup_context=setup_context)\n": ""},
          "no autograd formula"),
-        ("ctx.limit), None", "ctx.limit)", "incorrect number of gradients"),
-        ("return soft_threshold", "return soft_threshold._init_fn", "must return the operator"),
-        (*MUTATES, "mutates_args=()", 'mutates_args=("x",)', "the change, avoid it."),
-        ("grad_output * (x.abs() > ctx.limit)", "(x.abs() > ctx.limit).to(x.dtype)",
+        ({"ctx.limit), None": "ctx.limit)"}, "incorrect number of gradients"),
+        ({"return soft_threshold": "return soft_threshold._init_fn"}, "must return the operator"),
+        (MUTATES | {"mutates_args=()": 'mutates_args=("x",)'}, "the change, avoid it."),
+        ({"grad_output * (x.abs() > ctx.limit)": "(x.abs() > ctx.limit).to(x.dtype)"},
          "with a grad_output that is not all ones"),
-        ("() > ctx.limit", "() >= ctx.limit", "at x = ±limit"),
-        (LEAVES_TORCH[0], "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g",
+        ({"() > ctx.limit": "() >= ctx.limit"}, "at x = ±limit"),
+        ({SLOPE: "g = grad_output.clone(); g[x.abs() <= ctx.limit] = 0; return g"},
          "and a mask as an index may need"),
-        ("grad_output * (", "grad_output.mul_(", "Does backward change grad_output"),
-        ("torch.as_tensor(", "torch.from_numpy(", "sample `one number`"),
+        ({"grad_output * (": "grad_output.mul_("}, "Does backward change grad_output"),
+        ({"torch.as_tensor(": "torch.from_numpy("}, "sample `one number`"),
     ],
     like=F.softshrink,
     feeds=(
@@ -349,7 +326,7 @@ def _compiles(attempt):
                 "there is still a break. PyTorch says: {message}", message=in_one_sentence(error)
             )
         (given,), (right,) = grad(output.sum(), mine), grad(expected.sum(), theirs)
-        if not (torch.allclose(output, expected) and torch.allclose(given, right)):
+        if not alike((output, given), (expected, right), 1e-5):
             yield Wrong("where {name}, it is right in eager mode, but not compiled.", name=name)
     if len(graphs) > 2:  # float64 and float32
         yield Wrong(
@@ -369,24 +346,26 @@ EXERCISE_3 = Exercise(
         x = x * (limit / norm.item())
     return x""",
     wrong=[
-        (".detach()", "", f"return x * {FACTOR}",
-         "return x * (limit / norm.item()) if norm > limit else x", "Data-dependent branching"),
-        (".detach()", "", ".norm()", ".norm().item()", f"return x * {FACTOR}",
-         "return x * (limit / norm) if norm > limit else x", "An `if` on a number from `.item()`"),
-        (f"x * {FACTOR}", "x * (limit / norm) if (norm > limit).item() else x", "An `if` on a"),
-        (".detach()", "", f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
+        ({".detach()": "",
+          f"return x * {FACTOR}": "return x * (limit / norm.item()) if norm > limit else x"},
+         "Data-dependent branching"),
+        ({".detach()": "", ".norm()": ".norm().item()",
+          f"return x * {FACTOR}": "return x * (limit / norm) if norm > limit else x"},
+         "An `if` on a number from `.item()`"),
+        ({f"x * {FACTOR}": "x * (limit / norm) if (norm > limit).item() else x"}, "An `if` on a"),
+        ({".detach()": "", f"x * {FACTOR}": "torch.where(norm > limit, x * (limit / norm), x)"},
          "with limit = 2.0: the gradient is"),
-        ("norm.clamp(min=limit)", "torch.maximum(norm, torch.tensor(limit))", "with limit = 7.3"),
-        (f"x * {FACTOR}", "torch.where(norm > limit, x * (limit / norm), x)",
+        ({"norm.clamp(min=limit)": "torch.maximum(norm, torch.tensor(limit))"}, "with limit = 7.3"),
+        ({f"x * {FACTOR}": "torch.where(norm > limit, x * (limit / norm), x)"},
          "at 0, with limit = 2.0: the gradient is nan"),
-        ("min=limit", "min=2.0", "with limit = 7.3: `forward`: the output"),
-        ("return x", "return x.detach()", "the output requires no gradient"),
-        (f"x * {FACTOR}", f"torch.compiler.disable(torch.mul)(x, {FACTOR})", "still a break"),
-        (FACTOR, "min(limit / norm.item(), 1.0)", "it raises ZeroDivisionError"),
-        (f"return x * {FACTOR}", f"with torch.no_grad(): x.mul_({FACTOR})\n    return x * 1",
+        ({"min=limit": "min=2.0"}, "with limit = 7.3: `forward`: the output"),
+        ({"return x": "return x.detach()"}, "the output requires no gradient"),
+        ({f"x * {FACTOR}": f"torch.compiler.disable(torch.mul)(x, {FACTOR})"}, "still a break"),
+        ({FACTOR: "min(limit / norm.item(), 1.0)"}, "it raises ZeroDivisionError"),
+        ({f"return x * {FACTOR}": f"with torch.no_grad(): x.mul_({FACTOR})\n    return x * 1"},
          "it changes an input in place"),
-        (f"x * {FACTOR}", f"x.mul_({FACTOR})", "in-place operation"),
-        (f"x * {FACTOR}", "3", "the output is a int, not a tensor"),
+        ({f"x * {FACTOR}": f"x.mul_({FACTOR})"}, "in-place operation"),
+        ({f"x * {FACTOR}": "3"}, "the output is a int, not a tensor"),
     ],
     like=_clipped,
     feeds=(

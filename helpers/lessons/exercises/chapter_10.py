@@ -7,6 +7,7 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
 from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.said import Said, Wrong, at
@@ -23,11 +24,10 @@ def _under(like, tensors, *names):
         for name in names:
             try:
                 given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
-                same = _alike(given, TRANSFORMS[name](like)(*tensors))
+                same = alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
-                wrong = Wrong(
-                    "under `{name}` it raises {message}", name=name, message=raised(error)
-                )
+                message = raised(error)
+                wrong = Wrong("under `{name}` it raises {message}", name=name, message=message)
                 yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
             else:
                 yield None if same else Wrong("under `{name}` it is silently wrong.", name=name)
@@ -41,20 +41,9 @@ OWN_APPLY = Said(
 )
 
 
-OUTPUT = Said("the output")
-
-
-def _differs(given, right, what=OUTPUT):
+def _differs(given, right, what="the output"):
     """How a result differs from the right one; None if it does not."""
     return wrong_outputs(given, right, differentiable=False, what=what)
-
-
-def _alike(given, right):
-    try:
-        torch.testing.assert_close(given, right, rtol=1e-10, atol=1e-10)
-    except AssertionError:
-        return False
-    return True
 
 
 class Squash(Function):
@@ -90,29 +79,29 @@ EXERCISE_1 = Exercise(
         (root,) = ctx.saved_tensors
         return grad_output / root**3""",
     wrong=[
-        ("    generate_vmap_rule = True\n\n", "", "it does not have vmap support"),
-        ("def forward(x)", "def forward(ctx, x)",
+        ({"    generate_vmap_rule = True\n\n": ""}, "it does not have vmap support"),
+        ({"def forward(x)": "def forward(ctx, x)"},
          "beside `setup_context`, `forward` must take (x)."),
-        ("setup_context(ctx, inputs, output)", "setup_context(ctx, x)",
+        ({"setup_context(ctx, inputs, output)": "setup_context(ctx, x)"},
          "`setup_context` must take (ctx, inputs, output)"),
-        ("return x / torch.sqrt(1 + x**2)", "return x.div_(torch.sqrt(1 + x**2))",
+        ({"return x / torch.sqrt(1 + x**2)": "return x.div_(torch.sqrt(1 + x**2))"},
          "end in an underscore"),
-        ("        ctx.save_for_backward(*inputs)",
-         "        (x,) = inputs\n        ctx.save_for_backward(torch.sqrt(1 + x**2))",
-         "(x,) = ctx.saved_tensors", "(root,) = ctx.saved_tensors",
-         "torch.sqrt(1 + x**2) ** 3", "root**3", "its own derivative"),
-        ("** 3", "** 2", "off by another factor at each element"),
-        ("def forward(x):\n", "def forward(ctx, x):\n        ctx.save_for_backward(x)\n",
-         "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
-         "        ctx.save_for_backward(*inputs)\n\n", "",
+        ({"        ctx.save_for_backward(*inputs)":
+          "        (x,) = inputs\n        ctx.save_for_backward(torch.sqrt(1 + x**2))",
+          "(x,) = ctx.saved_tensors": "(root,) = ctx.saved_tensors",
+          "torch.sqrt(1 + x**2) ** 3": "root**3"}, "its own derivative"),
+        ({"** 3": "** 2"}, "off by another factor at each element"),
+        ({"def forward(x):\n": "def forward(ctx, x):\n        ctx.save_for_backward(x)\n",
+          "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
+          "        ctx.save_for_backward(*inputs)\n\n": ""},
          "it must override the setup_context staticmethod"),
-        ("return x / torch.sqrt(1 + x**2)", "return x / torch.sqrt(1 + x**2), x + 1",
-         "(ctx, grad_output)", "(ctx, grad_output, grad_other)",
-         "    @staticmethod\n    def setup", "    @classmethod\n    def apply(cls, x):\n"
-         "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup",
+        ({"return x / torch.sqrt(1 + x**2)": "return x / torch.sqrt(1 + x**2), x + 1",
+          "(ctx, grad_output)": "(ctx, grad_output, grad_other)",
+          "    @staticmethod\n    def setup": "    @classmethod\n    def apply(cls, x):\n"
+          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup"},
          "let `forward` return y alone"),
-        ("torch.sqrt(1 + x**2) ** 3", "torch.sqrt(x**2).square().add(1) ** 1.5", "it is nan"),
-        ("(x,) = ctx.saved_tensors", "x = ctx.saved_tensors[0].clamp(-20, 20)", "up to 1000"),
+        ({"torch.sqrt(1 + x**2) ** 3": "torch.sqrt(x**2).square().add(1) ** 1.5"}, "it is nan"),
+        ({"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors[0].clamp(-20, 20)"}, "up to 1000"),
     ],
     like=Squash.forward,
     feeds=(Feed(shapes="...", far=1000),),
@@ -161,13 +150,13 @@ def _goes_forward(attempt):
         yield Wrong("in forward mode it raises {message}", message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
     wrong = _differs(slope, right, what=Said("the tangent of the output"))
-    if wrong and slope.dtype == right.dtype and _alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
+    if wrong and slope.dtype == right.dtype and alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
         yield Wrong("where an input is 0, {wrong}", wrong=wrong)
     yield at(Said("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
-        if not _alike(*second):
+        if not alike(*second):
             yield Wrong(
                 "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
                 "silently wrong.",
@@ -187,7 +176,7 @@ def _saves_in_one_order(attempt):
             except Exception:  # the doctor's to say
                 return
         (alone, under), (right, right_under) = slopes
-        if _alike(alone, right) and not _alike(under, right_under):
+        if alike(alone, right) and not alike(under, right_under):
             yield Wrong(
                 "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
                 "in save_for_backward and in save_for_forward.",
@@ -200,38 +189,39 @@ EXERCISE_2 = Exercise(
     number="10.2",
     name="Multiply",
     reference=Multiply,
-    stub=("        ctx.save_for_forward(*inputs)\n", "", """
+    stub={"        ctx.save_for_forward(*inputs)\n": "", """
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent):
         a, b = ctx.saved_tensors
-        return a_tangent * b + a * b_tangent""", ""),
+        return a_tangent * b + a * b_tangent""": ""},
     wrong=[
-        ("        ctx.save_for_forward(*inputs)\n", "", "Look at: save_for_forward"),
-        ("forward(*inputs)", "forward(inputs)", "save_for_forward was handed something"),
-        ("save_for_forward(", "save_for_forwards(", "Did you mean `save_for_forward`?"),
-        ("        ctx.save_for_forward(*inputs)", "        ctx.a, ctx.b = inputs",
-         "a, b = ctx.saved_tensors\n        return a_", "a, b = ctx.a, ctx.b\n        return a_",
+        ({"        ctx.save_for_forward(*inputs)\n": ""}, "Look at: save_for_forward"),
+        ({"forward(*inputs)": "forward(inputs)"}, "save_for_forward was handed something"),
+        ({"save_for_forward(": "save_for_forwards("}, "Did you mean `save_for_forward`?"),
+        ({"        ctx.save_for_forward(*inputs)": "        ctx.a, ctx.b = inputs",
+          "a, b = ctx.saved_tensors\n        return a_": "a, b = ctx.a, ctx.b\n        return a_"},
          "for jvp, save_for_forward"),
-        (" + a * b_tangent", "", "Where `b` moves, the tangent of the output"),
-        (RULE, "(a + a_tangent) * (b + b_tangent) - a * b", "Where all inputs move, the tangent"),
-        (RULE, "a * b * (a_tangent / a + b_tangent / b)", "where an input is 0"),
-        (RULE, "a_tangent * b, a * b_tangent", "one for each output"),
-        (RULE, "a_tangent * b - a * b_tangent", "gives is negated"),
-        ("def jvp(ctx, a_tangent, b_tangent)", "def jvp(ctx, tangent)",
-         RULE, "tangent * b", "a tangent for each input"),
-        ("return a_tangent * b + a * b_tangent", "a_tangent * b + a * b_tangent",
+        ({" + a * b_tangent": ""}, "Where `b` moves, the tangent of the output"),
+        ({RULE: "(a + a_tangent) * (b + b_tangent) - a * b"}, "Where all inputs move, the tangent"),
+        ({RULE: "a * b * (a_tangent / a + b_tangent / b)"}, "where an input is 0"),
+        ({RULE: "a_tangent * b, a * b_tangent"}, "one for each output"),
+        ({RULE: "a_tangent * b - a * b_tangent"}, "gives is negated"),
+        ({"def jvp(ctx, a_tangent, b_tangent)": "def jvp(ctx, tangent)", RULE: "tangent * b"},
+         "a tangent for each input"),
+        ({"return a_tangent * b + a * b_tangent": "a_tangent * b + a * b_tangent"},
          "Is a `return` missing?"),
-        ("a_tangent * b +", "a_tangent * b.detach() +", "not its own derivative"),
-        (RULE, "(a_tangent * b + a * b_tangent).float()", "float32"),
-        (RULE, "((a + 1e-6 * a_tangent) * (b + 1e-6 * b_tangent) - a * b) / 1e-6", "Nearly:"),
-        ("forward(*inputs)", "forward(*inputs[::-1])", RULE, "a_tangent * a + b * b_tangent",
+        ({"a_tangent * b +": "a_tangent * b.detach() +"}, "not its own derivative"),
+        ({RULE: "(a_tangent * b + a * b_tangent).float()"}, "float32"),
+        ({RULE: "((a + 1e-6 * a_tangent) * (b + 1e-6 * b_tangent) - a * b) / 1e-6"}, "Nearly:"),
+        ({"forward(*inputs)": "forward(*inputs[::-1])", RULE: "a_tangent * a + b * b_tangent"},
          "the order in save_for_backward"),
-        ("        a, b = ctx.saved_tensors\n        return a_tangent", "        return a_tangent",
+        ({"        a, b = ctx.saved_tensors\n        return a_tangent": "        return a_tangent"},
          "name 'b' is not defined"),
-        (RULE, "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent",
+        ({RULE: "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent"},
          "in forward mode it raises RuntimeError: Cannot access data pointer"),
-        ("def jvp", "def jpv", "in forward mode it raises NotImplementedError: You must implement"),
+        ({"def jvp": "def jpv"},
+         "in forward mode it raises NotImplementedError: You must implement"),
     ],
     like=torch.mul,
     feeds=(Feed(shapes="..., ..."),),
@@ -294,14 +284,14 @@ def _says_where(attempt):
             slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
         except Exception:
             return
-        if given.shape == (3, *right.shape) and _alike(given[0], right):
+        if given.shape == (3, *right.shape) and alike(given[0], right):
             yield Wrong(
                 "{place} the result has the batch twice. Look at: 0 and None, which are different "
                 "in in_dims, but both false; and the second value that the rule returns.",
                 place=where,
             )
-        moved = any(_alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
-        if moved and not _alike(given, right):
+        moved = any(alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
+        if moved and not alike(given, right):
             yield Wrong(
                 "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
                 "at: the second value that the rule returns, which says where the batch is in the "
@@ -309,7 +299,7 @@ def _says_where(attempt):
                 place=where,
             )
         for name, slope in zip(("x", "weight"), slopes, strict=True):
-            if _alike(given, right) and not slope.any():
+            if alike(given, right) and not slope.any():
                 yield Wrong(
                     "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
                     ".detach(), .data and torch.no_grad in the rule.",
@@ -325,10 +315,8 @@ def _has_a_rule(attempt):
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
-        where, rule = (
-            Said("with in_dims={in_dims}", in_dims=in_dims),
-            lambda f, in_dims=in_dims: vmap(f, in_dims),
-        )
+        where = Said("with in_dims={in_dims}", in_dims=in_dims)
+        rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
         yield _unlike(f, rule, batches, where)
         try:
             slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
@@ -337,7 +325,7 @@ def _has_a_rule(attempt):
                 "the values are right, but with a grad around the vmap it raises {message}",
                 message=raised(error),
             )
-        if not _alike(*slopes):
+        if not alike(*slopes):
             yield Wrong("the values are right, but not grad of vmap, {place}.", place=where)
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = Said(
@@ -361,7 +349,7 @@ EXERCISE_3 = Exercise(
     number="10.3",
     name="Matmul",
     reference=Matmul,
-    stub=("""
+    stub={"""
 
     @staticmethod
     def vmap(info, in_dims, x, weight):
@@ -369,30 +357,30 @@ EXERCISE_3 = Exercise(
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
             for tensor, dim in zip((x, weight), in_dims, strict=True)
         )
-        return Matmul.apply(x, weight), 0""", ""),
+        return Matmul.apply(x, weight), 0""": ""},
     wrong=[
-        ("if dim is None else tensor.movedim(dim, 0)", "if dim is None else tensor",
+        ({"if dim is None else tensor.movedim(dim, 0)": "if dim is None else tensor"},
          "where the batch is dimension -1 of `x`"),
-        ("tensor.expand(info.batch_size, *tensor.shape) if", "tensor if",
+        ({"tensor.expand(info.batch_size, *tensor.shape) if": "tensor if"},
          "under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), in_dims[0]", "the batch twice"),
-        ("if dim is None", "if not dim", "0 and None"),
-        ("apply(x, weight), 0", "apply(x.detach(), weight), 0", "the gradient of `x` is 0"),
-        ("apply(x, weight), 0", "apply(x.float(), weight.float()).double(), 0", "Nearly:"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight)", "to have two returns"),
-        ("tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)",
-         "tensor.movedim(dim, 0)", "got (NoneType, int)"),
-        ("    @staticmethod\n    def forward",
-         "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
+        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), in_dims[0]"}, "the batch twice"),
+        ({"if dim is None": "if not dim"}, "0 and None"),
+        ({"apply(x, weight), 0": "apply(x.detach(), weight), 0"}, "the gradient of `x` is 0"),
+        ({"apply(x, weight), 0": "apply(x.float(), weight.float()).double(), 0"}, "Nearly:"),
+        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight)"}, "to have two returns"),
+        ({"tensor.expand(info.batch_size, *tensor.shape) if dim is None else ": ""},
+         "got (NoneType, int)"),
+        ({"    @staticmethod\n    def forward":
+          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward"},
          "which a rule of one's own replaces"),
-        ("    @staticmethod\n    def forward",
-         "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
-         "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))", "x @ weight.mT",
-         "def vmap(", "def rule(", "write the rule itself"),
-        ("Matmul.apply(x, weight), 0", "Matmul.apply(x, weight), 1", "in the wrong place"),
-        ("def vmap(info, ", "def vmap(", "info.batch_size", "3", "takes 3 positional"),
-        ("return Matmul.apply(x, weight), 0",
-         "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0",
+        ({"    @staticmethod\n    def forward":
+          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
+          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))": "x @ weight.mT",
+          "def vmap(": "def rule("}, "write the rule itself"),
+        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), 1"}, "in the wrong place"),
+        ({"def vmap(info, ": "def vmap(", "info.batch_size": "3"}, "takes 3 positional"),
+        ({"return Matmul.apply(x, weight), 0":
+          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0"},
          "what the rule calls: apply"),
     ],
     like=_matmul,

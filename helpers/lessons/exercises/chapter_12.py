@@ -1,13 +1,14 @@
 """Exercises of chapter 12: memory for time."""
 
+from functools import partial
+
 import torch
 from torch.autograd import Function, grad
-from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import bytes_hidden, no_tensor_on_ctx, random
+from helpers.lessons.judge.numbers import alike, changed, copies, missed
+from helpers.lessons.judge.properties import bytes_hidden, each, no_tensor_on_ctx, random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.judge.verdicts import copies
 from helpers.lessons.memory import Alive, Kept
 from helpers.lessons.said import Said, Wrong, at
 
@@ -41,34 +42,30 @@ FED = {
 }
 
 
-def _called(apply, x, p):
+def _called(attempt, x, p):
     """A leaf that lies in memory as `x` does, and the result."""
     (leaf,) = copies([x])
-    return leaf, apply(leaf, p)
+    return leaf, attempt.apply(leaf, p)
 
 
-def _drops(attempt):
-    for where, (x, p) in FED.items():
-        yield from (at(where, wrong) for wrong in _drops_some(attempt.apply, x, p))
+def _drops_independently(attempt):
     x, p = FED[""]
     masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
     if len(set(masks)) < 200:
-        yield Wrong(
-            "200 calls drop only {count} different sets of elements.", count=len(set(masks))
-        )
+        template = "200 calls drop only {count} different sets of elements."
+        yield Wrong(template, count=len(set(masks)))
     if len(set(map(sum, masks))) == 1:
         yield Wrong(
             "each call drops as many elements as the others: they are not drawn independently."
         )
 
 
-def _drops_some(apply, x, p):
+def _drops(attempt, x, p):
     torch.manual_seed(0)
-    leaf, y = _called(apply, x, p)
+    leaf, y = _called(attempt, x, p)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
         yield Wrong("`forward` must return a tensor like x, of its shape and dtype.")
-    if not torch.equal(leaf, x):
-        yield Wrong("`forward` changes `x` in place.")
+    yield changed(x=(leaf, x))
     strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
     if strange.any():
         factor = (y / x)[strange][0].item()
@@ -79,46 +76,40 @@ def _drops_some(apply, x, p):
     share = (y == 0).double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
-            yield Wrong(
-                "what is dropped is the same all along dimension {dim}: not independently.", dim=dim
-            )
+            template = "what is dropped is the same all along dimension {dim}: not independently."
+            yield Wrong(template, dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
         yield Wrong("with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share)
-    if p and torch.equal(apply(x, p), y):
+    if p and torch.equal(attempt.apply(x, p), y):
         yield Wrong("two calls drop the same elements.")
     torch.manual_seed(0)
-    if not torch.equal(apply(x, p), y):
+    if not torch.equal(attempt.apply(x, p), y):
         yield Wrong("two calls, each after torch.manual_seed(0), drop different elements.")
     if torch.initial_seed() != 0:
         yield Wrong("forward reseeds the program's generator.")
 
 
-def _goes_back(attempt):
-    for where, (x, p) in FED.items():
-        yield from (at(where, wrong) for wrong in _goes_back_through(attempt.apply, x, p))
+IN_MEMORY = Said(
+    "Here `x` and grad_output lie in memory in different orders, and functions such as "
+    "torch.rand_like draw in the order of memory."
+)
 
 
-def _goes_back_through(apply, x, p):
-    leaf, y = _called(apply, x, p)
-    apply(WIDE + 1, 0.7)  # the program goes on
+def _goes_back(attempt, x, p):
+    leaf, y = _called(attempt, x, p)
+    attempt.apply(WIDE + 1, 0.7)  # the program goes on
     torch.rand(3)
     state = torch.get_rng_state()
     weight = random(*x.shape, seed=1).to(x.dtype)
     for where in ("", "in a second backward through the same graph"):
         handed = weight.clone()
         (given,) = grad(y, leaf, handed, retain_graph=True)
-        if not torch.equal(handed, weight):
-            yield Wrong("backward changes grad_output in place.")
-        if given.shape != x.shape:
-            yield Wrong(
-                "the gradient has shape {given}, but {right} is right.",
-                given=tuple(given.shape),
-                right=tuple(x.shape),
-            )
+        yield changed(grad_output=(handed, weight))
         if not torch.equal(given == 0, y == 0):
-            yield at(where, "backward drops other elements than forward does.")
+            wrong = Wrong("backward drops other elements than forward does.")
+            yield at(where, wrong.and_then(IN_MEMORY if y.stride() != handed.stride() else None))
         right = torch.where(y == 0, 0.0, weight / (1 - p))
-        if not torch.allclose(given, right):
+        if not alike(given, right, 1e-5):
             factor = (given / weight)[y != 0][0].item()
             yield Wrong(
                 "where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
@@ -130,7 +121,7 @@ def _goes_back_through(apply, x, p):
 
 
 def _knows_what_it_dropped(attempt):
-    leaf, y = _called(attempt.apply, WIDE.relu(), 0.25)
+    leaf, y = _called(attempt, WIDE.relu(), 0.25)
     (given,) = grad(y.sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
         yield Wrong(
@@ -165,50 +156,59 @@ EXERCISE_1 = Exercise(
     reference=Dropout,
     stub="class Dropout(Function): ...",
     wrong=[
-        (FORWARD, f"{MASK}; ctx.save_for_backward(mask)\n        return x * mask",
-         BACKWARD, "grad_output * ctx.saved_tensors[0]", "it saves 64 bits for each element"),
-        (FORWARD, "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
-         "        return x * mask / (1 - p)", BACKWARD,
-         "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)", "it saves 8 bits for each element"),
-        (FORWARD, f"{MASK}; y = x * mask; ctx.save_for_backward(y); ctx.p = p\n        return y",
-         BACKWARD, "grad_output * (ctx.saved_tensors[0] != 0) / (1 - ctx.p)", "as after a ReLU"),
-        (FORWARD, "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
-         "        return x * ctx.mask / (1 - p)", BACKWARD, "grad_output * ctx.mask / (1 - ctx.p)",
-         "`ctx.mask` holds a tensor outside"),
-        ("grad_output, ctx.p, ctx.seed)", "grad_output, ctx.p, int(torch.randint(2**40, ())))",
+        ({FORWARD: f"{MASK}; ctx.save_for_backward(mask)\n        return x * mask",
+          BACKWARD: "grad_output * ctx.saved_tensors[0]"}, "it saves 64 bits for each element"),
+        ({FORWARD: "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
+          "        return x * mask / (1 - p)",
+          BACKWARD: "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)"},
+         "it saves 8 bits for each element"),
+        ({FORWARD: f"{MASK}; y = x * mask; ctx.save_for_backward(y); ctx.p = p\n        return y",
+          BACKWARD: "grad_output * (ctx.saved_tensors[0] != 0) / (1 - ctx.p)"}, "as after a ReLU"),
+        ({FORWARD: "ctx.p = p; ctx.save_for_backward(torch.get_rng_state())\n"
+          "        return x * (torch.rand_like(x) >= p) / (1 - p)",
+          BACKWARD: "Dropout.redrawn(ctx.saved_tensors[0], grad_output, ctx.p)",
+          "@staticmethod\n    def backward": "@staticmethod\n    def redrawn(state, g, p):\n"
+          "        with torch.random.fork_rng(devices=[]):\n"
+          "            torch.set_rng_state(state)\n"
+          "            return g * (torch.rand_like(g) >= p) / (1 - p)\n\n"
+          "    @staticmethod\n    def backward"}, "draw in the order of memory"),
+        ({FORWARD: "ctx.mask = torch.rand(x.shape) >= p; ctx.p = p\n"
+          "        return x * ctx.mask / (1 - p)",
+          BACKWARD: "grad_output * ctx.mask / (1 - ctx.p)"}, "`ctx.mask` holds a tensor outside"),
+        ({"grad_output, ctx.p, ctx.seed)": "grad_output, ctx.p, int(torch.randint(2**40, ())))"},
          "backward drops other elements than forward"),
-        ("int(torch.randint(2**40, ()))", "0", "two calls drop the same elements"),
-        ("int(torch.randint(2**40, ()))", "torch.Generator().seed()", "each after torch.manual_se"),
-        ("generator = torch.Generator().manual_seed(seed)", "torch.manual_seed(seed)",
-         ", generator=generator", "", "forward reseeds"),
-        ("return Dropout.thinned(grad", "torch.rand(1); return Dropout.thinned(grad",
+        ({"int(torch.randint(2**40, ()))": "0"}, "two calls drop the same elements"),
+        ({"int(torch.randint(2**40, ()))": "torch.Generator().seed()"}, "after torch.manual_se"),
+        ({"generator = torch.Generator().manual_seed(seed)": "torch.manual_seed(seed)",
+          ", generator=generator": ""}, "forward reseeds"),
+        ({"return Dropout.thinned(grad": "torch.rand(1); return Dropout.thinned(grad"},
          "changes the random state of the program"),
-        (FORWARD, f"{MASK}; ctx.b = lambda g: g * mask\n        return x * mask",
-         BACKWARD, "ctx.b(grad_output)", "stay alive"),
-        (FORWARD, f"{MASK}; ctx.b = mask.tolist()\n        return x * mask",
-         BACKWARD, "grad_output * torch.tensor(ctx.b).to(grad_output)", "stay alive"),
-        (BACKWARD,
-         "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())",
-         "backward changes grad_output in place"),
-        ("2**40, ()", "1000, ()", "different sets of elements"),
-        ("torch.rand(x.shape, generator=generator) >= p",
-         "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()",
+        ({FORWARD: f"{MASK}; ctx.b = lambda g: g * mask\n        return x * mask",
+          BACKWARD: "ctx.b(grad_output)"}, "stay alive"),
+        ({FORWARD: f"{MASK}; ctx.b = mask.tolist()\n        return x * mask",
+          BACKWARD: "grad_output * torch.tensor(ctx.b).to(grad_output)"}, "stay alive"),
+        ({BACKWARD:
+          "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())"},
+         "it changes `grad_output` in place"),
+        ({"2**40, ()": "1000, ()"}, "different sets of elements"),
+        ({"torch.rand(x.shape, generator=generator) >= p":
+          "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()"},
          "not drawn independently"),
-        ("=generator) >", "=generator).view(-1, 8).view(x.shape) >", "'[-1, 8]' is invalid"),
-        ("ctx.p, ctx.seed)", "0.25, ctx.seed)", "input of shape (301, 51): backward drops other"),
-        ("torch.rand(x.shape, generator=generator) >= p", "torch.rand(x.shape[-1:], generator="
-         "generator) >= p", "the same all along dimension 0"),
-        ("torch.where(kept, x / (1 - p), 0)", "x.mul_(kept).div_(1 - p)", "changes `x` in place"),
-        ("return torch.where(kept, x / (1 - p), 0)", "return torch.where(kept, x.float() / (1 - p)"
-         ", 0).to(x.dtype if x.dtype == torch.float64 else torch.float32)", "in bfloat16"),
-        (">= p", "< p", "the share of zeros is 0.75"),
-        ("x / (1 - p)", "x", "is 1 times that of x"),
-        ("return Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
-         "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None",
+        ({"=generator) >": "=generator).view(-1, 8).view(x.shape) >"}, "'[-1, 8]' is invalid"),
+        ({"ctx.p, ctx.seed)": "0.25, ctx.seed)"}, "input of shape (301, 51): backward drops other"),
+        ({"torch.rand(x.shape, generator=generator) >= p": "torch.rand(x.shape[-1:], generator="
+          "generator) >= p"}, "the same all along dimension 0"),
+        ({"torch.where(kept, x / (1 - p), 0)": "x.mul_(kept).div_(1 - p)"}, "changes `x` in place"),
+        ({"return torch.where(kept, x / (1 - p), 0)": "return torch.where(kept, x.float() / (1 - p)"
+          ", 0).to(x.dtype if x.dtype == torch.float64 else torch.float32)"}, "in bfloat16"),
+        ({">= p": "< p"}, "the share of zeros is 0.75"),
+        ({"x / (1 - p)": "x"}, "is 1 times that of x"),
+        ({"return Dropout.thinned(grad_output, ctx.p, ctx.seed), None":
+          "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None"},
          "the gradient is 1 times grad_output"),
     ],
-    properties=[_drops, _goes_back, _knows_what_it_dropped, no_tensor_on_ctx(WIDE, 0.25),
-                _keeps_a_bit],
+    properties=[each(FED, _drops), _drops_independently, each(FED, _goes_back),
+                _knows_what_it_dropped, no_tensor_on_ctx(WIDE, 0.25), _keeps_a_bit],
     success="forward and backward draw the same elements, and next to nothing is kept for it.",
     hints=(
         "What can make the same mask again?",
@@ -241,66 +241,37 @@ class LogSumExp(Function):
         return to_x, torch.cat(to_weight), None
 
 
-class Shapes(Alive):
-    """`Alive`, and (shape, whether a product made it) of all results that are floating-point."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = set()
-
-    def __torch_dispatch__(self, operation, *call):
-        results = super().__torch_dispatch__(operation, *call)
-        for tensor in filter(torch.is_tensor, tree_leaves(results)):
-            if tensor.is_floating_point():
-                self.shapes.add((tuple(tensor.shape), "mm" in str(operation)))
-        return results
-
-
 def _in_parts(attempt):
     rows, classes, size = 100, 2017, 30
     x, weight = (random(n, 2, seed=n).requires_grad_() for n in (rows, classes))
     whole = rows * classes * x.element_size()
-    with Shapes() as alive:
+    with Alive() as alive:
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
-    asked = Said(
-        "with {rows} rows, {classes} classes and size = {size}",
-        rows=rows,
-        classes=classes,
-        size=size,
+    template = "with {rows} rows, {classes} classes and size = {size}"
+    asked = Said(template, rows=rows, classes=classes, size=size)
+    template = (
+        "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all logits are "
+        "{whole:,}."
     )
-    for when, bytes_there in (("forward", forward), ("backward", alive.peak)):
-        if bytes_there > whole / 4:
-            yield Wrong(
-                "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
-                "logits are {whole:,}.",
-                asked=asked,
-                when=when,
-                bytes_there=bytes_there,
-                whole=whole,
-            )
+    for when, held in (("forward", forward), ("backward", alive.peak)):
+        if held > whole / 4:
+            yield Wrong(template, asked=asked, when=when, bytes_there=held, whole=whole)
     if left > 4 * result.nbytes:
-        yield Wrong(
-            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward.",
-            asked=asked,
-            left=left,
+        template = (
+            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
         )
-    for shape, product in sorted(alive.shapes, reverse=True):
+        yield Wrong(template, asked=asked, left=left)
+    for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
-            yield Wrong(
-                "it is right, but it has {classes} columns at a time: cut weight, not x.",
-                classes=classes,
-            )
+            template = "it is right, but it has {classes} columns at a time: cut weight, not x."
+            yield Wrong(template, classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
-        one_each = widest == -(-classes // size) and not product  # a number for each part
+        one_each = widest == -(-classes // size) and operation != "mm"  # a number for each part
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
-            made = " × ".join(map(str, shape))
-            yield Wrong(
-                "it is right, but with size = {size}, a tensor of {made} logits is made.",
-                size=size,
-                made=made,
-            )
+            template = "it is right, but with size = {size}, a tensor of {made} logits is made."
+            yield Wrong(template, size=size, made=" × ".join(map(str, shape)))
 
 
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
@@ -310,25 +281,24 @@ EXERCISE_2 = Exercise(
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[
-        ("split(size)", "chunk(size)", "tensor of 100 × 68 logits is made"),
-        ("split(ctx.size)", "split(len(weight))", "backward holds"),
-        ("torch.logsumexp(x @ part.t(), 1)", "torch.exp(x @ part.t()).sum(1).log()",
-         "the output is"),
-        ("torch.full_like(x[:, 0], -torch.inf)", "x[:, 0] * 0", "`forward`"),
-        ("- result[:, None]", "- torch.logsumexp(x @ part.t(), 1, True)", "The gradient of `x`"),
-        ("        for part in weight.split(size):\n"
-         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
-         "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
-         "        result = torch.logsumexp(logits, 1)", "forward holds"),
-        ("            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
-         "            z = x @ part.t()\n"
-         "            top = z.amax(1) if result[0] == -torch.inf else top\n"
-         "            term = (z - top[:, None]).exp().sum(1).log() + top\n"
-         "            result = torch.logaddexp(result, term)", "with logits from -1000 to 1000"),
-        ("split(size)", "split(2 * size)", "a tensor of 100 × 60 logits is made"),
-        ("        for part in weight.split(size):\n"
-         "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))",
-         "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])",
+        ({"split(size)": "chunk(size)"}, "tensor of 100 × 68 logits is made"),
+        ({"split(ctx.size)": "split(len(weight))"}, "backward holds"),
+        ({"torch.logsumexp(x @ part.t(), 1)": "(x @ part.t()).exp().sum(1).log()"}, "`forward`"),
+        ({"torch.full_like(x[:, 0], -torch.inf)": "x[:, 0] * 0"}, "`forward`"),
+        ({"- result[:, None]": "- torch.logsumexp(x @ part.t(), 1, True)"}, "The gradient of `x`"),
+        ({"        for part in weight.split(size):\n"
+          "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
+          "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
+          "        result = torch.logsumexp(logits, 1)"}, "forward holds"),
+        ({"            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
+          "            z = x @ part.t()\n"
+          "            top = z.amax(1) if result[0] == -torch.inf else top\n"
+          "            term = (z - top[:, None]).exp().sum(1).log() + top\n"
+          "            result = torch.logaddexp(result, term)"}, "with logits from -1000 to 1000"),
+        ({"split(size)": "split(2 * size)"}, "a tensor of 100 × 60 logits is made"),
+        ({"        for part in weight.split(size):\n"
+          "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
+          "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])"},
          "cut weight, not x"),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
@@ -367,64 +337,47 @@ def _inverts(attempt):
     x1, x2 = random(4, 3), random(4, 3, seed=1)
     y1 = x1 * torch.exp(4 * x2) + torch.sin(2 * x2)
     y2 = x2 + torch.cos(y1)
-    seen, returned = {"s": [], "f": [], "g": []}, []
+    functions = {"s": lambda x: 4 * x, "f": lambda x: torch.sin(2 * x), "g": torch.cos}
+    calls = {name: [] for name in functions}  # (argument, result, a copy of it)
 
-    def noted(name, function):
-        def call(x):
-            seen[name].append(x.clone())
-            given = function(x)
-            returned.append((name, given, given.clone()))
-            return given
+    def noted(name, x):
+        given = functions[name](x)
+        calls[name].append((x.clone(), given, given.clone()))
+        return given
 
-        return call
-
-    f = noted("f", lambda x: torch.sin(2 * x))
-    functions = noted("s", lambda x: 4 * x), f, noted("g", torch.cos)
     given1, given2 = y1.clone(), y2.clone()
-    result = attempt(*functions, given1, given2)
+    result = attempt(*(partial(noted, name) for name in functions), given1, given2)
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
         yield Wrong("it must return the pair (x1, x2), got a {kind}.", kind=type(result).__name__)
     for name, given, y in zip(("x1", "x2"), result, (y1, y2), strict=True):
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (y.shape, y.dtype):
             yield Wrong("{name} must be a tensor of the shape and dtype of y1 and y2.", name=name)
-    for name, arguments in seen.items():
-        if len(arguments) != 1:
-            yield Wrong(
-                "`{name}` must be called once; it was called {count} times.",
-                name=name,
-                count=len(arguments),
-            )
-    if not torch.allclose(seen["g"][0], y1):
+    for name, those in calls.items():
+        if len(those) != 1:
+            template = "`{name}` must be called once; it was called {count} times."
+            yield Wrong(template, name=name, count=len(those))
+    if not alike(calls["g"][0][0], y1):
         yield Wrong("`g` was called with another argument than in forward. What did it get there?")
-    if torch.allclose(result[0], x2) and torch.allclose(result[1], x1):
+    if alike(tuple(result), (x2, x1)):
         yield Wrong("x1 and x2 are exchanged.")
-    if torch.allclose(result[1], y2 + torch.cos(y1)):
-        yield Wrong("x2 is wrong. What undoes an addition?")
-    if not torch.allclose(result[1], x2):
-        yield Wrong("x2 is wrong, although `g` got what it got in forward. What was added to x2?")
+    yield missed(
+        result[1], x2, {"x2 is wrong. What undoes an addition?": y2 + torch.cos(y1)},
+        "x2 is wrong, although `g` got what it got in forward. What was added to x2?",
+    )  # fmt: skip
     for name in "sf":
-        if not torch.allclose(seen[name][0], x2):
-            yield Wrong(
-                "x2 is right, but `{name}` was called with another argument than in forward.",
-                name=name,
-            )
+        if not alike(calls[name][0][0], x2):
+            template = "x2 is right, but `{name}` was called with another argument than in forward."
+            yield Wrong(template, name=name)
     scale, shift = 4 * x2, torch.sin(2 * x2)
-    for factor in (1, scale.exp(), 1 / scale, scale):
-        if torch.allclose(result[0], (y1 - shift) * factor):
-            yield Wrong("x2 is right. In x1 the shift is undone, the scale is not.")
-    if torch.allclose(result[0], y1 - shift * torch.exp(-scale)):
-        yield Wrong(
-            "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
-        )
-    if not torch.allclose(result[0], x1, 1e-9, 1e-9):
-        yield Wrong("x2 is right, x1 is not.")
-    if not (torch.equal(given1, y1) and torch.equal(given2, y2)):
-        yield Wrong("it is right, but it changes y1 or y2 in place.")
-    for name, given, before in returned:
-        if not torch.equal(given, before):
-            yield Wrong(
-                "it changes in place what `{name}` returned, which is not yours.", name=name
-            )
+    unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
+    one_term = y1 - shift * torch.exp(-scale)
+    misses = {
+        "x2 is right. In x1 the shift is undone, the scale is not.": unscaled,
+        "x2 is right. In x1 the scale is undone for one term only: look at the brackets.": one_term,
+    }
+    yield missed(result[0], x1, misses, "x2 is right, x1 is not.")
+    yield changed(y1=(given1, y1), y2=(given2, y2))
+    yield changed(**{f"{name}(x)": those[0][1:] for name, those in calls.items()})
 
 
 EXERCISE_3 = Exercise(
@@ -433,22 +386,22 @@ EXERCISE_3 = Exercise(
     reference=inverse,
     stub="def inverse(s, f, g, y1, y2): ...",
     wrong=[
-        ("y2 - g(y1)", "y2 + g(y1)", "What undoes an addition?"),
-        ("(y1 - f(x2)) * torch.exp(-s(x2))", "y1 * torch.exp(-s(x2)) - f(x2)",
+        ({"y2 - g(y1)": "y2 + g(y1)"}, "What undoes an addition?"),
+        ({"(y1 - f(x2)) * torch.exp(-s(x2))": "y1 * torch.exp(-s(x2)) - f(x2)"},
          "x2 is right, x1 is not"),
-        ("-s(x2)", "s(x2)", "the shift is undone, the scale is not"),
-        ("(y1 - f(x2))", "y1 - f(x2)", "for one term only"),
-        ("return x1, x2", "return x2, x1", "x1 and x2 are exchanged"),
-        ("return x1, x2", "return torch.stack([x1, x2])", "the pair (x1, x2), got a Tensor"),
-        ("    x1 =", "    x2 = y2 - g(y1)\n    x1 =", "`g` must be called once; it was called 2"),
-        ("x2 = y2 - g(y1)", "x2 = y2.sub_(g(y1))", "changes y1 or y2 in place"),
-        ("torch.exp(-s(x2))", "s(x2).neg_().exp()", "changes in place what `s` returned"),
-        ("(y1 - f(x2))", "(f(x2).neg_() + y1)", "changes in place what `f` returned"),
-        ("-s(x2)", "-s(x2).clamp(-5, 5)", "x2 is right, x1 is not"),
-        ("-s(x2)", "-s(x2).float()", "x2 is right, x1 is not"),
-        ("return x1, x2", "return x1.float(), x2", "x1 must be a tensor of the shape and dtype"),
-        ("(y1 - f(x2))", "(y1 - f(y2))", "`f` was called with another argument"),
-        ("y2 - g(y1)", "(y2 - g(y1)) / 2", "What was added to x2?"),
+        ({"-s(x2)": "s(x2)"}, "the shift is undone, the scale is not"),
+        ({"(y1 - f(x2))": "y1 - f(x2)"}, "for one term only"),
+        ({"return x1, x2": "return x2, x1"}, "x1 and x2 are exchanged"),
+        ({"return x1, x2": "return torch.stack([x1, x2])"}, "the pair (x1, x2), got a Tensor"),
+        ({"    x1 =": "    x2 = y2 - g(y1)\n    x1 ="}, "`g` must be called once; it was called 2"),
+        ({"x2 = y2 - g(y1)": "x2 = y2.sub_(g(y1))"}, "it changes `y2` in place"),
+        ({"torch.exp(-s(x2))": "s(x2).neg_().exp()"}, "it changes `s(x)` in place"),
+        ({"(y1 - f(x2))": "(f(x2).neg_() + y1)"}, "it changes `f(x)` in place"),
+        ({"-s(x2)": "-s(x2).clamp(-5, 5)"}, "x2 is right, x1 is not"),
+        ({"-s(x2)": "-s(x2).float()"}, "x2 is right, x1 is not"),
+        ({"return x1, x2": "return x1.float(), x2"}, "x1 must be a tensor of the shape and dtype"),
+        ({"(y1 - f(x2))": "(y1 - f(y2))"}, "`f` was called with another argument"),
+        ({"y2 - g(y1)": "(y2 - g(y1)) / 2"}, "What was added to x2?"),
     ],
     properties=[_inverts],
     success="what was done last is undone first, and s, f and g need no inverse.",

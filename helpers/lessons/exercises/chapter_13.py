@@ -4,13 +4,13 @@ import contextlib
 
 import torch
 from torch.autograd import Function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import first_line
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, copies, first_line
 from helpers.lessons.judge.properties import saved_by
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.judge.verdicts import copies
+from helpers.lessons.memory import Alive
 from helpers.lessons.said import Said, Wrong, at
 
 NUMBERS = torch.tensor(
@@ -42,7 +42,7 @@ def _has_forward_mode(attempt):
             message=first_line(error),
         )
     _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
-    if not torch.allclose(given, right):
+    if not alike(given, right):
         yield Wrong(
             "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
             "largest element is {given:.4g}, and {right:.4g} is right.",
@@ -71,34 +71,28 @@ EXERCISE_1 = Exercise(
     reference=quantise,
     stub="def quantise(x, low, high): ...",
     wrong=[
-        ("return step - (smooth.detach() - smooth)", "return step",
+        ({"return step - (smooth.detach() - smooth)": "return step"},
          "non-differentiable, or detached"),
-        ("return step - (smooth.detach() - smooth)", "return torch.round(smooth)",
+        ({"return step - (smooth.detach() - smooth)": "return torch.round(smooth)"},
          "with low = -2 and high = 1: the gradient is 0 at"),
-        ("return step - (smooth.detach() - smooth)", "return x + (step - x).detach()",
+        ({"return step - (smooth.detach() - smooth)": "return x + (step - x).detach()"},
          ", but 0 is right"),
-        ("def quantise(x", "class quantise(Function):\n    pass\n\ndef other(x",
+        ({"def quantise(x": "class quantise(Function):\n    pass\n\ndef other(x"},
          "give check the function itself, got the class quantise"),
-        (WHERE, "smooth = x.clamp(low, high)", "the gradient is 0 at"),
-        ("step = torch.round(smooth.detach())", "step = torch.floor(smooth.detach() + 0.5)",
+        ({WHERE: "smooth = x.clamp(low, high)"}, "the gradient is 0 at"),
+        ({"step = torch.round(smooth.detach())": "step = torch.floor(smooth.detach() + 0.5)"},
          "`forward`: the output"),
-        (WHERE, "smooth = x.clamp(low - 0.5, high + 0.5)",
-         "torch.round(smooth.detach())", "torch.round(x.detach()).clamp(low, high)",
+        ({WHERE: "smooth = x.clamp(low - 0.5, high + 0.5)",
+          "torch.round(smooth.detach())": "torch.round(x.detach()).clamp(low, high)"},
          "the gradient"),
-        ("return step - (smooth.detach() - smooth)",
-         "\n    class Step(Function):\n"
-         "        @staticmethod\n"
-         "        def forward(x):\n"
-         "            return torch.round(x)\n\n"
-         "        @staticmethod\n"
-         "        def setup_context(ctx, inputs, output): ...\n\n"
-         "        @staticmethod\n"
-         "        def backward(ctx, grad_output):\n"
-         "            return grad_output\n\n"
-         "    return Step.apply(smooth)", "forward mode (torch.func.jvp) raises: You must"),
-        ("return step - (smooth.detach() - smooth)",
-         "passes = (x >= low) & (x <= high)\n"
-         "    return step + x - x.detach() - (~passes) * (x - x.detach())", "in float16"),
+        ({"return step - (smooth.detach() - smooth)": "\n    class Step(Function):\n"
+          "        @staticmethod\n        def forward(x):\n"
+          "            return torch.round(x)\n\n        @staticmethod\n"
+          "        def setup_context(ctx, inputs, output): ...\n\n        @staticmethod\n"
+          "        def backward(ctx, grad_output):\n            return grad_output\n\n"
+          "    return Step.apply(smooth)"}, "forward mode (torch.func.jvp) raises: You must"),
+        ({"return step - (smooth.detach() - smooth)": "passes = (x >= low) & (x <= high)\n"
+          "    return step + x - x.detach() - (~passes) * (x - x.detach())"}, "in float16"),
     ],
     like=_in_range,
     feeds=(
@@ -150,19 +144,19 @@ EXERCISE_2 = Exercise(
     reference=TriangleSpike,
     stub="class TriangleSpike(Function): ...",
     wrong=[
-        (".clamp(min=0)", "", ", but 0 is right"),
-        ("(1 - u.abs()).clamp(min=0)", "(1 - u).clamp(min=0)", "the gradient"),
-        ("grad_output * (1", "(1", "does not depend on grad_output"),
-        ("u > 0", "u >= 0", "`forward`: the output"),
-        (".to(u.dtype)", ".float()", "torch.float32, but torch.float64 is right"),
-        (".to(u.dtype)", "", "torch.bool, but torch.float64 is right"),
-        ("ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)",
-         "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s", "the gradient"),
-        ("ctx.save_for_backward(u)", "pass", "(u,) = ctx.saved_tensors",
-         "u = ctx.saved_tensors[0]", "forward saved none"),
-        ("ctx.save_for_backward(u)", "ctx.u = u", "(u,) = ctx.saved_tensors", "u = ctx.u",
+        ({".clamp(min=0)": ""}, ", but 0 is right"),
+        ({"(1 - u.abs()).clamp(min=0)": "(1 - u).clamp(min=0)"}, "the gradient"),
+        ({"grad_output * (1": "(1"}, "does not depend on grad_output"),
+        ({"u > 0": "u >= 0"}, "`forward`: the output"),
+        ({".to(u.dtype)": ".float()"}, "torch.float32, but torch.float64 is right"),
+        ({".to(u.dtype)": ""}, "torch.bool, but torch.float64 is right"),
+        ({"ctx.save_for_backward(u)\n        return (u > 0).to(u.dtype)":
+          "s = (u > 0).to(u.dtype); ctx.save_for_backward(s); return s"}, "the gradient"),
+        ({"ctx.save_for_backward(u)": "pass",
+          "(u,) = ctx.saved_tensors": "u = ctx.saved_tensors[0]"}, "forward saved none"),
+        ({"ctx.save_for_backward(u)": "ctx.u = u", "(u,) = ctx.saved_tensors": "u = ctx.u"},
          "Look at: ctx.save_for_backward"),
-        ("(1 - u.abs())", "(1 - u.detach().abs())", "silently wrong"),
+        ({"(1 - u.abs())": "(1 - u.detach().abs())"}, "silently wrong"),
     ],
     like=_triangle,
     feeds=(Feed(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
@@ -208,37 +202,33 @@ class _EndlessError(Exception):
     pass
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(Alive):
     """Their names, in order; the 5000th is the last. A power that is a root is called sqrt."""
 
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        a_root = name == "pow" and isinstance(args[1], float) and not args[1].is_integer()
-        self.names.append("sqrt" if a_root else name)
-        if len(self.names) == 5000:
+        result = super().__torch_dispatch__(function, types, args, kwargs)
+        if self.operations[-1] == "pow" and isinstance(args[1], float) and args[1] % 1:
+            self.operations[-1] = "sqrt"
+        if len(self.operations) == 5000:
             raise _EndlessError
-        return function(*args, **(kwargs or {}))
+        return result
 
 
 def _ends(attempt):
     for numbers in (POSITIVE, *OTHERS, NEGATIVE):
         with _Operations() as forward, contextlib.suppress(Exception):  # which others name
             attempt.apply(numbers.clone())
-        if len(forward.names) == 5000:
+        if len(forward.operations) == 5000:
             yield Wrong(
                 "`forward` does not end for {value}. It must take at most 60 steps, whatever the "
                 "numbers are.",
                 value=numbers.flatten().tolist(),
             )
-        if {"sqrt", "rsqrt"} & {*forward.names}:
+        if {"sqrt", "rsqrt"} & {*forward.operations}:
             yield Wrong("`forward` calls PyTorch's own root. Find the root by Newton's steps.")
     with _Operations() as forward, contextlib.suppress(Exception):
         attempt.apply(ONE.clone())
-    if len(forward.names) > 60:
+    if len(forward.operations) > 60:
         yield Wrong("`forward` goes on for [1.0], where no step changes an element: stop there.")
 
 
@@ -247,11 +237,11 @@ def _goes_by_the_theorem(attempt):
         kept, _, (output,) = saved_by(attempt.apply, POSITIVE)
         with _Operations() as backward:
             output.sum().backward()
-        if len(backward.names) > 20:
+        if len(backward.operations) > 20:
             yield Wrong(
                 "`backward` takes {count} operations. It need not iterate: differentiate both "
                 "sides of z · z = a.",
-                count=len(backward.names),
+                count=len(backward.operations),
             )
         if len(kept) > 1:
             yield Wrong("{count} tensors are saved; one is enough.", count=len(kept))
@@ -265,35 +255,15 @@ HOW = (
 
 def _is_the_root(attempt):
     for a in OTHERS:
-        of = (
-            Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
-            if a.dim()
-            else Said("of a tensor without dimensions")
-        )
+        of = Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         if given.shape != right.shape or given.dtype != right.dtype:
-            yield at(
-                of,
-                Wrong(
-                    "`forward` returns shape {shape}, {dtype}, but {right_shape}, {right_dtype} is "
-                    "right.",
-                    shape=tuple(given.shape),
-                    dtype=given.dtype,
-                    right_shape=tuple(right.shape),
-                    right_dtype=right.dtype,
-                ),
-            )
+            yield at(of, wrong_outputs(given, right))
         (slope,) = torch.autograd.grad(given.sum(), leaf)
-        for template, one, other in (
-            (HOW[0], given, right),
-            (HOW[1], slope, 0.5 / right),
-        ):  # fmt: skip
+        for template, one, other in ((HOW[0], given, right), (HOW[1], slope, 0.5 / right)):
             if not torch.allclose(one, other, rtol=2e-3 if a.itemsize == 2 else 1e-6, atol=0):
-                yield at(
-                    of,
-                    Wrong(template, given=one.tolist(), right=other.tolist()),
-                )
+                yield at(of, template, given=one.tolist(), right=other.tolist())
 
 
 EXERCISE_3 = Exercise(
@@ -302,39 +272,38 @@ EXERCISE_3 = Exercise(
     reference=NewtonSqrt,
     stub="class NewtonSqrt(Function): ...",
     wrong=[
-        ("grad_output / (2 * z)", "grad_output / z", "The gradient of `a`"),
-        ("grad_output / (2 * z)", "grad_output * 2 * z", "has one factor too many of `a`"),
-        ("range(60)", "range(20)", "of [1e-20], torch.float64: `forward` returns"),
-        ("torch.equal(z, before)", "(z - before).abs().max() < 1e-6",
+        ({"grad_output / (2 * z)": "grad_output / z"}, "The gradient of `a`"),
+        ({"grad_output / (2 * z)": "grad_output * 2 * z"}, "has one factor too many of `a`"),
+        ({"range(60)": "range(20)"}, "of [1e-20], torch.float64: `forward` returns"),
+        ({"torch.equal(z, before)": "(z - before).abs().max() < 1e-6"},
          "torch.float64: `forward` returns"),
-        ("torch.equal(z, before)", "z.sum() == before.sum()", "torch.float64: `forward` returns"),
-        ("for _ in range(60)", "while True", "torch.equal(z, before)",
-         "(z - before).abs().max() < 0", "`forward` does not end for"),
-        ("for _ in range(60)", "while True", "`forward` does not end for [-2.0]"),
-        ("torch.equal(z, before)", "False", "`forward` goes on for [1.0]"),
-        ("torch.ones_like(a)", "a.sqrt()", "`forward` calls PyTorch's own root"),
-        ("torch.ones_like(a)", "a**0.5", "`forward` calls PyTorch's own root"),
-        ("torch.ones_like(a)", "torch.ones(1)",
+        ({"torch.equal(z, before)": "z.sum() == before.sum()"}, "torch.float64: `forward` returns"),
+        ({"for _ in range(60)": "while True",
+          "torch.equal(z, before)": "(z - before).abs().max() < 0"}, "`forward` does not end for"),
+        ({"for _ in range(60)": "while True"}, "`forward` does not end for [-2.0]"),
+        ({"torch.equal(z, before)": "False"}, "`forward` goes on for [1.0]"),
+        ({"torch.ones_like(a)": "a.sqrt()"}, "`forward` calls PyTorch's own root"),
+        ({"torch.ones_like(a)": "a**0.5"}, "`forward` calls PyTorch's own root"),
+        ({"torch.ones_like(a)": "torch.ones(1)"},
          "with an input of shape (): the output has shape (1,)"),
-        ("save_for_backward(z)\n        return z", "save_for_backward(z.clone())\n        return z",
-         "silently wrong"),
-        ("ctx.save_for_backward(z)", "ctx.z = z", "(z,) = ctx.saved_tensors", "z = ctx.z",
+        ({"save_for_backward(z)\n        return z":
+          "save_for_backward(z.clone())\n        return z"}, "silently wrong"),
+        ({"ctx.save_for_backward(z)": "ctx.z = z", "(z,) = ctx.saved_tensors": "z = ctx.z"},
          "Look at: ctx.save_for_backward"),
-        ("(2 * z)", "(2 * z.detach())", "silently wrong"),
-        ("save_for_backward(z)", "save_for_backward(a, z)", "(z,) =", "a, z =",
+        ({"(2 * z)": "(2 * z.detach())"}, "silently wrong"),
+        ({"save_for_backward(z)": "save_for_backward(a, z)", "(z,) =": "a, z ="},
          "2 tensors are saved; one is enough"),
-        ("save_for_backward(z)", "save_for_backward(a, z)",
-         "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)",
-         "a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)\n"
-         "        with torch.enable_grad(): f = (z + a / z) / 2\n"
-         "        y = grad_output\n"
-         "        for _ in range(60):\n"
-         "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
-         "        return torch.autograd.grad(f, a, y)[0]", "need not iterate"),
-        ("save_for_backward(z)", "save_for_backward(a)", "(z,) = ctx.saved_tensors",
-         "(a,) = ctx.saved_tensors; z = torch.ones_like(a)\n"
-         "        for _ in range(60): z = (z + a / z) / 2", "need not iterate"),
-        ("        return z\n\n", "        return\n\n", "it returns None"),
+        ({"save_for_backward(z)": "save_for_backward(a, z)",
+          "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)":
+          "a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)\n"
+          "        with torch.enable_grad(): f = (z + a / z) / 2\n        y = grad_output\n"
+          "        for _ in range(60):\n"
+          "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
+          "        return torch.autograd.grad(f, a, y)[0]"}, "need not iterate"),
+        ({"save_for_backward(z)": "save_for_backward(a)",
+          "(z,) = ctx.saved_tensors": "(a,) = ctx.saved_tensors; z = torch.ones_like(a)\n"
+          "        for _ in range(60): z = (z + a / z) / 2"}, "need not iterate"),
+        ({"        return z\n\n": "        return\n\n"}, "it returns None"),
     ],
     like=torch.sqrt,
     feeds=(

@@ -7,19 +7,12 @@ import torch.distributed as dist
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, changed, missed
+from helpers.lessons.judge.properties import each, random
 from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.said import Said, Wrong
 from helpers.ops import collectives
-
-
-def _is(given, expected, within=1e-9):
-    return given.shape == expected.shape and torch.allclose(given, expected, within, within)
-
-
-def _nearly(given, expected):
-    near = _is(given, expected, within=1e-5)
-    return Said("Nearly: is something rounded to float32?") if near else None
 
 
 def gathered(x):
@@ -57,17 +50,10 @@ def _gather_and_back(apply, rows, columns, silent):
     v = _arriving(dist.get_world_size(), rows, columns, silent)[dist.get_rank()]
     before = v.clone()
     (gradient,) = grad(output, x, v, allow_unused=True)
-    return output.detach(), gradient, not torch.equal(v, before)
+    return output.detach(), gradient, changed(grad_output=(v, before))
 
 
-def _gathers(attempt):
-    for size, rows, columns, silent in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)):
-        where = Said("with {size} processes of {rows} rows", size=size, rows=rows)
-        for said in _gathers_rows(attempt, size, rows, columns, silent):
-            yield at(where, said)
-
-
-def _gathers_rows(attempt, size, rows, columns, silent):
+def _gathers(attempt, size, rows, columns, silent):
     call = _gather_and_back, attempt.apply, rows, columns, silent
     answers, wrong = in_each(size, *call, first=size == 3)
     yield wrong
@@ -75,56 +61,53 @@ def _gathers_rows(attempt, size, rows, columns, silent):
     v = _arriving(size, rows, columns, silent)
     total = sum(v).chunk(size)
     for rank, (output, gradient, _) in enumerate(answers):
-        if not _is(output, whole):
+        if not alike(output, whole):
             yield Wrong(
                 "on rank {rank}, `forward` does not return all rows; leave it unchanged.", rank=rank
             )
         if gradient is None:
             yield Wrong("on rank {rank}, `backward` returns no gradient.", rank=rank)
-    if any(changed for *_, changed in answers):
-        yield Wrong(
-            "`backward` changes `grad_output` in place, but it belongs to the engine. Sum a copy."
-        )
+    yield from (wrong for *_, wrong in answers)
     for rank in reversed(range(size)):
-        gradient = answers[rank][1]
-        if _is(gradient, v[rank].chunk(size)[rank]):
-            yield Wrong(
-                "on rank {rank}, the gradient comes from this process's own loss only. The other "
-                "processes used its rows, too.",
-                rank=rank,
-            )
-        if _is(gradient, total[rank] / size):
-            yield Wrong(
-                "on rank {rank}, the gradient is {size} times too small.", rank=rank, size=size
-            )
-        if not _is(gradient, total[rank]):
-            yield Wrong(
-                "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-                "has its own `grad_output`, for all rows.",
-                rank=rank,
-                nearly=_nearly(gradient, total[rank]),
-            )
+        misses = {
+            "on rank {rank}, the gradient comes from this process's own loss only. The other "
+            "processes used its rows, too.": v[rank].chunk(size)[rank],
+            "on rank {rank}, the gradient is {size} times too small.": total[rank] / size,
+        }
+        yield missed(
+            answers[rank][1],
+            total[rank],
+            misses,
+            "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
+            "has its own `grad_output`, for all rows.",
+            rank=rank,
+            size=size,
+        )
 
 
+TEAMS = {  # processes, rows, columns, the rank that does not use the result
+    Said("with {size} processes of {rows} rows", size=size, rows=rows): (size, rows, columns, rank)
+    for size, rows, columns, rank in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1))
+}
 EXERCISE_1 = Exercise(
     number="14.1",
     name="AllGather",
     reference=AllGather,
-    stub=("        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n", "",
-          "def backward(ctx, grad_output):\n", "def backward(ctx, grad_output): ...\n"),
+    stub={"        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
+          "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n"},
     wrong=[
-        ("return summed(grad_output).chunk", "return grad_output.chunk",
+        ({"return summed(grad_output).chunk": "return grad_output.chunk"},
          "The other processes used its rows, too"),
-        (".chunk(dist.get_world_size())[dist.get_rank()]", "", "returned an invalid gradient"),
-        ("summed(grad_output)", "(summed(grad_output) / dist.get_world_size())",
+        ({".chunk(dist.get_world_size())[dist.get_rank()]": ""}, "returned an invalid gradient"),
+        ({"summed(grad_output)": "(summed(grad_output) / dist.get_world_size())"},
          "3 times too small"),
-        ("return summed(grad_output)", "dist.all_reduce(grad_output)\n        return grad_output",
-         "changes `grad_output` in place"),
-        ("summed(grad_output)", "(summed(grad_output) if grad_output.any() else grad_output)",
+        ({"return summed(grad_output)": "dist.all_reduce(grad_output)\n        return grad_output"},
+         "it changes `grad_output` in place"),
+        ({"summed(grad_output)": "(summed(grad_output) if grad_output.any() else grad_output)"},
          "the processes wait for each other"),
-        (".chunk(dist.get_world_size())", ".split(2)", "with 5 processes of 4 rows: "),
+        ({".chunk(dist.get_world_size())": ".split(2)"}, "with 5 processes of 4 rows: "),
     ],
-    properties=[_gathers],
+    properties=[each(TEAMS, _gathers)],
     success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
     "For second derivatives, `backward` must call a Function, too, as `Collective` does.",
     hints=(
@@ -158,10 +141,10 @@ def _mean_and_slope(answer):
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None, None
-    if not torch.equal(kept, before):
-        return mean, Wrong("it changes `x` in place, which the caller may still need."), None
+    wrong = changed(x=(kept, before))
     if short.dtype != torch.float32:
         wrong = Wrong("where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype)
+    if wrong:
         return mean, wrong, None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
     (slope,) = grad(loss, x, create_graph=True)
@@ -180,59 +163,43 @@ def _slopes(inputs, mean):
     return first, grad(sum(slope.square().sum() for slope in first), inputs, retain_graph=True)
 
 
-def _is_the_mean(attempt):
-    for size in SIZES:
-        for said in _is_the_mean_of(attempt, size):
-            yield at(Said("with {size} processes", size=size), said)
-
-
-def _is_the_mean_of(attempt, size):
+def _is_the_mean(attempt, size):
     answers, wrong = in_each(size, _mean_and_slope, attempt, first=size == 3)
     yield wrong
     inputs = [_rows_of(rank, size) for rank in range(size)]
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
+    right = mean.detach()
     for given, *_ in answers:
-        what = type(given).__name__
-        if isinstance(given, torch.Tensor):
-            what = Said("shape {shape} and {dtype}", shape=tuple(given.shape), dtype=given.dtype)
-        right = Said("shape {shape} and {dtype}", shape=tuple(mean.shape), dtype=mean.dtype)
-        if what != right:
-            yield Wrong(
-                "the result must have {right}, one mean per column; got {what}.",
-                right=right,
-                what=what,
-            )
-    if all(_is(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (right.shape, right.dtype):
+            yield wrong_outputs(given, right, what="the result")
+    if all(alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
         yield Wrong("on each process, the result is the mean of this process's rows only.")
+    misses = {
+        "the result is the mean of the means: where rows are few, they count more.":
+        means.mean(0).detach()
+    }  # fmt: skip
+    template = (
+        "on rank {rank}, the result is not the mean over all rows. Does each process count the "
+        "rows of all?"
+    )
     for rank, (given, *_) in enumerate(answers):
-        if _is(given, means.mean(0).detach()):
-            yield Wrong("the result is the mean of the means: where rows are few, they count more.")
-        if not _is(given, mean.detach()):
-            why = _nearly(given, mean.detach()) or Said("Does each process count the rows of all?")
-            template = "on rank {rank}, the result is not the mean over all rows."
-            yield Wrong(template, rank=rank).and_then(why)
+        yield missed(given, right, misses, template, rank=rank)
     yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
     if any(slope is None for _, slope, _ in answers):
         yield Wrong("the mean is right, but it has no history: no gradient passes through it.")
     expected, seconds = _slopes(inputs, mean)
-    for rank, (_, slope, _) in enumerate(answers):
-        if not _is(slope, expected[rank]):
-            own = grad(((rank + 1) * ((inputs[rank] - mean) ** 3)).sum(), inputs[rank],
-                       retain_graph=True)[0]  # fmt: skip
-            if _is(slope, own):
-                yield Wrong(
-                    "the mean is right. But on rank {rank} the gradient comes from the loss of "
-                    "this process only, but the others subtract the mean, too. Does each sum go "
-                    "through `collectives.all_reduce`, and with which `loss`?",
-                    rank=rank,
-                )
-            yield Wrong(
-                "the mean is right, but on rank {rank} the gradient of the summed losses is not.",
-                rank=rank,
-            )
+    for rank, (x, (_, slope, _)) in enumerate(zip(inputs, answers, strict=True)):
+        (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
+        misses = {
+            "the mean is right. But on rank {rank} the gradient comes from the loss of this "
+            "process only, and the others subtract the mean, too. Does each sum go through "
+            "`collectives.all_reduce`, and with which `loss`?": own
+        }
+        template = "the mean is right, but on rank {rank} the gradient of the summed losses is not."
+        yield missed(slope, expected[rank].detach(), misses, template, rank=rank)
     for rank, (_, _, second) in enumerate(answers):
-        if second is not None and not _is(second, seconds[rank]):
+        if second is not None and not alike(second, seconds[rank]):
             yield Wrong(
                 "mean and gradient are right. But on rank {rank} the second derivative is "
                 "silently wrong: autograd does not see what `backward` sends. Does each sum go "
@@ -247,29 +214,32 @@ EXERCISE_2 = Exercise(
     reference=mean_of_all,
     stub="def mean_of_all(x): ...",
     wrong=[
-        (', loss="summed"', "", "with which `loss`?"),
-        ("x.sum(0)", "x.mean(0)", "x.new_tensor(len(x), dtype=torch.float64)", "x.new_tensor(1.0)",
+        ({', loss="summed"': ""}, "with which `loss`?"),
+        ({"x.sum(0)": "x.mean(0)",
+          "x.new_tensor(len(x), dtype=torch.float64)": "x.new_tensor(1.0)"},
          "the result is the mean of the means"),
-        ("return total / count", "return x.mean(0)", "the mean of this process's rows only"),
-        ("return total / count", "return total / (len(x) * dist.get_world_size())",
+        ({"return total / count": "return x.mean(0)"}, "the mean of this process's rows only"),
+        ({"return total / count": "return total / (len(x) * dist.get_world_size())"},
          "Does each process count the rows of all?"),
-        ("x.sum(0)", "x.float().sum(0)", "got shape (2,) and torch.float32"),
-        ("x.sum(0)", "x.float().double().sum(0)", "rounded to float32?"),
-        ("x.sum(0)", "x.double().sum(0)", "where `x` is torch.float32, the result is"),
-        ("x.new_tensor(len(x), dtype=torch.float64)", "torch.tensor(len(x))",
+        ({"x.sum(0)": "x.float().sum(0)"}, "the result is torch.float32"),
+        ({"x.sum(0)": "x.float().double().sum(0)"}, "rounded to float32,"),
+        ({"x.sum(0)": "x.double().sum(0)"}, "where `x` is torch.float32, the result is"),
+        ({"x.new_tensor(len(x), dtype=torch.float64)": "torch.tensor(len(x))"},
          "input must be one of torch.float32"),
-        ("collectives.all_reduce(x.sum(0)", "collectives.all_reduce(x.detach().sum(0)",
+        ({"collectives.all_reduce(x.sum(0)": "collectives.all_reduce(x.detach().sum(0)"},
          "it has no history"),
-        ('collectives.all_reduce(x.sum(0), loss="summed")',
-         "x.sum(0); dist.all_reduce(total)", "comes from the loss of this process only"),
-        ("def mean_of_all", "class SumAgain(Function):\n    @staticmethod\n"
-         "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
-         "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
-         'collectives.all_reduce(x.sum(0), loss="summed")', "SumAgain.apply(x.sum(0))",
+        ({'collectives.all_reduce(x.sum(0), loss="summed")': "x.sum(0); dist.all_reduce(total)"},
+         "comes from the loss of this process only"),
+        ({"def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n"
+          "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
+          "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
+          'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))"},
          "the second derivative is silently wrong"),
-        ("return total", "x.mul_(2)\n    return total", "it changes `x` in place"),
+        ({"return total": "x.mul_(2)\n    return total"}, "it changes `x` in place"),
     ],
-    properties=[_is_the_mean],
+    properties=[
+        each({Said("with {size} processes", size=size): (size,) for size in SIZES}, _is_the_mean)
+    ],
     success="each row counts once, and the gradient includes the losses of the other processes.",
     hints=(
         "A mean is a sum divided by a count. What is the count?",
@@ -385,20 +355,20 @@ EXERCISE_3 = Exercise(
     reference=wrong_rank,
     stub="def wrong_rank(function, x): ...",
     wrong=[
-        (" * (dist.get_rank() == rank)", " * 1", "where rank 1 is wrong, it answers 0"),
-        ("torch.randn(x.shape, dtype=x.dtype, generator=generator)", "x.detach()",
+        ({" * (dist.get_rank() == rank)": " * 1"}, "where rank 1 is wrong, it answers 0"),
+        ({"torch.randn(x.shape, dtype=x.dtype, generator=generator)": "x.detach()"},
          "and x is 0. Are all elements of `u`"),
-        ("torch.randn(output.shape, dtype=x.dtype, generator=generator)",
-         "torch.randn_like(output)", "Where all draw the same `v`"),
-        ("range(dist.get_world_size())", "range(4)", "where rank 4 is wrong, it answers None"),
-        ("        dist.all_reduce(gap)\n", "", "Are both products summed"),
-        ("gap.abs() > 1e-9", "gap != 0", "is right, up to rounding"),
-        ("return None", "return rank", "where all are right, it answers 2"),
-        ("return rank", "return rank or None", "or taken for false?"),
-        ("    return None", "    while True: pass", "gives no answer after computing for"),
-        ("torch.randn(x.shape, dtype=x.dtype,", "torch.randn(x.shape,",
+        ({"torch.randn(output.shape, dtype=x.dtype, generator=generator)":
+          "torch.randn_like(output)"}, "Where all draw the same `v`"),
+        ({"range(dist.get_world_size())": "range(4)"}, "where rank 4 is wrong, it answers None"),
+        ({"        dist.all_reduce(gap)\n": ""}, "Are both products summed"),
+        ({"gap.abs() > 1e-9": "gap != 0"}, "is right, up to rounding"),
+        ({"return None": "return rank"}, "where all are right, it answers 2"),
+        ({"return rank": "return rank or None"}, "or taken for false?"),
+        ({"    return None": "    while True: pass"}, "gives no answer after computing for"),
+        ({"torch.randn(x.shape, dtype=x.dtype,": "torch.randn(x.shape,"},
          "function was given torch.float32"),
-        ("        gap = ", "        if dist.get_rank() != rank: continue\n        gap = ",
+        ({"        gap = ": "        if dist.get_rank() != rank: continue\n        gap = "},
          "the processes wait for each other"),
     ],
     properties=[_finds],

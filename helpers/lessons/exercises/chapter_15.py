@@ -11,7 +11,8 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.judge.numbers import alike
+from helpers.lessons.judge.properties import each, with_zeros
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
 from helpers.lessons.said import Said, Wrong, at
@@ -24,49 +25,38 @@ def loads_and_multiply_adds(K, channels, rows):
     return inputs + weights, K * K * rows * channels
 
 
-def _as_counted(attempt):
-    for K, channels, rows in [
+SIZES = {
+    Said("with K = {K}, channels = {channels}, rows = {rows}", K=K, channels=channels, rows=rows):
+    (K, channels, rows)
+    for K, channels, rows in (
         (3, 1, 1), (1, 1, 1), (3, 4, 1), (3, 1, 2), (7, 16, 1), (7, 4, 4), (2, 3, 5), (4, 1, 9),
-    ]:  # fmt: skip
-        # Which pixels and weights, one by one, as the thread of the exercise meets them.
-        window = {(c, r + i, j) for c in range(channels) for r in range(rows)
-                  for i in range(K) for j in range(K)}  # fmt: skip
-        expected = len(window) + K * K * rows, K * K * rows * channels
-        given = attempt(K, channels, rows)
-        where = Said(
-            "with K = {K}, channels = {channels}, rows = {rows}", K=K, channels=channels, rows=rows
-        )
-        given = given.tolist() if hasattr(given, "tolist") else given
-        pair = isinstance(given, (tuple, list)) and len(given) == 2
-        if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
-            yield at(where, Wrong("return two numbers, got {given!r}.", given=given))
-        if tuple(given) == expected[::-1] != expected:
-            yield at(
-                where,
-                Wrong("{one} and {other}. The other way round?", one=given[0], other=given[1]),
-            )
-        if given[1] != expected[1]:
-            yield at(
-                where,
-                Wrong(
-                    "{given} multiply-adds, but it makes {expected}.",
-                    given=given[1],
-                    expected=expected[1],
-                ),
-            )
-        if given[0] != expected[0]:
-            inputs, weights = len(window), K * K * rows
-            yield at(
-                where,
-                Wrong(
-                    "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
-                    "of the weight.",
-                    given=given[0],
-                    expected=expected[0],
-                    inputs=inputs,
-                    weights=weights,
-                ),
-            )
+    )
+}  # fmt: skip
+
+
+def _as_counted(attempt, K, channels, rows):
+    # Which pixels and weights, one by one, as the thread of the exercise meets them.
+    window = {(c, r + i, j) for c in range(channels) for r in range(rows)
+              for i in range(K) for j in range(K)}  # fmt: skip
+    inputs, weights = len(window), K * K * rows
+    expected = inputs + weights, weights * channels
+    given = attempt(K, channels, rows)
+    given = given.tolist() if hasattr(given, "tolist") else given
+    pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
+        yield Wrong("return two numbers, got {given!r}.", given=given)
+    loads, products = given
+    if (loads, products) == expected[::-1] != expected:
+        yield Wrong("{one} and {other}. The other way round?", one=loads, other=products)
+    if products != expected[1]:
+        template = "{given} multiply-adds, but it makes {expected}."
+        yield Wrong(template, given=products, expected=expected[1])
+    if loads != expected[0]:
+        yield Wrong(
+            "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
+            "of the weight.",
+            given=loads, expected=expected[0], inputs=inputs, weights=weights,
+        )  # fmt: skip
 
 
 EXERCISE_1 = Exercise(
@@ -75,17 +65,17 @@ EXERCISE_1 = Exercise(
     reference=loads_and_multiply_adds,
     stub="def loads_and_multiply_adds(K, channels, rows): ...",
     wrong=[
-        ("K * (rows + K - 1) * channels", "K * K * rows * channels", "rows = 2"),
-        ("weights = K * K * rows", "weights = K * K * rows * channels", "channels = 4"),
-        ("(rows + K - 1)", "(rows + K)", "with K = 3, channels = 1, rows = 1: 21 loads"),
-        ("return inputs + weights, K * K * rows * channels",
-         "return K * K * rows * channels, inputs + weights", "other way round?"),
-        ("K * K * rows * channels", "K * K * channels", "multiply-adds, but it makes"),
-        ("return inputs + weights, K", "return K", "return two numbers, got"),
-        ("return inputs + weights,", "return str(inputs + weights),", "two numbers, got ('18'"),
-        ("K * (rows + K - 1)", "(2 * (K // 2) + 1) * (rows + K - 1)", "with K = 2, "),
+        ({"K * (rows + K - 1) * channels": "K * K * rows * channels"}, "rows = 2"),
+        ({"weights = K * K * rows": "weights = K * K * rows * channels"}, "channels = 4"),
+        ({"(rows + K - 1)": "(rows + K)"}, "with K = 3, channels = 1, rows = 1: 21 loads"),
+        ({"return inputs + weights, K * K * rows * channels":
+          "return K * K * rows * channels, inputs + weights"}, "other way round?"),
+        ({"K * K * rows * channels": "K * K * channels"}, "multiply-adds, but it makes"),
+        ({"return inputs + weights, K": "return K"}, "return two numbers, got"),
+        ({"return inputs + weights,": "return str(inputs + weights),"}, "two numbers, got ('18'"),
+        ({"K * (rows + K - 1)": "(2 * (K // 2) + 1) * (rows + K - 1)"}, "with K = 2, "),
     ],
-    properties=[_as_counted],
+    properties=[each(SIZES, _as_counted)],
     success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
     " of one pixel need 1.06.",
     hints=(
@@ -174,25 +164,15 @@ def _loads_once(source):
         if (wrong > 1e-4).any():
             c, i = divmod(int(wrong.argmax()), n)
             got = arrays["y"][c, i]
-            yield at(
-                where,
-                Wrong(
-                    "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right.",
-                    c=c,
-                    i=i,
-                    got=got,
-                    expected=expected[c, i],
-                ),
-            )
+            template = "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right."
+            yield at(where, template, c=c, i=i, got=got, expected=expected[c, i])
         reads = [name for action, name, _ in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
                 where,
-                Wrong(
-                    "the numbers are right, but `__shared__` memory is loaded each time, too: "
-                    "{count} loads by thread 2. Use registers.",
-                    count=reads.count("__shared__"),
-                ),
+                "the numbers are right, but `__shared__` memory is loaded each time, too: "
+                "{count} loads by thread 2. Use registers.",
+                count=reads.count("__shared__"),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if reads.count(name) > needed and name == "weight" and "__restrict__" in source:
@@ -202,50 +182,42 @@ def _loads_once(source):
             if reads.count(name) > needed and channels:
                 yield at(
                     where,
-                    Wrong(
-                        "the numbers are right, but thread 2 loads from `{name}` {count} times, "
-                        "and needs {needed} elements of it.",
-                        name=name,
-                        count=reads.count(name),
-                        needed=needed,
-                    ),
-                )
+                    "the numbers are right, but thread 2 loads from `{name}` {count} times, "
+                    "and needs {needed} elements of it.",
+                    name=name, count=reads.count(name), needed=needed,
+                )  # fmt: skip
 
 
 EXERCISE_2 = Exercise(
     number="15.2",
     name="taps",
     reference=TAPS,
-    stub=(
-        "    float factors[3];\n"
-        "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n",
-        "",
-        "factors[k] * x",
-        "weight[k * n + i] * x",
-    ),
+    stub={"    float factors[3];\n"
+          "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n": "",
+          "factors[k] * x": "weight[k * n + i] * x"},
     wrong=[
-        ("    float factors[3];\n", "", "float sum = 0;", "float sum = 0, factors[3];",
-         "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
-         "sum += factors[k]", "sum += (factors[k] = weight[k * n + i])",
+        ({"    float factors[3];\n": "", "float sum = 0;": "float sum = 0, factors[3];",
+          "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n": "",
+          "sum += factors[k]": "sum += (factors[k] = weight[k * n + i])"},
          "loads from `weight` 12 times, and needs 3"),
-        ("weight[k * n + i]", "weight[i * 3 + k]", "is right"),
-        ("j >= 0 && ", "", "reads x[-1]"),
-        ("k < 3", "k < 2", "y[0, "),
-        ("factors[k] * x[c * n + j]", "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
-         "y[c * n + i] = sum;", "y[c * n + i] = sum + 0 * x[c * n + i];", "loads from `x`"),
-        ("float factors[3]", "float factors[2]", "invalid address or index"),
-        ("float factors[3]", "float factors[3", "it does not compile"),
-        ("float factors[3]", "float factors[channels + 3]", "CUDA's compiler refuses it"),
-        ("__global__ ", "", "it runs here, but CUDA's compiler refuses it: A function without"),
-        ("float factors[3]", "__shared__ float all[8][3]; float* factors = all[threadIdx.x]",
+        ({"weight[k * n + i]": "weight[i * 3 + k]"}, "is right"),
+        ({"j >= 0 && ": ""}, "reads x[-1]"),
+        ({"k < 3": "k < 2"}, "y[0, "),
+        ({"factors[k] * x[c * n + j]": "factors[k] * (x[c * n + j] + x[c * n + j]) / 2",
+          "y[c * n + i] = sum;": "y[c * n + i] = sum + 0 * x[c * n + i];"}, "loads from `x`"),
+        ({"float factors[3]": "float factors[2]"}, "invalid address or index"),
+        ({"float factors[3]": "float factors[3"}, "it does not compile"),
+        ({"float factors[3]": "float factors[channels + 3]"}, "CUDA's compiler refuses it"),
+        ({"__global__ ": ""}, "it runs here, but CUDA's compiler refuses it: A function without"),
+        ({"float factors[3]": "__shared__ float all[8][3]; float* factors = all[threadIdx.x]"},
          "`__shared__` memory is loaded each time, too: 12 loads by thread 2"),
-        ("float* x", "float* __restrict__ x", "float* weight", "float* __restrict__ weight",
-         "float* y", "float* __restrict__ y",
-         "    float factors[3];\n"
-         "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n", "",
-         "factors[k] * x", "weight[k * n + i] * x", "Here, move them yourself"),
-        ("if (i >= n) return;", "", "but"),
-        (TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")], KEEPS_SUMS,
+        ({"float* x": "float* __restrict__ x", "float* weight": "float* __restrict__ weight",
+          "float* y": "float* __restrict__ y",
+          "    float factors[3];\n"
+          "    for (int k = 0; k < 3; ++k) factors[k] = weight[k * n + i];\n": "",
+          "factors[k] * x": "weight[k * n + i] * x"}, "Here, move them yourself"),
+        ({"if (i >= n) return;": ""}, "but"),
+        ({TAPS[TAPS.index("    float factors[3];") : TAPS.rindex("}")]: KEEPS_SUMS},
          "with 1100 channels of 11: "),
     ],
     needs=find_compiler,
@@ -323,27 +295,19 @@ def _runs_in_triton(attempt):
             look = Said("Look at that load's mask.")
             yield at(where, beside[0].and_then(look, Said(PRECEDENCE) if loose else None))
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            yield at(
-                where,
-                Wrong(
-                    "it writes beyond y, which ends at y[{value}]. Look at the store.", value=n - 1
-                ),
-            )
+            template = "it writes beyond y, which ends at y[{value}]. Look at the store."
+            yield at(where, template, value=n - 1)
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
             if others.any():
                 i = 32 + int(others.int().argmax())
-                yield at(
-                    where, Wrong("program 0 writes y[{i}]; its own elements end at y[31].", i=i)
-                )
+                yield at(where, "program 0 writes y[{i}]; its own elements end at y[31].", i=i)
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
-            yield at(
-                where,
-                Wrong("y[{i}] is not written.", i=int((given == UNWRITTEN).int().argmax())),
-            )
-        if not torch.allclose(given, expected):
+            i = int((given == UNWRITTEN).int().argmax())
+            yield at(where, "y[{i}] is not written.", i=i)
+        if not alike(given, expected, 1e-5):
             i = int((given - expected).abs().argmax())
             template = "y[{i}] is {given:.4g}, but {right:.4g} is right."
             if given[i].isnan():
@@ -351,16 +315,16 @@ def _runs_in_triton(attempt):
                     "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose mask leaves an "
                     "element out needs `other`."
                 )
-            yield at(where, Wrong(template, i=i, given=given[i], right=expected[i]))
+            yield at(where, template, i=i, given=given[i], right=expected[i])
 
 
 SEEN_BY_THE_INTERPRETER = [
-    ("mask=mine & (i > 0)", "mask=i > 0", "with n = 5: program 0 loads x[5], but x has 5"),
-    ("mask=mine & (i > 0)", "mask=mine and i < n and i > 0", "and `and` does not work"),
-    ("mask=mine & (i > 0)", "mask=i < n & i > 0", "with n = 5: y[4] is"),
-    ("tl.load(weight + 2 * n + i, mask=mine, other=0)", "tl.load(weight + 2 * n + i)",
+    ({"mask=mine & (i > 0)": "mask=i > 0"}, "with n = 5: program 0 loads x[5], but x has 5"),
+    ({"mask=mine & (i > 0)": "mask=mine and i < n and i > 0"}, "and `and` does not work"),
+    ({"mask=mine & (i > 0)": "mask=i < n & i > 0"}, "with n = 5: y[4] is"),
+    ({"tl.load(weight + 2 * n + i, mask=mine, other=0)": "tl.load(weight + 2 * n + i)"},
      "with n = 5: program 0 loads weight[15], but weight has 15"),
-    ("mask=mine & (i > 0), other=0", "mask=mine & (i > 0)", "y[0] is nan, but"),
+    ({"mask=mine & (i > 0), other=0": "mask=mine & (i > 0)"}, "y[0] is nan, but"),
 ]  # fmt: skip
 
 
@@ -370,26 +334,27 @@ EXERCISE_3 = Exercise(
     reference=involution_1d,
     stub="def involution_1d(x, weight, y, n): ...",
     wrong=[
-        ("mask=mine & (i > 0)", "mask=mine", "with n = 5: "),
-        ("mask=i + 1 < n", "mask=mine", "with n = 5: "),
+        ({"mask=mine & (i > 0)": "mask=mine"}, "with n = 5: "),
+        ({"mask=i + 1 < n": "mask=mine"}, "with n = 5: "),
         *([] if os.path.exists("/dev/nvidiactl") else SEEN_BY_THE_INTERPRETER),
-        ("tl.store(y + i, sum, mask=mine)", "tl.store(y + i, sum)", "beyond y, which ends at y[4]"),
-        ("tl.program_id(0) * 32 + ", "", "with n = 40: y[32] is not written"),
-        ("tl.program_id(0) * 32", "tl.program_id(0) * 16", "with n = 100: y[80] is not written"),
-        ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.program_id(0) * 64 + tl.arange(0, 64)",
+        ({"tl.store(y + i, sum, mask=mine)": "tl.store(y + i, sum)"},
+         "beyond y, which ends at y[4]"),
+        ({"tl.program_id(0) * 32 + ": ""}, "with n = 40: y[32] is not written"),
+        ({"tl.program_id(0) * 32": "tl.program_id(0) * 16"}, "with n = 100: y[80] is not written"),
+        ({"tl.program_id(0) * 32 + tl.arange(0, 32)": "tl.program_id(0) * 64 + tl.arange(0, 64)"},
          "with n = 100: program 0 writes y[32]; its own elements end at y[31]"),
-        ("tl.program_id(0) * 32 + tl.arange(0, 32)", "tl.arange(0, 128)",
+        ({"tl.program_id(0) * 32 + tl.arange(0, 32)": "tl.arange(0, 128)"},
          "with n = 100: program 0 writes y[32]"),
-        ("tl.load(x + i, mask=mine, other=0)", "x[i]", "`x` is an address, not an array."),
-        ("    sum = tl.load",
-         "    load = lambda p: tl.load(p, mask=mine, other=0)\n    sum = tl.load",
+        ({"tl.load(x + i, mask=mine, other=0)": "x[i]"}, "`x` is an address, not an array."),
+        ({"    sum = tl.load":
+          "    load = lambda p: tl.load(p, mask=mine, other=0)\n    sum = tl.load"},
          "refuses `load = lambda p: tl.load(p, mask=mine, other=0)`: unsupported"),
-        ("def involution_1d", "def double(p):\n    return p + p\n\n\ndef involution_1d",
-         "+ i, sum,", "+ i, double(sum) / 2,", "double, which has no @triton.jit"),
-        ("    sum = tl",
-         "    sum = 0\n    for k in range(2):\n        sum += 0 * right\n    sum = tl",
+        ({"def involution_1d": "def double(p):\n    return p + p\n\n\ndef involution_1d",
+          "+ i, sum,": "+ i, double(sum) / 2,"}, "double, which has no @triton.jit"),
+        ({"    sum = tl":
+          "    sum = 0\n    for k in range(2):\n        sum += 0 * right\n    sum = tl"},
          "refuses `for k in range(2):`: "),
-        ("    tl.store(y + i, sum, mask=mine)\n", "", "y[0] is not written"),
+        ({"    tl.store(y + i, sum, mask=mine)\n": ""}, "y[0] is not written"),
     ],
     needs=import_triton,
     properties=[_runs_in_triton, compiles_for_a_gpu],

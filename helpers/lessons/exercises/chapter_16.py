@@ -6,7 +6,6 @@ import io
 import logging
 import re
 import tempfile
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -14,7 +13,9 @@ import torch
 from torch import nn
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.said import Said, Wrong
+from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
 from helpers.lessons.world import is_full
 
 PYPROJECT = """
@@ -32,61 +33,21 @@ where = ["src"]
 [tool.setuptools.package-data]
 fast_scans = ["lib/*.so", "*.json"]
 """
-BACKEND = "setuptools.build_meta"
 WANTED = ("fast_scans/__init__.py", "fast_scans/lib/_cpu.abi3.so", "fast_scans/decays.json")
-
-
-class _BackendError(Exception):
-    pass
-
-
-def _packed(pyproject):
-    """What setuptools would put into a wheel of 16.1's package: files of packages, and others."""
-    from setuptools import Distribution  # it replaces a part of Python, so not before it must
-    from setuptools.compat.py310 import tomllib
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        for name in (*(f"src/{name}" for name in WANTED), "tests/test_scans.py"):
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).touch()
-        Path("pyproject.toml").write_text(pyproject, encoding="utf-8")
-        backend = tomllib.loads(pyproject).get("build-system", {}).get("build-backend", BACKEND)
-        if backend.partition(":")[0] != BACKEND:
-            raise _BackendError(backend)
-        distribution = Distribution({"script_name": "setup.py"})
-        distribution.parse_config_files()
-        distribution.set_defaults()
-        command = distribution.get_command_obj("build_py")
-        command.ensure_finalized()
-        files = command.get_outputs(include_bytecode=False)
-        packed = {Path(file).relative_to(command.build_lib).as_posix() for file in files}
-        others = [(f"data/{where}", *names) for where, names in distribution.data_files or ()]
-        others += [("scripts", *(distribution.scripts or ()))]
-        return sorted(packed), [
-            f"{to}/{Path(name).name}" for to, *names in others for name in names
-        ]
+FILES = (*(f"src/{name}" for name in WANTED), "tests/test_scans.py")
 
 
 def _complete(pyproject):
     logging.getLogger("setuptools").setLevel(logging.ERROR)
     try:
-        packed, others = _packed(pyproject)
-    except _BackendError as error:
-        yield Wrong(
-            "keep setuptools as its backend, {right!r}; got {given!r}.",
-            right=BACKEND,
-            given=error.args[0],
-        )
+        packed, others = packed_by_setuptools(pyproject, FILES)
+    except BackendError as error:
+        template = "keep setuptools as its backend, {right!r}; got {given!r}."
+        yield Wrong(template, right=BACKEND, given=error.args[0])
     except Exception as error:
         if is_full(error):
             raise
-        line = str(error).strip().splitlines()[0]
-        yield Wrong("setuptools cannot read it: {line}", line=line)
+        yield Wrong("setuptools cannot read it: {line}", line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
@@ -120,23 +81,24 @@ EXERCISE_1 = Exercise(
     number="16.1",
     name="pyproject.toml",
     reference=PYPROJECT,
-    stub=(FIND, 'include = ["*"]', '"lib/*.so", "*.json"', '"*.so"'),
+    stub={FIND: 'include = ["*"]', '"lib/*.so", "*.json"': '"*.so"'},
     wrong=[
-        (FIND, 'include = ["*"]', "the wheel holds `src/fast_scans/"),
-        (FIND, 'include = ["fast_scans"]', "the wheel lacks `fast_scans/__init__.py`"),
-        ('"lib/*.so", ', "", "the wheel lacks `fast_scans/lib/_cpu.abi3.so`"),
-        ('"lib/*.so"', '"*.so"', "a pattern is relative to that package's folder"),
-        (', "*.json"', "", "the wheel lacks `fast_scans/decays.json`"),
-        ("fast_scans =", "fast-scans =", "A key is what you import"),
-        ('["src"]', '["src", "."]', "the wheel holds `src/fast_scans/"),
-        ("[tool.setuptools.packages.find]\n" + FIND,
-         '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
-         'package-dir = {"fast_scans" = "src/fast_scans"}', "the wheel holds `tests/"),
-        ('version = "1.0"', 'version = "1.0', "setuptools cannot read it"),
-        ("build_meta", "buildmeta", "keep setuptools as its backend, 'setuptools.build_meta'; got"),
-        (FIND, FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]',
+        ({FIND: 'include = ["*"]'}, "the wheel holds `src/fast_scans/"),
+        ({FIND: 'include = ["fast_scans"]'}, "the wheel lacks `fast_scans/__init__.py`"),
+        ({'"lib/*.so", ': ""}, "the wheel lacks `fast_scans/lib/_cpu.abi3.so`"),
+        ({'"lib/*.so"': '"*.so"'}, "a pattern is relative to that package's folder"),
+        ({', "*.json"': ""}, "the wheel lacks `fast_scans/decays.json`"),
+        ({"fast_scans =": "fast-scans ="}, "A key is what you import"),
+        ({'["src"]': '["src", "."]'}, "the wheel holds `src/fast_scans/"),
+        ({"[tool.setuptools.packages.find]\n" + FIND:
+          '[tool.setuptools]\npackages = ["fast_scans", "tests"]\n'
+          'package-dir = {"fast_scans" = "src/fast_scans"}'}, "the wheel holds `tests/"),
+        ({'version = "1.0"': 'version = "1.0'}, "setuptools cannot read it"),
+        ({"build_meta": "buildmeta"},
+         "keep setuptools as its backend, 'setuptools.build_meta'; got"),
+        ({FIND: FIND + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]'},
          "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere"),
-        (FIND, FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]',
+        ({FIND: FIND + '\n[tool.setuptools]\nscript-files = ["src/fast_scans/decays.json"]'},
          "`fast_scans-1.0.data/scripts/decays.json`, too"),
     ],
     properties=[_complete],
@@ -170,18 +132,14 @@ def problems(wheel):
 
 MODULES, SO, PYD = ("__init__.py", "data.sorted.json"), "_cpu.abi3.so", "_cpu.pyd"
 LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
-MACOS = "cp311-abi3-macosx_11_0_arm64"
+MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
     "a good wheel for Linux": ((*MODULES, SO), [LINUX], False),
     "a good wheel for Windows": ((*MODULES, PYD), [WINDOWS], False),
     "a good wheel for macOS": ((*MODULES, SO), [MACOS], False),
     "a good wheel of Python only": (MODULES, ["py3-none-any"], False),
-    "a good wheel for every Python on Linux": (
-        (*MODULES, SO),
-        ["py3-none-manylinux_2_28_x86_64"],
-        False,
-    ),
+    "a good wheel for every Python on Linux": ((*MODULES, SO), [ANY_PYTHON], False),
     "release 1.1 for Linux": (MODULES, [LINUX], True),
     "release 1.1 for Windows": (MODULES, [WINDOWS], True),
     "release 1.2 for Linux": ((*MODULES, SO), ["py3-none-any"], True),
@@ -198,10 +156,8 @@ WHEELS = {  # says: files, tags, whether there is a problem
 def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for says, (files, tags, bad) in WHEELS.items():
-            parts = zip(
-                *(tag.split("-") for tag in tags), strict=True
-            )  # of all tags, joined by dots
-            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+            parts = zip(*(tag.split("-") for tag in tags), strict=True)
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)  # of all tags
             path = Path(folder) / f"many_scans-1.0-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
@@ -212,23 +168,15 @@ def _catches(attempt):
                 wheel.writestr("many_scans-1.0.dist-info/WHEEL", head + lines)
             given = attempt(path)
             if not isinstance(given, list):
-                yield Wrong(
-                    "it must return a list, got a value of type {kind}.", kind=type(given).__name__
-                )
-            what = Said(
-                "the package's files are {files}, the tag {tags}",
-                files=", ".join(files),
-                tags=" and ".join(tags),
-            )
+                kind = type(given).__name__
+                yield Wrong("it must return a list, got a value of type {kind}.", kind=kind)
+            template = "the package's files are {files}, the tag {tags}"
+            what = Said(template, files=", ".join(files), tags=" and ".join(tags))
             if bad and not given:
                 yield Wrong("{says} goes through: {what}.", says=says, what=what)
             if given and not bad:
-                yield Wrong(
-                    "{says} is refused: {what}. It says: {given}",
-                    says=says,
-                    what=what,
-                    given=given[0],
-                )
+                template = "{says} is refused: {what}. It says: {given}"
+                yield Wrong(template, says=says, what=what, given=given[0])
             if not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
                 yield Wrong("what it returns is a list, but not of sentences.")
             path.unlink()
@@ -240,23 +188,25 @@ EXERCISE_2 = Exercise(
     reference=problems,
     stub="def problems(wheel): ...",
     wrong=[
-        ('if tag.endswith("-any") and libraries', "if False", "release 1.2 for Linux goes through"),
-        ('if not tag.endswith("-any") and', "if False and", "release 1.1 for Linux goes through"),
-        ('not tag.endswith("-any") and', "", "a good wheel of Python only is refused"),
-        ('(".so", ".pyd")', '".so"', "a good wheel for Windows is refused"),
-        ('name.endswith((".so", ".pyd"))', 'any(e in name for e in (".so", ".pyd"))',
+        ({'if tag.endswith("-any") and libraries': "if False"},
+         "release 1.2 for Linux goes through"),
+        ({'if not tag.endswith("-any") and': "if False and"}, "release 1.1 for Linux goes through"),
+        ({'not tag.endswith("-any") and': ""}, "a good wheel of Python only is refused"),
+        ({'(".so", ".pyd")': '".so"'}, "a good wheel for Windows is refused"),
+        ({'name.endswith((".so", ".pyd"))': 'any(e in name for e in (".so", ".pyd"))'},
          "a good wheel of Python only is refused"),
-        ('if tag.endswith("-any")', 'if "any" in str(wheel)', "a good wheel for Linux is refused"),
-        ('if tag.endswith("-any") and', 'if tag.startswith("py3-none") and',
+        ({'if tag.endswith("-any")': 'if "any" in str(wheel)'},
+         "a good wheel for Linux is refused"),
+        ({'if tag.endswith("-any") and': 'if tag.startswith("py3-none") and'},
          "a good wheel for every Python on Linux is refused"),
-        ('not tag.endswith("-any") and not', 'False and not',
-         'if tag.endswith("-any") and', 'if not re.search("linux|win_", tag) and',
+        ({'not tag.endswith("-any") and not': 'False and not',
+          'if tag.endswith("-any") and': 'if not re.search("linux|win_", tag) and'},
          "a good wheel for macOS is refused"),
-        ("in tags:", "in tags[:1]:", "release 1.2 with both tags goes through"),
-        ("in tags:", "in tags[-1:]:", "release 1.2 with both tags, any first goes through"),
-        ('if tag.endswith("-any") and', 'if tag == "py3-none-any" and',
+        ({"in tags:": "in tags[:1]:"}, "release 1.2 with both tags goes through"),
+        ({"in tags:": "in tags[-1:]:"}, "release 1.2 with both tags, any first goes through"),
+        ({'if tag.endswith("-any") and': 'if tag == "py3-none-any" and'},
          "release 1.2 for one Python goes through"),
-        ('found.append(f"{libraries[0]}', 'found.append(0 and f"{libraries[0]}',
+        ({'found.append(f"{libraries[0]}': 'found.append(0 and f"{libraries[0]}'},
          "not of sentences"),
     ],
     properties=[_catches],
@@ -408,23 +358,26 @@ EXERCISE_3 = Exercise(
     number="16.3",
     name="SCHEMA",
     reference=SCHEMA,
-    stub=("x, ", "x, float scale, ", "False, *, float scale=1.0", "True"),
+    stub={"x, ": "x, float scale, ", "False, *, float scale=1.0": "True"},
     wrong=[
-        (NEW, "bool reverse=True, *, float scale=1.0", "saved with reverse=False runs, and gives"),
-        (NEW, "float scale=1.0, bool reverse=False", "saved with reverse=True runs, and gives"),
-        (NEW, "bool reverse=False, float scale", "Non-default positional argument follows default"),
-        (NEW, "bool reverse=False, *, float scale", "saved with reverse=False cannot be"),
-        (NEW, "*, bool reverse=False, float scale=1.0", "saved with reverse=True cannot be"),
-        ("Tensor x", "Tensor(a) x", "-> Tensor", "-> Tensor(a)", "shares the memory"),
-        ("Tensor x", "Tensor(a!) x", "says that `scan` writes into its argument"),
-        ("=1.0", "=2.0", "saved with reverse=False runs, and gives"),
-        (", *, float scale=1.0", "", "there is no argument `scale`"),
-        ("float scale=1.0", "int scale=1", "`scale` is a factor, any number, and here it is `int`"),
-        ("float scale=1.0", "Tensor scale", "saved with reverse=False cannot be"),
-        (NEW, "int reverse=0", "there is no argument `scale`"),
-        ("scan(", "fast::scan(", "without a namespace"),
-        ("scan(", "scan_v2(", "a new operator next to `scan` would also keep old programs right"),
-        ("-> Tensor", "-> Tensor[]", "the one Tensor of release 1; here they get `Tensor[]`"),
+        ({NEW: "bool reverse=True, *, float scale=1.0"},
+         "saved with reverse=False runs, and gives"),
+        ({NEW: "float scale=1.0, bool reverse=False"}, "saved with reverse=True runs, and gives"),
+        ({NEW: "bool reverse=False, float scale"},
+         "Non-default positional argument follows default"),
+        ({NEW: "bool reverse=False, *, float scale"}, "saved with reverse=False cannot be"),
+        ({NEW: "*, bool reverse=False, float scale=1.0"}, "saved with reverse=True cannot be"),
+        ({"Tensor x": "Tensor(a) x", "-> Tensor": "-> Tensor(a)"}, "shares the memory"),
+        ({"Tensor x": "Tensor(a!) x"}, "says that `scan` writes into its argument"),
+        ({"=1.0": "=2.0"}, "saved with reverse=False runs, and gives"),
+        ({", *, float scale=1.0": ""}, "there is no argument `scale`"),
+        ({"float scale=1.0": "int scale=1"},
+         "`scale` is a factor, any number, and here it is `int`"),
+        ({"float scale=1.0": "Tensor scale"}, "saved with reverse=False cannot be"),
+        ({NEW: "int reverse=0"}, "there is no argument `scale`"),
+        ({"scan(": "fast::scan("}, "without a namespace"),
+        ({"scan(": "scan_v2("}, "a new operator next to `scan` would also keep old programs right"),
+        ({"-> Tensor": "-> Tensor[]"}, "the one Tensor of release 1; here they get `Tensor[]`"),
     ],
     properties=[_keeps_programs_right],
     success="saved programs find every argument where it was, and the default of `scale`, which "

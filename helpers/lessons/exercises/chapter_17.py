@@ -4,7 +4,9 @@ import torch
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.properties import random
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.properties import each, random
 from helpers.lessons.said import Wrong, at
 
 
@@ -39,12 +41,7 @@ SITUATIONS = {
 }
 
 
-def _casts(attempt):
-    for where, (dtype, enabled) in SITUATIONS.items():
-        yield from (at(where, wrong) for wrong in _casts_where(attempt, dtype, enabled))
-
-
-def _casts_where(attempt, dtype, enabled):
+def _casts(attempt, dtype, enabled):
     # The weight is of autocast's dtype already in the second round.
     for weight_dtype in [torch.float32, *[dtype] * enabled]:
         x = random(3, 4).float().requires_grad_()
@@ -53,15 +50,10 @@ def _casts_where(attempt, dtype, enabled):
         with torch.autocast("cpu", dtype, enabled=enabled):
             y, right = attempt(x, weight), torch.mm(x, weight)
         if not torch.is_tensor(y) or y.dtype != right.dtype:
-            given = y.dtype if torch.is_tensor(y) else type(y).__name__
-            yield Wrong(
-                "the result is {given}; {right}, as of `torch.mm`, is right.",
-                given=given,
-                right=right.dtype,
-            )
+            yield wrong_outputs(y, right, what="the result")
         if y.grad_fn is None:
             yield Wrong("the result has no history: something cut it off.")
-        if not torch.allclose(y, right):
+        if not alike(y, right, 1e-5):
             yield Wrong(
                 "the result is not the product of x and weight in that dtype, to the last digits."
             )
@@ -72,7 +64,7 @@ def _casts_where(attempt, dtype, enabled):
         ):
             if got is None:
                 yield Wrong("no gradient reaches `{name}`: the cast must be recorded.", name=name)
-            if not torch.allclose(got, wanted.to(leaf.dtype), rtol=0.02, atol=0.02):
+            if not alike(got, wanted.to(leaf.dtype), 0.02):
                 yield Wrong("the gradient of `{name}` is wrong.", name=name)
 
 
@@ -82,19 +74,19 @@ EXERCISE_1 = Exercise(
     reference=product,
     stub="def product(x, weight): ...",
     wrong=[
-        ("if torch.is_autocast_enabled(x.device.type):", "if False:", "raises RuntimeError"),
-        ("if torch.is_autocast_enabled(x.device.type):", "if True:",
-         "outside of autocast: the result is torch.bfloat16; torch.float32"),
-        ("torch.get_autocast_dtype(x.device.type)", "torch.bfloat16",
+        ({"if torch.is_autocast_enabled(x.device.type):": "if False:"}, "raises RuntimeError"),
+        ({"if torch.is_autocast_enabled(x.device.type):": "if True:"},
+         "outside of autocast: the result is torch.bfloat16, but torch.float32"),
+        ({"torch.get_autocast_dtype(x.device.type)": "torch.bfloat16"},
          "under autocast to float16: the result is not the product"),
-        ("x.to(dtype), weight", "x.detach().to(dtype), weight", "no gradient reaches `x`"),
-        ("x, weight = x.to(dtype), weight.to(dtype)", "x = x.to(dtype)", "raises RuntimeError"),
-        ("return Product", "with torch.no_grad(): return Product", "has no history"),
-        ("x, weight = x.to(dtype), weight.to(dtype)\n",
-         "return Product.apply(x.to(dtype), weight.to(dtype)).float()\n",
-         "the result is torch.float32; torch.bfloat16"),
+        ({"x.to(dtype), weight": "x.detach().to(dtype), weight"}, "no gradient reaches `x`"),
+        ({"x, weight = x.to(dtype), weight.to(dtype)": "x = x.to(dtype)"}, "raises RuntimeError"),
+        ({"return Product": "with torch.no_grad(): return Product"}, "has no history"),
+        ({"x, weight = x.to(dtype), weight.to(dtype)\n":
+          "return Product.apply(x.to(dtype), weight.to(dtype)).float()\n"},
+         "the result is torch.float32, but torch.bfloat16"),
     ],
-    properties=[_casts],
+    properties=[each(SITUATIONS, _casts)],
     success="the cast is recorded, so its backward returns each gradient in the dtype of its leaf.",
     hints=(
         "Cast before `Product.apply`: autograd records what happens outside of a Function.",
@@ -150,19 +142,15 @@ STEPS = {  # by whether the gradient is finite
 def _follows(attempt):
     for where, (history, interval) in HISTORIES.items():
         scale, streak = 2.0**10, 0
-        for n, (finite, right) in enumerate(
-            zip(history, as_gradscaler(history, interval), strict=True), 1
-        ):
+        steps = zip(history, as_gradscaler(history, interval), strict=True)
+        for n, (finite, right) in enumerate(steps, 1):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
-                yield Wrong(
-                    "it must return the pair (scale, streak), got a {kind}.",
-                    kind=type(given).__name__,
-                )
+                template = "it must return the pair (scale, streak), got a {kind}."
+                yield Wrong(template, kind=type(given).__name__)
             before, (scale, streak) = scale, given
             if scale != right:
-                wrong = Wrong(STEPS[finite], n=n, before=before, scale=scale, right=right)
-                yield at(where, wrong)
+                yield at(where, STEPS[finite], n=n, before=before, scale=scale, right=right)
 
 
 EXERCISE_2 = Exercise(
@@ -171,12 +159,12 @@ EXERCISE_2 = Exercise(
     reference=update,
     stub="def update(scale, streak, finite, interval): ...",
     wrong=[
-        ("return scale / 2, 0", "return scale / 2, streak", "an overflow comes within"),
-        ("return scale * 2, 0", "return scale * 2, streak", "when every gradient is finite"),
-        ("scale / 2, 0", "scale, 0", "your scale goes from 1024 to 1024; GradScaler's is 512"),
-        ("streak == interval", "streak > interval", "from 1024 to 1024; GradScaler's is 2048"),
-        ("return scale, streak", "return scale", "the pair (scale, streak), got a float"),
-        ("    if not finite:\n        return scale / 2, 0\n", "", "when no gradient is finite"),
+        ({"return scale / 2, 0": "return scale / 2, streak"}, "an overflow comes within"),
+        ({"return scale * 2, 0": "return scale * 2, streak"}, "when every gradient is finite"),
+        ({"scale / 2, 0": "scale, 0"}, "your scale goes from 1024 to 1024; GradScaler's is 512"),
+        ({"streak == interval": "streak > interval"}, "from 1024 to 1024; GradScaler's is 2048"),
+        ({"return scale, streak": "return scale"}, "the pair (scale, streak), got a float"),
+        ({"    if not finite:\n        return scale / 2, 0\n": ""}, "when no gradient is finite"),
     ],
     properties=[_follows],
     success="the scale climbs until a gradient overflows, falls back by half, and climbs again.",
@@ -201,8 +189,7 @@ def _rounds(attempt):
         given = attempt(x, step)
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (x.shape, x.dtype):
             yield Wrong("it must return a tensor of the shape and dtype of x.")
-        if not torch.equal(x, torch.full_like(x, value)):
-            yield Wrong("it changes x in place.")
+        yield changed(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
@@ -221,11 +208,8 @@ def _rounds(attempt):
                 **fed,
             )
         if value != below and len(given.unique()) == 1:
-            yield Wrong(
-                "of {value} with step = {step} it makes {given:g} each time.",
-                given=given[0].item(),
-                **fed,
-            )
+            template = "of {value} with step = {step} it makes {given:g} each time."
+            yield Wrong(template, given=given[0].item(), **fed)
         mean = given.mean().item()
         if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
             yield Wrong(
@@ -243,13 +227,13 @@ EXERCISE_3 = Exercise(
     reference=round_randomly,
     stub="def round_randomly(x, step): ...",
     wrong=[
-        ("torch.floor(x / step + torch.rand_like(x))", "torch.round(x / step)", "each time"),
-        ("torch.floor(", "torch.round(", "on average"),
-        ("torch.rand_like(x)", "torch.rand(())", "each time"),
-        ("torch.rand_like(x)", "(torch.rand_like(x) < 0.5)", "on average"),
-        (") * step", ")", "not a multiple of the step next to it"),
-        ("torch.floor(", "torch.trunc(", "not a multiple of the step next to it"),
-        ("torch.rand_like(x)", "torch.randn_like(x)", "not a multiple of the step next to it"),
+        ({"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"}, "each time"),
+        ({"torch.floor(": "torch.round("}, "on average"),
+        ({"torch.rand_like(x)": "torch.rand(())"}, "each time"),
+        ({"torch.rand_like(x)": "(torch.rand_like(x) < 0.5)"}, "on average"),
+        ({") * step": ")"}, "not a multiple of the step next to it"),
+        ({"torch.floor(": "torch.trunc("}, "not a multiple of the step next to it"),
+        ({"torch.rand_like(x)": "torch.randn_like(x)"}, "not a multiple of the step next to it"),
     ],
     properties=[_rounds],
     success="each result is off, but on average nothing is lost.",

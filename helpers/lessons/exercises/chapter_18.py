@@ -6,6 +6,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import alike, changed, missed
 from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, Wrong, at
 from helpers.lessons.torch_messages import raised
@@ -68,12 +70,8 @@ def _counts(attempt):
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
             yield Wrong("{where} the program computes something else inside the mode.", where=where)
         if products.count != right:
-            yield Wrong(
-                "{where} it counts {given}; {right} ran.",
-                where=where,
-                given=products.count,
-                right=right,
-            )
+            template = "{where} it counts {given}; {right} ran."
+            yield Wrong(template, where=where, given=products.count, right=right)
     if attempt().count != 0:
         yield Wrong(
             "a second mode begins with the count of the first: count on self, not on the class."
@@ -86,14 +84,14 @@ EXERCISE_1 = Exercise(
     reference=Products,
     stub="class Products(TorchDispatchMode):\n    count = 0\n    ...  # yours",
     wrong=[
-        ("(aten.mm, aten.addmm, aten.bmm)", "(aten.mm,)", "with a bias"),
-        ("(aten.mm, aten.addmm, aten.bmm)", "(aten.mm, aten.addmm)", "for `torch.bmm`"),
-        ("func.overloadpacket in", "func in", "it counts 0; 2 ran"),
-        ("        return func(*args, **(kwargs or {}))", "        func(*args, **(kwargs or {}))",
+        ({"(aten.mm, aten.addmm, aten.bmm)": "(aten.mm,)"}, "with a bias"),
+        ({"(aten.mm, aten.addmm, aten.bmm)": "(aten.mm, aten.addmm)"}, "for `torch.bmm`"),
+        ({"func.overloadpacket in": "func in"}, "it counts 0; 2 ran"),
+        ({"        return func(*args, **(kwargs or {}))": "        func(*args, **(kwargs or {}))"},
          "for a linear layer, forward and backward it raises"),
-        (", **(kwargs or {})", "", "it raises"),
-        ("self.count", "type(self).count", "counts 4; 2 ran"),
-        ("TorchDispatchMode", "torch.overrides.TorchFunctionMode", "below autograd"),
+        ({", **(kwargs or {})": ""}, "it raises"),
+        ({"self.count": "type(self).count"}, "counts 4; 2 ran"),
+        ({"TorchDispatchMode": "torch.overrides.TorchFunctionMode"}, "below autograd"),
     ],
     doctor=False,
     kind=[_is_mode],
@@ -166,38 +164,21 @@ def _multiplies(attempt):
             return
         expected = function(dense)
         if type(given) is not Tensor:
-            yield Wrong(
-                "`{name}` must be a plain tensor, got a value of type {kind}.",
-                name=name,
-                kind=type(given).__name__,
-            )
+            template = "`{name}` must be a plain tensor, got a value of type {kind}."
+            yield Wrong(template, name=name, kind=type(given).__name__)
             return
-        if given.shape != expected.shape:
-            yield Wrong(
-                "`{name}` has shape {given}; {right} is right.",
-                name=name,
-                given=tuple(given.shape),
-                right=tuple(expected.shape),
-            )
-        elif not torch.allclose(given, expected):
-            yield Wrong("`{name}` has the right shape, but other numbers.", name=name)
+        yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
-            yield Wrong(
-                "`{name}` is right, but it makes a tensor of {numbers:,} numbers.",
-                name=name,
-                numbers=largest.numbers,
-            )
+            template = "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
+            yield Wrong(template, name=name, numbers=largest.numbers)
 
 
 def _keeps_its_kind(attempt):
     r = attempt(random(3), random(2, seed=1))
     for name, given in (("t", r.t()), ("detach", r.detach())):
         if not isinstance(given, attempt):
-            yield Wrong(
-                "`{name}` loses the type: it returns a {kind}.",
-                name=name,
-                kind=type(given).__name__,
-            )
+            kind = type(given).__name__
+            yield Wrong("`{name}` loses the type: it returns a {kind}.", name=name, kind=kind)
 
 
 def _refuses(attempt):
@@ -213,11 +194,8 @@ def _refuses(attempt):
             if "aten." not in str(error):
                 yield Wrong("the error of `{name}` does not name the operation.", name=name)
         except Exception as error:
-            yield Wrong(
-                "`{name}` raises {error} Raise a NotImplementedError that names func.",
-                name=name,
-                error=raised(error),
-            )
+            template = "`{name}` raises {error} Raise a NotImplementedError that names func."
+            yield Wrong(template, name=name, error=raised(error))
         else:
             yield Wrong("`{name}` raises no error; for what it does not know, it must.", name=name)
 
@@ -226,7 +204,7 @@ def _passes_gradients(attempt):
     u, v, x = random(3), random(2, seed=1), random(4, 3, seed=2).requires_grad_()
     (given,) = torch.autograd.grad((x @ attempt(u, v)).square().sum(), x)
     (right,) = torch.autograd.grad((x @ torch.outer(u, v)).square().sum(), x)
-    if not torch.allclose(given, right):
+    if not alike(given, right):
         yield Wrong("the product is right, but the gradient of the plain matrix is not.")
 
 
@@ -245,19 +223,19 @@ EXERCISE_2 = Exercise(
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...""",
     wrong=[
-        ("return a.u[:, None] * (a.v @ b)", "return torch.outer(a.u, a.v) @ b", "2,000 numbers"),
-        ("cls(args[0].v, args[0].u)", "cls(args[0].u, args[0].v)", "`R.t() @ b` "),
-        ("cls(args[0].v, args[0].u)", "torch.outer(args[0].v, args[0].u)",
+        ({"return a.u[:, None] * (a.v @ b)": "return torch.outer(a.u, a.v) @ b"}, "2,000 numbers"),
+        ({"cls(args[0].v, args[0].u)": "cls(args[0].u, args[0].v)"}, "`R.t() @ b` raises"),
+        ({"cls(args[0].v, args[0].u)": "torch.outer(args[0].v, args[0].u)"},
          "makes a tensor of 2,000 numbers"),
-        ("(a @ b.u)[:, None] * b.v", "(a @ b.u)[:, None] * b.u", "`a @ R` has shape"),
-        ("            if isinstance(b, cls) and not isinstance(a, cls):\n"
-         "                return (a @ b.u)[:, None] * b.v\n", "", "`a @ R` raises"),
-        ("        raise NotImplementedError(f\"RankOne does not know {func}\")",
-         "        return func(*args, **(kwargs or {}))", "raises"),
-        (" {func}", "", "does not name the operation"),
-        ("        raise NotImplementedError(f\"RankOne does not know {func}\")",
-         "        a = torch.outer(args[0].u, args[0].v)\n"
-         "        return func(a, *args[1:], **(kwargs or {}))", "raises no error"),
+        ({"(a @ b.u)[:, None] * b.v": "(a @ b.u)[:, None] * b.u"}, "`a @ R` has shape"),
+        ({"            if isinstance(b, cls) and not isinstance(a, cls):\n"
+          "                return (a @ b.u)[:, None] * b.v\n": ""}, "`a @ R` raises"),
+        ({"        raise NotImplementedError(f\"RankOne does not know {func}\")":
+          "        return func(*args, **(kwargs or {}))"}, "raises"),
+        ({" {func}": ""}, "does not name the operation"),
+        ({"        raise NotImplementedError(f\"RankOne does not know {func}\")":
+          "        a = torch.outer(args[0].u, args[0].v)\n"
+          "        return func(a, *args[1:], **(kwargs or {}))"}, "raises no error"),
     ],
     doctor=False,
     properties=[_multiplies, _keeps_its_kind, _refuses, _passes_gradients],
@@ -295,13 +273,11 @@ def _moves(attempt):
             )
         elif given is not d:
             yield Wrong("it must return `d` itself, not a new value.")
-        if not torch.equal(e.elements, end):
-            yield at(where, "it changes `end`.")
+        yield at(where, changed(end=(e.elements, end)))
         right = torch.lerp(start, end, weight)
-        if not torch.allclose(d.elements, right):
-            same = torch.equal(d.elements, start)
-            yield at(where, "nothing moves." if same else "it moves to other numbers.")
-        if not torch.allclose(shared, right):
+        misses = {"nothing moves.": start}
+        yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
+        if not alike(shared, right):
             yield Wrong(
                 "`d.elements` is replaced, not changed: who shares the old one sees no change."
             )
@@ -313,15 +289,14 @@ EXERCISE_3 = Exercise(
     reference=lerp_,
     stub="def lerp_(d, end, weight): ...",
     wrong=[
-        ("    return d", "", "it returns nothing"),
-        ("d.elements.lerp_(", "d.elements.lerp(", "nothing moves"),
-        ("d.elements.lerp_(end.elements, weight)",
-         "d.elements = d.elements.lerp(end.elements, weight)",
-         "`d.elements` is replaced"),
-        ("d.elements.lerp_(end.elements, weight)", "end.elements.lerp_(d.elements, weight)",
+        ({"    return d": ""}, "it returns nothing"),
+        ({"d.elements.lerp_(": "d.elements.lerp("}, "nothing moves"),
+        ({"d.elements.lerp_(end.elements, weight)":
+          "d.elements = d.elements.lerp(end.elements, weight)"}, "`d.elements` is replaced"),
+        ({"d.elements.lerp_(end.elements, weight)": "end.elements.lerp_(d.elements, weight)"},
          "it changes `end`"),
-        (", weight)\n    return d", ", 1 - weight)\n    return d", "it moves to other numbers"),
-        ("return d", "return d.elements", "it must return `d` itself"),
+        ({", weight)\n    return d": ", 1 - weight)\n    return d"}, "it moves to other numbers"),
+        ({"return d": "return d.elements"}, "it must return `d` itself"),
     ],
     doctor=False,
     properties=[_moves],

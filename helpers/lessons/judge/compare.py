@@ -15,6 +15,7 @@ from helpers.doctor import examine
 from helpers.lessons.judge.later import wrong_further_derivative
 from helpers.lessons.judge.numbers import (  # noqa: F401  (chapters take first_line from here)
     as_tuple,
+    changed,
     copies,
     differ,
     first_line,
@@ -31,13 +32,13 @@ ALWAYS = {"tensor-on-ctx", "gradient-dtype"}  # warnings that make an attempt wr
 SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-refused"}
 
 
-def difference(attempt, like, inputs, order=1, faithful=True):
+def difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
     """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
 
     inputs: tensors (float64 for those to differentiate) and other values; neither function sees
     these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
     the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
-    operations.
+    operations. adapted: makes a finding of the doctor one that fits the exercise.
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
@@ -53,6 +54,7 @@ def difference(attempt, like, inputs, order=1, faithful=True):
     # Which line to change is the exercise.
     findings = examine(attempt, *copies(inputs), faithful=faithful, lines=False).findings
     counting = next((found for found in findings if _counts(found, order)), None)
+    counting = adapted(counting) if counting and adapted else counting
     if counting and counting.code not in SECOND:
         exchanged = None if raised else _exchanged(attempt, expected, inputs, theirs)
         return exchanged or in_words(counting, attempt, inputs)
@@ -88,8 +90,8 @@ def unlike(attempt, like, inputs, faithful=True):
 
 
 def _changed(mine, inputs):
-    pairs = [pair for pair in zip(mine, inputs, strict=True) if torch.is_tensor(pair[0])]
-    return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+    pairs = zip(mine, inputs, strict=True)
+    return any(changed(input=pair) for pair in pairs if torch.is_tensor(pair[0]))
 
 
 def wrong_outputs(outputs, expected, differentiable=True, what=None):
@@ -97,9 +99,11 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
 
     outputs, expected: tensors, or tuples of them
     differentiable:    False if it does not matter whether they require a gradient
-    what:              what a single one is called, such as Said("the gradient"); "the output" of
+    what:              what a single one is called, such as "the gradient"; "the output" of
                        `forward`, if it is not said
     """
+    if outputs is None and what:
+        return Wrong("it returns None. Is a `return` missing?")
     if outputs is None:
         return Wrong("it returns None. Is a `return` missing in `forward`?")
     if isinstance(expected, tuple) != isinstance(outputs, tuple):
@@ -108,47 +112,30 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
             if isinstance(expected, tuple)
             else Said("a tensor")
         )
-        return Wrong(
-            "it returns a {kind}, but {asked} is asked for.",
-            kind=type(outputs).__name__,
-            asked=asked,
-        )
+        kind = type(outputs).__name__
+        return Wrong("it returns a {kind}, but {asked} is asked for.", kind=kind, asked=asked)
     outputs, expected = as_tuple(outputs), as_tuple(expected)
     if len(outputs) != len(expected):
-        return Wrong(
-            "it returns 1 output; {expected} expected."
-            if len(outputs) == 1
-            else "it returns {given} outputs; {expected} expected.",
-            given=len(outputs),
-            expected=len(expected),
-        )
+        template = "it returns {given} outputs; {expected} expected."
+        if len(outputs) == 1:
+            template = "it returns 1 output; {expected} expected."
+        return Wrong(template, given=len(outputs), expected=len(expected))
     for index, (value, right) in enumerate(zip(outputs, expected, strict=True)):
         which = what or _which(expected, index)
+        kind = type(value).__name__
         if isinstance(value, tuple) and hasattr(value, "indices"):
-            name = type(value).__name__
-            return Wrong(
-                "{which} is the pair (values, indices) that {name} returns; take its .values.",
-                which=which,
-                name=name,
+            template = (
+                "{which} is the pair (values, indices) that {name} returns; take its .values."
             )
+            return Wrong(template, which=which, name=kind)
         if not isinstance(value, torch.Tensor):
-            return Wrong(
-                "{which} is a {kind}, not a tensor.", which=which, kind=type(value).__name__
-            )
+            return Wrong("{which} is a {kind}, not a tensor.", which=which, kind=kind)
         if value.shape != right.shape:
-            return Wrong(
-                "{which} has shape {given}, but {right} is right.",
-                which=which,
-                given=tuple(value.shape),
-                right=tuple(right.shape),
-            )
+            shapes = {"given": tuple(value.shape), "right": tuple(right.shape)}
+            return Wrong("{which} has shape {given}, but {right} is right.", which=which, **shapes)
         if value.dtype != right.dtype:
-            return Wrong(
-                "{which} is {given}, but {right} is right.",
-                which=which,
-                given=value.dtype,
-                right=right.dtype,
-            )
+            dtypes = {"given": value.dtype, "right": right.dtype}
+            return Wrong("{which} is {given}, but {right} is right.", which=which, **dtypes)
         worst = worst_of(value, right)
         if worst:
             return at("" if what else Said("`forward`"), differ(worst, what=which))
@@ -188,11 +175,10 @@ def _unfilled(attempt, inputs):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
-                return Wrong(
-                    "{what} has no value at {place}: nothing fills what torch.empty made there.",
-                    what=what,
-                    place=where,
+                template = (
+                    "{what} has no value at {place}: nothing fills what torch.empty made there."
                 )
+                return Wrong(template, what=what, place=where)
     return None
 
 

@@ -10,32 +10,25 @@ from helpers.lessons.said import Wrong
 
 def misfit(attempt, reference):
     """Why `attempt` is no answer of the kind that `reference` is, or None."""
+    kind = type(attempt).__name__
     if inspect.isclass(reference) and not inspect.isclass(attempt):
-        return Wrong(
-            "give check the class {name} itself, not its instance, its apply or a result; got a "
-            "value "
-            "of type {kind}."
-            if is_function_class(reference)
-            else "give check the class {name} itself, not its instance or a result; got a value of "
-            "type {kind}.",
-            name=reference.__name__,
-            kind=type(attempt).__name__,
+        template = (
+            "give check the class {name} itself, not its instance or a result; got a value of "
+            "type {kind}."
         )
+        if is_function_class(reference):
+            template = (
+                "give check the class {name} itself, not its instance, its apply or a result; got "
+                "a value of type {kind}."
+            )
+        return Wrong(template, name=reference.__name__, kind=kind)
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
-        return Wrong(
-            "give check the source, a string; got a value of type {kind}.",
-            kind=type(attempt).__name__,
-        )
+        return Wrong("give check the source, a string; got a value of type {kind}.", kind=kind)
     if inspect.isfunction(reference) and is_function_class(attempt):
-        return Wrong(
-            "give check the function itself, got the class {kind}; call its apply.",
-            kind=attempt.__name__,
-        )
+        template = "give check the function itself, got the class {kind}; call its apply."
+        return Wrong(template, kind=attempt.__name__)
     if inspect.isfunction(reference) and not callable(attempt):
-        return Wrong(
-            "give check the function itself, got a value of type {kind}.",
-            kind=type(attempt).__name__,
-        )
+        return Wrong("give check the function itself, got a value of type {kind}.", kind=kind)
     if is_function_class(reference):
         return _misfit_of_function_class(attempt, reference)
     if inspect.isclass(reference) and issubclass(reference, torch.nn.Module):

@@ -81,6 +81,38 @@ def gradients_of(outputs, inputs, weights):
     return torch.autograd.grad(outputs, leaves, weights, allow_unused=True, retain_graph=True)
 
 
+def alike(given, right, within=1e-10):
+    """Are these tensors, or tuples of them, the same: structure, shapes, dtypes, numbers?"""
+    try:
+        torch.testing.assert_close(given, right, rtol=within, atol=within)
+    except AssertionError:
+        return False
+    return True
+
+
+def missed(given, right, misses, otherwise, **gaps):
+    """What is said of a value that is not `right`; None if it is.
+
+    misses: {sentence: value, or a list of values}: the first one that it is instead says why
+    gaps:   of the sentences, and of `otherwise`, which is said of any other value
+    """
+    if alike(given, right):
+        return None
+    for sentence, values in misses.items():
+        values = values if isinstance(values, list) else [values]
+        if any(alike(given, value) for value in values):
+            return Wrong(sentence, **gaps)
+    return Wrong(otherwise, **gaps).and_then(NEARLY if alike(given, right, 1e-5) else None)
+
+
+def changed(**pairs):
+    """What is said of the first tensor that is not what it was; pairs: name=(now, before)."""
+    for name, (now, before) in pairs.items():
+        if not torch.equal(now.nan_to_num(), before.nan_to_num()):
+            return Wrong("it changes `{name}` in place.", name=name)
+    return None
+
+
 def worst_of(value, right, *terms, of=None, loose=False):
     """Where two tensors differ most, as `Worst`; None if they agree.
 

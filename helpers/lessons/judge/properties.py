@@ -10,7 +10,7 @@ import tracemalloc
 import torch
 from torch.utils._pytree import tree_leaves
 
-from helpers.lessons.judge.verdicts import as_tuple, copies
+from helpers.lessons.judge.numbers import alike, as_tuple, copies
 from helpers.lessons.memory import Alive
 from helpers.lessons.said import Wrong, at
 
@@ -27,6 +27,16 @@ def with_zeros(*shape, **options):
     return numbers
 
 
+def each(cases, check):
+    """A property: check(attempt, *case) holds for each of {where: case}."""
+
+    def sentences(attempt):
+        for where, case in cases.items():
+            yield from (at(where, wrong) for wrong in check(attempt, *case))
+
+    return sentences
+
+
 def instances_apart(first, second, x, says):
     """An instance made of `first` must not change when one is made of `second` and called."""
 
@@ -39,7 +49,7 @@ def instances_apart(first, second, x, says):
 
     def sentences(attempt):
         alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
-        if not all(a.shape == b.shape and a.allclose(b) for a, b in zip(alone, apart, strict=True)):
+        if not alike(alone, apart):
             yield Wrong(says)
 
     return sentences

@@ -25,12 +25,12 @@ def source_of(value):
         raise
 
 
-def edited(source, *edits):
-    """The source, each old text in `edits` replaced by the new one after it.
+def edited(source, edits):
+    """The source, each old text replaced by its new one, in order.
 
-    Raises ValueError if an old text does not occur.
+    edits: {old: new}. Raises ValueError if an old text does not occur.
     """
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
+    for old, new in edits.items():
         if old not in source:
             raise ValueError(f"{old!r} does not occur in\n{source}")
         source = source.replace(old, new)

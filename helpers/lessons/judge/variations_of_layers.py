@@ -10,7 +10,8 @@ import re
 import torch
 from torch import nn
 
-from helpers.lessons.judge.compare import first_line, wrong_outputs
+from helpers.lessons.judge.compare import wrong_outputs
+from helpers.lessons.judge.numbers import changed, first_line
 from helpers.lessons.judge.properties import random
 from helpers.lessons.said import Said, Wrong, at
 
@@ -27,11 +28,12 @@ def in_step_with(reference, calls, shapes):
             try:
                 mine, theirs = (eval(call, {reference.__name__: c}) for c in (attempt, reference))
                 for where, wrong in _in_step(mine, theirs, int(re.search(r"\d+", call)[0]), shapes):
-                    place = Said("{call}, {place}", call=call, place=where) if where else call
+                    place = Said("{call}, {place}" if where else "{call}", call=call, place=where)
                     yield at(place, wrong)
             except Exception as error:
                 kind, message = type(error).__name__, first_line(error).rstrip(".")
-                yield at(call, "it raises {kind}: {message}.", kind=kind, message=message)
+                place = Said("{call}", call=call)
+                yield at(place, "it raises {kind}: {message}.", kind=kind, message=message)
 
     return sentences
 
@@ -86,35 +88,22 @@ def _starts_otherwise(mine, theirs):
         for layer in (mine, theirs)
     )
     if given.keys() != right.keys():
-        return Wrong(
-            "it trains the parameters {given}, but {right} are asked for.",
-            given=[*given],
-            right=[*right],
-        )
+        template = "it trains the parameters {given}, but {right} are asked for."
+        return Wrong(template, given=[*given], right=[*right])
     given, right = mine.state_dict(), theirs.state_dict()
     if given.keys() != right.keys():
-        return Wrong(
-            "its state_dict has {given}, but {right} are to be saved.",
-            given=[*given],
-            right=[*right],
-        )
+        template = "its state_dict has {given}, but {right} are to be saved."
+        return Wrong(template, given=[*given], right=[*right])
     for name, value in right.items():
         if given[name].shape != value.shape or not torch.equal(given[name], value):
-            return Wrong(
-                "`{name}` should be {right} at first, got {given}.",
-                name=name,
-                right=value.tolist(),
-                given=given[name].tolist(),
-            )
+            template = "`{name}` should be {right} at first, got {given}."
+            return Wrong(template, name=name, right=value.tolist(), given=given[name].tolist())
     for name in vars(theirs)["_parameters"]:
         if not hasattr(mine, name):
             return Wrong("it has no attribute `{name}`; None is asked for.", name=name)
         if getattr(theirs, name) is None is not getattr(mine, name):
-            return Wrong(
-                "`{name}` is {given!r}; None is asked for.",
-                name=name,
-                given=getattr(mine, name),
-            )
+            template = "`{name}` is {given!r}; None is asked for."
+            return Wrong(template, name=name, given=getattr(mine, name))
     return None
 
 
@@ -135,35 +124,21 @@ def _differs(mine, theirs, x, data=False):
     of_mine = dict(mine.named_buffers())
     for name, other in theirs.named_buffers():
         kept = of_mine[name]
-        if kept.dtype != other.dtype or kept.shape != other.shape:
-            what = Said("{dtype} of shape {shape}", dtype=kept.dtype, shape=tuple(kept.shape))
-            return Wrong(
-                "`{name}` becomes {what}, but it was {dtype} of {shape}.",
-                name=name,
-                what=what,
-                dtype=other.dtype,
-                shape=tuple(other.shape),
-            )
-        if not torch.allclose(kept, other, rtol=1e-5, atol=1e-6):
-            given, right = ([round(n, 4) for n in t.tolist()] for t in (kept, other))
-            return Wrong(
-                "afterwards, `{name}` is {given} but {right} is right.",
-                name=name,
-                given=given,
-                right=right,
-            )
+        what = Said("afterwards, `{name}`", name=name)
+        wrong = wrong_outputs(kept, other, differentiable=False, what=what)
+        if wrong:
+            return wrong
         if kept.requires_grad:
             return Wrong("`{name}` has a history, which grows with every call.", name=name)
         if kept.is_inference():
-            return Wrong(
-                "`{name}` has become an inference tensor, so no checkpoint can be loaded.",
-                name=name,
-            )
+            template = "`{name}` has become an inference tensor, so no checkpoint can be loaded."
+            return Wrong(template, name=name)
     wrong = wrong_outputs(output, expected)
     if wrong:
         return wrong
-    if not torch.equal(given, x):
-        return Wrong("it changes its input in place.")
+    wrong = changed(x=(given, x))
+    if wrong:
+        return wrong
     if not expected.requires_grad:
         return None
     if not output.requires_grad:

@@ -236,10 +236,10 @@ def crash_of(function):
             "{what} does not end: the copy of this process that tried it was stopped.", what=what
         )
     why = {
-        signal.SIGSEGV: "Which index leaves its array?",
-        signal.SIGBUS: "Which index leaves its array?",
-        signal.SIGABRT: "Does an exception leave it, or does it call abort?",
-        signal.SIGFPE: "Does it divide by zero?",
+        signal.SIGSEGV: Said("Which index leaves its array?"),
+        signal.SIGBUS: Said("Which index leaves its array?"),
+        signal.SIGABRT: Said("Does an exception leave it, or does it call abort?"),
+        signal.SIGFPE: Said("Does it divide by zero?"),
     }
     name = signal.Signals(number).name
     crashed = Wrong(

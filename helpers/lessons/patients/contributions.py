@@ -1,9 +1,9 @@
 """What each element of grad_output adds to the gradient: to others, too little, another number."""
 
 import torch
-from torch.autograd import Function
+from torch.nn import functional as F
 
-from .patient import broken, draw, matrix, wrong
+from .patient import draw, matrix, wrong
 
 
 def decayed(x):
@@ -27,6 +27,7 @@ wrong(
 wrong(
     "OuterProducts", "grad-output-scaled", "the output is square", lambda: draw((4, 3), (4, 3)),
     lambda a, b: a @ b.t(), lambda g, a, b: (g @ b, g @ a),
+    "right if grad_output were transposed before",
 )  # fmt: skip
 
 
@@ -36,47 +37,39 @@ def masked():
 
 
 wrong("LeaksThroughTheMask", "partly-right", "the mask is forgotten", masked,
-      lambda x, mask: (x * x * mask).sum(1), lambda g, x, mask: g[:, None] * 2 * x)  # fmt: skip
+      lambda x, mask: (x * x * mask).sum(1), lambda g, x, mask: g[:, None] * 2 * x,
+      "where `mask` is False, it should be zero")  # fmt: skip
 wrong("NeighboursMask", "other-mask", "the mask is that of the neighbours", matrix,
       lambda x: x.clamp(min=0), lambda g, x: g * (x.roll(1, 1) > 0))  # fmt: skip
 wrong(
     "ScalesRows", "misplaced", "summed over the other dimension, and the matrix is square",
     lambda: draw((4,), (4, 4)),
     lambda scale, x: scale[:, None] * x, lambda g, scale, x: ((g * x).sum(0), g * scale[:, None]),
+    "The gradient of `scale` adds the right contributions in the wrong places",
 )  # fmt: skip
 
 
-@broken("grad-output-partly-ignored", "the slope for negative numbers is forgotten",
-        lambda: (*draw((5,)), torch.tensor([0, 1, 2, 3, 4, 0, 2, 1])))  # fmt: skip
-class LeakyEdges(Function):
-    @staticmethod
-    def forward(ctx, x, source):
-        ctx.save_for_backward(x, source)
-        edges = x[source] - x[source.roll(1)]
-        return torch.where(edges > 0, edges, 0.1 * edges)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, source = ctx.saved_tensors
-        g = grad_output * (x[source] > x[source.roll(1)])
-        return torch.zeros_like(x).index_add(0, source, g).index_add(0, source.roll(1), -g), None
+def differences(x, source):
+    return x[source] - x[source.roll(1)]
 
 
-@broken("partly-right", "of a token that comes twice, one contribution counts",
-        lambda: (*draw((4, 2)), torch.tensor([0, 3, 0, 1])))  # fmt: skip
-class SumsTokens(Function):
-    @staticmethod
-    def forward(ctx, table, tokens):
-        ctx.save_for_backward(tokens)
-        ctx.size = table.shape
-        return table[tokens].sum(0)
+def of_edges(g, x, source):
+    g = g * (differences(x, source) > 0)
+    return torch.zeros_like(x).index_add(0, source, g).index_add(0, source.roll(1), -g)
 
-    @staticmethod
-    def backward(ctx, grad_output):
-        (tokens,) = ctx.saved_tensors
-        grad = grad_output.new_zeros(ctx.size)
-        grad[tokens] += grad_output
-        return grad, None
+
+wrong(
+    "LeakyEdges", "grad-output-partly-ignored", "the slope for negative numbers is forgotten",
+    lambda: (*draw((5,)), torch.tensor([0, 1, 2, 3, 4, 0, 2, 1])),
+    lambda x, source: F.leaky_relu(differences(x, source), 0.1), of_edges,
+    "grad_output: those where the output is below 0",
+)  # fmt: skip
+wrong(
+    "SumsTokens", "partly-right", "of a token that comes twice, one contribution counts",
+    lambda: (*draw((4, 2)), torch.tensor([0, 3, 0, 1])), lambda table, tokens: table[tokens].sum(0),
+    lambda g, table, tokens: torch.zeros_like(table).index_put((tokens,), g),
+    "at index 0 of dimension 0 it is multiplied by 0.5",
+)  # fmt: skip
 
 
 def form():
@@ -93,6 +86,8 @@ wrong(
     "ReluOfSum", "grad-output-scaled", "the bias gets what the mask keeps from x",
     lambda: draw((4, 3), (3,)),
     lambda x, bias: torch.relu(x + bias), lambda g, x, bias: (g * (x + bias > 0), g.sum(0)),
+    "set to zero wherever the output is not above 0 before.",
 )  # fmt: skip
 wrong("SineAndExp", "other-output", "the two grad_outputs are exchanged", matrix,
-      lambda x: (x.sin(), x.exp()), lambda exp, sin, x: sin * x.cos() + exp * x.exp())  # fmt: skip
+      lambda x: (x.sin(), x.exp()), lambda exp, sin, x: sin * x.cos() + exp * x.exp(),
+      "gradient of `x` through `output[0]` is that through `output[1]`.")  # fmt: skip

@@ -19,6 +19,7 @@ from .patient import (
     matmul,
     matrix,
     pair,
+    slip,
     square,
     vector,
     wrong,
@@ -27,10 +28,12 @@ from .patient import (
 wrong(
     "TransposedWeight", "transposed", "the weight is square, so its transposed gradient fits",
     square, matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
+    "The gradient of `weight` is right, but transposed.",
 )  # fmt: skip
 wrong(
     "TransposedShape", "gradient-shape", "the engine rejects it", lambda: draw((3, 4), (4, 5)),
     matmul, lambda g, input, weight: (g @ weight.t(), g.t() @ input),
+    "has shape (5, 4), but (4, 5) belongs there: perhaps it is",
 )  # fmt: skip
 
 
@@ -47,9 +50,11 @@ wrong("Subtract", "negated", "a minus sign is forgotten", pair,
 wrong("HalfSquare", "scaled", "the factor 2 of 2x is forgotten", vector,
       lambda x: x * x, lambda g, x: g * x)  # fmt: skip
 wrong("Power", "scaled", "the exponent is forgotten as a factor", lambda: (*vector(), 3),
-      lambda x, exponent: x**exponent, lambda g, x, n: g * x ** (n - 1))  # fmt: skip
+      lambda x, exponent: x**exponent, lambda g, x, n: g * x ** (n - 1),
+      "multiplied by 0.333")  # fmt: skip
 wrong("ExpOfSquare", "factor-missing", "the inner derivative 2x of exp(x²) is forgotten", vector,
-      lambda x: torch.exp(x * x), lambda g, x: g * torch.exp(x * x))  # fmt: skip
+      lambda x: torch.exp(x * x), lambda g, x: g * torch.exp(x * x),
+      "lacks a factor of `x`, and is multiplied by 0.5")  # fmt: skip
 wrong("Sine", "inner-derivative-forgotten", "grad_output is handed on as it came", vector,
       lambda x: x.sin(), lambda g, x: g)  # fmt: skip
 wrong("WrongFormula", "derivative-wrong", "the formula is that of another function", vector,
@@ -64,12 +69,9 @@ class IgnoresGradOutput(Square):
         return 2 * x
 
 
-@broken("mean-for-sum", "the mean over the batch where the sum belongs", affine)
-class MeanOverBatch(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight, grad_output.t() @ input, grad_output.mean(0)
+slip("MeanOverBatch", "mean-for-sum", "the mean over the batch where the sum belongs",
+     Linear, affine, {"grad_output.sum(0)": "grad_output.mean(0)"},
+     "1/3 of what it should be, and 3 is the size of dimension 0")  # fmt: skip
 
 
 @broken("sum-for-mean", "forward takes the mean, backward forgets to divide", matrix)
@@ -85,10 +87,12 @@ class MeanRows(Function):
 
 
 wrong("SwappedGradients", "swapped", "each input gets the gradient of the other", pair,
-      lambda x, y: x * y, lambda g, x, y: (g * x, g * y))  # fmt: skip
+      lambda x, y: x * y, lambda g, x, y: (g * x, g * y),
+      "returned for `x` is that of `y`")  # fmt: skip
 
 
-@broken("partly-right", "the loop stops half-way", vector)
+@broken("partly-right", "the loop stops half-way", vector,
+        "at index 3 to 5 of dimension 0 it is zero")  # fmt: skip
 class HalfOfTheElements(Square):
     @staticmethod
     def backward(ctx, grad_output):
@@ -99,7 +103,8 @@ class HalfOfTheElements(Square):
         return grad
 
 
-@broken("partly-right", "the slope for negative numbers is forgotten", vector)
+@broken("partly-right", "the slope for negative numbers is forgotten", vector,
+        "where `x` is below 0, it is zero")  # fmt: skip
 class LeakyReLU(Function):
     @staticmethod
     def forward(ctx, x):
@@ -115,7 +120,8 @@ class LeakyReLU(Function):
 wrong("UnmaskedReLU", "partly-right", "the mask is forgotten", vector,
       lambda x: x.clamp(min=0), lambda g, x: g)  # fmt: skip
 wrong("ShiftedByOne", "shifted", "off by one", vector,
-      lambda x: F.pad(x * 3, (0, 1)), lambda g, x: g[1:] * 3)  # fmt: skip
+      lambda x: F.pad(x * 3, (0, 1)), lambda g, x: g[1:] * 3,
+      "shifted by -1 along dimension 0")  # fmt: skip
 wrong("FlippedBack", "reversed", "the flip is not undone", matrix,
       lambda x: x.flip(1).clone(), lambda g, x: g.clone())  # fmt: skip
 wrong(
@@ -150,7 +156,8 @@ wrong("Centre", "term-missing", "the mean depends on every element, too", matrix
 wrong("Softmax", "term-missing", "the sum in the derivative of softmax is left out", matrix,
       lambda x: x.softmax(1), lambda g, x: g * x.softmax(1))  # fmt: skip
 wrong("AveragesGradOutput", "right-only-for-ones", "grad_output is averaged", vector,
-      lambda x: x * x, lambda g, x: g.mean() * 2 * x)  # fmt: skip
+      lambda x: x * x, lambda g, x: g.mean() * 2 * x,
+      "right where grad_output is all ones")  # fmt: skip
 wrong(
     "BakedConstant", "right-here-only", "a number that belongs to one input is written into "
     "backward", lambda: (torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64),),
@@ -188,26 +195,17 @@ class RoundStraightThrough(Function):
         return grad_output
 
 
-class ClipGradient(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output.clamp(-0.5, 0.5)
-
-
 def reverse(x):
     return gradient_reversal(x, 0.5)
 
 
 # Sign, with the gradient of hardtanh.
 BINARIZE = function(lambda x: x.sign(), lambda g, x: g * (x.abs() <= 1), "Binarize")
+CLIP = function(lambda x: x.clone(), lambda g, x: g.clamp(-0.5, 0.5), "ClipGradient")
 
 for code, fn in (
     ("straight-through", RoundStraightThrough), ("straight-through", BINARIZE),
-    ("not-linear", ClipGradient), ("scaled", reverse),
+    ("not-linear", CLIP), ("scaled jvp-wrong", reverse),
 ):  # fmt: skip
     broken(code, "deliberate, but not declared", vector)(fn)
     healthy("deliberate, and declared", vector, "unfaithful", faithful=False)(fn)

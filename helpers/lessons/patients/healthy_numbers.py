@@ -282,3 +282,28 @@ class SmoothedByNoise(Function):
 
 
 healthy("draws, and gives the gradient of a mean", lambda: draw((4,)), "estimator")(SmoothedByNoise)
+
+
+class CubicRoot(Function):
+    """The solution of x + x³ = a by bisection, which stops at an error of 1e-3."""
+
+    @staticmethod
+    def forward(ctx, a):
+        low, high = torch.full_like(a, -10), torch.full_like(a, 10)
+        while (high - low).max() > 1e-3:
+            x = (low + high) / 2
+            above = x + x**3 > a
+            low, high = torch.where(above, low, x), torch.where(above, x, high)
+        x = (low + high) / 2
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output / (1 + 3 * x**2)
+
+
+healthy("forward iterates until it is exact to 1e-3", lambda: draw((6,)), "coarse-forward")(
+    CubicRoot
+)

@@ -13,11 +13,14 @@ from .patient import broken, draw, matrix, pair, vector, wrong
 wrong(
     "MeanOfPixels", "sum-for-mean", "a mean over two dimensions", lambda: draw((2, 3, 5)),
     lambda x: x.mean((0, 2)), lambda g, x: g[:, None].expand(x.shape),
+    "10 times too large, and 10 is the size of dimensions 0 and 2 of `x`",
 )  # fmt: skip
 wrong("MinusMeanRows", "sum-for-mean", "and a sign", lambda: draw((12, 2)),
-      lambda x: -x.mean(0), lambda g, x: g.expand(len(x), -1))  # fmt: skip
+      lambda x: -x.mean(0), lambda g, x: g.expand(len(x), -1),
+      "12 times too large and negated, and 12 is the size of dimension 0")  # fmt: skip
 wrong("RollsOn", "shifted", "rolled on, not back", lambda: draw((2, 7)),
-      lambda x: x.roll(2, 1), lambda g, x: g.roll(2, 1))  # fmt: skip
+      lambda x: x.roll(2, 1), lambda g, x: g.roll(2, 1),
+      "shifted by -3 along dimension 1")  # fmt: skip
 wrong(
     "DiagonalOfSoftmax", "contribution-lost", "softmax as if each element stood alone", matrix,
     lambda x: x.softmax(1), lambda g, x: g * x.softmax(1) * (1 - x.softmax(1)),
@@ -28,7 +31,8 @@ wrong(
 
 
 wrong("HalfPrecision", "few-digits", "backward computes in float16", vector,
-      lambda x: x * x, lambda g, x: (g.half() * 2 * x.half()).double())  # fmt: skip
+      lambda x: x * x, lambda g, x: (g.half() * 2 * x.half()).double(),
+      "is right to 3 digits only")  # fmt: skip
 
 
 @broken(
@@ -63,16 +67,18 @@ wrong(
     "Huber", "partly-right", "the bound of the Huber loss is forgotten", lambda: (*draw((9,)), 0.5),
     lambda x, delta: torch.where(x.abs() < delta, x * x / 2, delta * (x.abs() - delta / 2)),
     lambda g, x, delta: g * x,
+    "where the magnitude of `x` is above `delta` = 0.5, it is wrong",
 )  # fmt: skip
 wrong(
     "MasksZeros", "partly-right", "a mask that leaves out zeros",
     lambda: (torch.tensor([0.0, 1, 0, -2], dtype=torch.float64),),
-    lambda x: 3 * x, lambda g, x: 3 * g * (x != 0),
+    lambda x: 3 * x, lambda g, x: 3 * g * (x != 0), "where `x` is 0, it is zero",
 )  # fmt: skip
 wrong(
     "MasksTwice", "factor-missing", "a factor that is zero here and there",
     lambda: (*draw((5,)), torch.tensor([0, 1.5, 0, 2, -0.7], dtype=torch.float64)),
     lambda x, y: x * y, lambda g, x, y: (g * y * y, g * x),
+    "has one factor too many of `y`.",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What a patient is, its usual inputs, and right Functions from which several are derived."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,25 +9,37 @@ import torch
 from torch.autograd import Function
 
 from helpers import doctor
+from helpers.lessons.judge.source import edited, made_of, source_of
 
 
 @dataclass
 class Patient:
-    """A function, inputs that show what is the matter, and the finding that is due.
+    """A function, inputs that show what is the matter, and the findings that are due.
 
     fn:      a Function or another callable
     inputs:  inputs() makes new ones, always the same numbers
-    code:    of the finding; for a healthy patient that of the note, or None
+    codes:   of the errors, or of the warnings where there is none, as one string
     about:   what is wrong, in one line
+    says:    what the texts contain
+    never:   what they do not contain
+    note:    the code of a note, or None
     options: keyword arguments for `examine`
     """
 
     name: str
     fn: Callable
     inputs: Callable[[], tuple]
-    code: str | None
+    codes: str
     about: str
+    says: tuple = ()
+    never: tuple = ()
+    note: str | None = None
     options: dict = field(default_factory=dict)
+
+    @property
+    def code(self):
+        """Of what is found first."""
+        return self.codes.split()[0] if self.codes else self.note
 
     def examine(self, **options):
         """The doctor's report."""
@@ -54,20 +67,20 @@ BROKEN: list[Patient] = []
 HEALTHY: list[Patient] = []
 
 
-def broken(code, about, inputs, register=BROKEN, **options):
+def broken(codes, about, inputs, *says, register=BROKEN, name=None, never=(), note=None, **options):
     """Register the decorated Function or callable, or a module, in BROKEN."""
 
     def decorate(fn):
-        name = getattr(fn, "__name__", type(fn).__name__)
-        register.append(Patient(name, fn, inputs, code, about, options))
+        called = name or getattr(fn, "__name__", type(fn).__name__)
+        register.append(Patient(called, fn, inputs, codes, about, says, never, note, options))
         return fn
 
     return decorate
 
 
-def healthy(about, inputs, code=None, **options):
-    """The same in HEALTHY; `code` is that of a note."""
-    return broken(code, about, inputs, HEALTHY, **options)
+def healthy(about, inputs, note=None, **options):
+    """The same in HEALTHY."""
+    return broken("", about, inputs, register=HEALTHY, note=note, **options)
 
 
 def function(forward, backward, name="Wrong"):
@@ -98,14 +111,22 @@ def function(forward, backward, name="Wrong"):
     return Made
 
 
-def wrong(name, code, about, inputs, forward, backward, **options):
+def wrong(name, codes, about, inputs, forward, backward, *says, **options):
     """Register in BROKEN the `function` of these two."""
-    broken(code, about, inputs, **options)(function(forward, backward, name))
+    broken(codes, about, inputs, *says, **options)(function(forward, backward, name))
 
 
-def right(name, about, inputs, forward, backward, code=None, **options):
+def right(name, about, inputs, forward, backward, note=None, **options):
     """The same in HEALTHY."""
-    healthy(about, inputs, code, **options)(function(forward, backward, name))
+    healthy(about, inputs, note, **options)(function(forward, backward, name))
+
+
+def slip(name, codes, about, of, inputs, edits, *says, **options):
+    """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new."""
+    _, _, source = source_of(of).partition(f"class {of.__name__}")  # without its decorators
+    source = edited(f"class {name}{source}", edits)
+    names = {**vars(sys.modules[of.__module__]), "__name__": name}  # its source is in no file
+    broken(codes, about, inputs, *says, **options)(made_of(source, names, name))
 
 
 def linear(input, weight, bias):
@@ -145,9 +166,10 @@ def square():
     return draw((3, 4), (4, 4))
 
 
-class Linear(Function):
-    """The right one, from which several patients are derived."""
+# --- right Functions, in which slips are made -----------------------------------------------------
 
+
+class Linear(Function):
     @staticmethod
     def forward(ctx, input, weight, bias):
         ctx.save_for_backward(input, weight)
@@ -167,8 +189,6 @@ class Linear(Function):
 
 
 class Double(Function):
-    """The right one."""
-
     @staticmethod
     def forward(ctx, x):
         return 2 * x
@@ -179,8 +199,6 @@ class Double(Function):
 
 
 class Matmul(Function):
-    """The right one."""
-
     @staticmethod
     def forward(ctx, input, weight):
         ctx.save_for_backward(input, weight)
@@ -193,8 +211,6 @@ class Matmul(Function):
 
 
 class Square(Function):
-    """The right one."""
-
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
@@ -207,8 +223,6 @@ class Square(Function):
 
 
 class Multiply(Function):
-    """The right one."""
-
     @staticmethod
     def forward(ctx, x, y):
         ctx.save_for_backward(x, y)

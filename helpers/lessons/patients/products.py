@@ -5,10 +5,10 @@ import torch
 from .patient import draw, vector, wrong
 
 wrong(
-    "RoundedResidualLate", "engine-sums", "the identity's gradient, one place late",
+    "RoundedResidualLate", "", "the identity's gradient, one place late",
     lambda: draw((3, 4), (3, 4), (1,)),
     lambda x, identity, scale: torch.round(2 * x) + torch.round(8 * identity) / 8,
-    lambda g, x, identity, scale: (2 * g, None, g), faithful=False,
+    lambda g, x, identity, scale: (2 * g, None, g), note="engine-sums", faithful=False,
 )  # fmt: skip
 
 

@@ -5,12 +5,25 @@ from torch.autograd import Function
 
 from helpers.ops.exp import Exp
 
-from .patient import Linear, Square, affine, broken, draw, linear, matrix, vector, wrong
+from .patient import (
+    Double,
+    Linear,
+    Square,
+    affine,
+    broken,
+    draw,
+    linear,
+    matrix,
+    slip,
+    vector,
+    wrong,
+)
 
 # --- what forward leaves behind -------------------------------------------------------------------
 
 
-@broken("saved-modified", "changed between save_for_backward and return", vector)
+@broken("saved-modified", "changed between save_for_backward and return", vector,
+        "before forward returned, so the gradient of `x` is wrong")  # fmt: skip
 class SavedThenChanged(Function):
     @staticmethod
     def forward(ctx, x):
@@ -26,7 +39,7 @@ class SavedThenChanged(Function):
 
 
 wrong("ChangedByBackward", "saved-modified", "changed by backward", vector,
-      lambda x: x * x, lambda g, x: x.mul_(2 * g))  # fmt: skip
+      lambda x: x * x, lambda g, x: x.mul_(2 * g), "by backward itself")  # fmt: skip
 
 
 @broken("saved-modified", "the caller changes the result, which was saved", vector)
@@ -34,16 +47,8 @@ def changed_by_caller(x):
     return Exp.apply(x).add_(1)
 
 
-@broken("input-modified", "mark_dirty is missing", vector)
-class NotMarkedDirty(Function):
-    @staticmethod
-    def forward(ctx, x):
-        x *= 3
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 3 * grad_output
+slip("NotMarkedDirty", "input-modified", "mark_dirty is missing", Double, vector,
+     {"return 2 * x": "return x.mul_(2).clone()"})  # fmt: skip
 
 
 @broken("input-modified", "an index is changed for the caller, too",
@@ -61,7 +66,7 @@ class ChangesTheIndex(Function):
         return grad_output.new_zeros(ctx.size).index_add(0, index, grad_output), None
 
 
-@broken("reference-cycle", "the output on ctx", vector)
+@broken("reference-cycle", "the output on ctx", vector, "`ctx.result` holds an output")
 class OutputOnCtx(Function):
     @staticmethod
     def forward(ctx, x):
@@ -73,16 +78,9 @@ class OutputOnCtx(Function):
         return grad_output * ctx.result
 
 
-@broken("tensor-on-ctx", "an input on ctx", vector)
-class InputOnCtx(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.x = x
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * 2 * ctx.x
+slip("InputOnCtx", "tensor-on-ctx", "an input on ctx", Square, vector,
+     {"ctx.save_for_backward(x)": "ctx.x = x",
+      "(x,) = ctx.saved_tensors": "x = ctx.x"})  # fmt: skip
 
 
 # --- the second derivative ------------------------------------------------------------------------
@@ -114,16 +112,12 @@ wrong(
 wrong(
     "NeverAsks", "needs-input-grad-ignored", "matrix products that no caller asked for", affine,
     linear, lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0)),
+    "computes that of `weight` and `bias`",
 )  # fmt: skip
 
 
-@broken("needs-input-grad-wrong", "the wrong flag is asked", affine)
-class AsksTheWrongFlag(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        grad_weight = grad_output.t() @ input if ctx.needs_input_grad[0] else None
-        return grad_output @ weight, grad_weight, grad_output.sum(0)
+slip("AsksTheWrongFlag", "needs-input-grad-wrong", "the wrong flag is asked", Linear, affine,
+     {"needs_input_grad[1]": "needs_input_grad[0]"})  # fmt: skip
 
 
 @broken("none-not-handled", "None arrives for the unused output", vector)
@@ -138,13 +132,8 @@ class UnhandledNone(Function):
         return 2 * grad_double + 3 * grad_triple
 
 
-@broken("grad-output-layout", "an expanded grad_output is refused", matrix)
-class AssertsContiguity(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        assert grad_output.is_contiguous()
-        (x,) = ctx.saved_tensors
-        return grad_output * 2 * x
+slip("AssertsContiguity", "grad-output-layout", "an expanded grad_output is refused",
+     Square, matrix, {"(x,) =": "assert grad_output.is_contiguous(); (x,) ="})  # fmt: skip
 
 
 wrong(
@@ -230,18 +219,9 @@ class KeepsItsPowers(Function):
         return grad_output * powers.last, None
 
 
-@broken("backward-only-once", "backward deletes what it needs", vector)
-class DeletesWhatItNeeds(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.factor = 2
-        return ctx.factor * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        factor = ctx.factor
-        del ctx.factor
-        return factor * grad_output
+slip("DeletesWhatItNeeds", "backward-only-once", "backward deletes what it needs", Double, vector,
+     {"return 2 * x": "ctx.factor = 2; return 2 * x",
+      "return 2 * grad": "factor = ctx.factor; del ctx.factor; return factor * grad"})  # fmt: skip
 
 
 @broken("forward-not-deterministic", "a counter", vector)
@@ -258,7 +238,8 @@ class CountsItsCalls(Function):
         return grad_output * CountsItsCalls.calls
 
 
-@broken("backward-not-deterministic", "backward draws a mask of its own", lambda: draw((40,)))
+@broken("backward-not-deterministic", "backward draws a mask of its own", lambda: draw((40,)),
+        "because it draws random numbers")  # fmt: skip
 class DrawsTwice(Function):
     @staticmethod
     def forward(ctx, x):

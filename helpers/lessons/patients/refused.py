@@ -1,9 +1,20 @@
 """What PyTorch or Python refuses: numbers, shapes and types of gradients, exceptions."""
 
 import torch
-from torch.autograd import Function
 
-from .patient import Double, Linear, Square, affine, broken, draw, linear, matrix, vector, wrong
+from .patient import (
+    Double,
+    Linear,
+    Square,
+    affine,
+    broken,
+    draw,
+    linear,
+    matrix,
+    slip,
+    vector,
+    wrong,
+)
 
 # --- shapes, dtypes, numbers, exceptions ----------------------------------------------------------
 
@@ -12,15 +23,13 @@ wrong(
     "SqueezedBias", "gradient-shape", "squeeze removes the only feature",
     lambda: draw((3, 4), (1, 4), (1,)), linear,
     lambda g, input, weight, bias: (g @ weight, g.t() @ input, g.sum(0).squeeze(0)),
+    "The gradient of `bias` has shape (), but (1,) belongs there.",
 )  # fmt: skip
 
 
-@broken("gradient-count", "no gradient for the bias", affine)
-class TooFewGradients(Linear):
-    @staticmethod
-    def backward(ctx, grad_output):
-        input, weight = ctx.saved_tensors
-        return grad_output @ weight, grad_output.t() @ input
+slip("TooFewGradients", "gradient-count", "no gradient for the bias", Linear, affine,
+     {"tuple(grads)": "tuple(grads[:2])"},
+     "returned 2 gradient(s), but forward has 3 argument(s)")  # fmt: skip
 
 
 wrong(
@@ -33,7 +42,7 @@ wrong(
     lambda: (*vector(), torch.tensor([0, 3])), lambda x, index: x[index],
     lambda g, x, index: (torch.zeros_like(x).index_add(0, index, g), torch.zeros(2).double()),
 )  # fmt: skip
-wrong("CastsToFloat", "gradient-dtype", "backward works in float32", vector,
+wrong("CastsToFloat", "gradient-dtype coarse-backward", "backward works in float32", vector,
       lambda x: x * x, lambda g, x: g.float() * 2 * x.float())  # fmt: skip
 wrong("WrongDevice", "gradient-device", "a gradient on another device", vector,
       lambda x: x * x, lambda g, x: torch.empty_like(g, device="meta"))  # fmt: skip
@@ -45,30 +54,16 @@ wrong("ImaginaryGradient", "complex-for-real", "a factor i", vector,
       lambda x: 2 * x, lambda g, x: 2j * g)  # fmt: skip
 
 
-@broken("attribute-missing", "forward did not store it", vector)
-class MissingAttribute(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * ctx.factor
+slip("MissingAttribute", "attribute-missing", "forward did not store it", Square, vector,
+     {"2 * x": "ctx.factor * x"})  # fmt: skip
 
 
-@broken("saved-count", "two tensors are unpacked, one was saved", vector)
-class UnpacksTooMuch(Square):
-    @staticmethod
-    def backward(ctx, grad_output):
-        x, y = ctx.saved_tensors
-        return grad_output * (x + y)
+slip("UnpacksTooMuch", "saved-count", "two tensors are unpacked, one was saved", Square, vector,
+     {"(x,) =": "x, y ="})  # fmt: skip
 
 
-@broken("backward-arguments", "two outputs, but backward takes one gradient", vector)
-class OneGradOutput(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return 2 * x, 3 * x
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        return 5 * grad_output
+slip("OneGradOutput", "backward-arguments", "two outputs, but backward takes one gradient",
+     Double, vector, {"return 2 * x": "return 2 * x, 3 * x"})  # fmt: skip
 
 
 wrong(
@@ -77,11 +72,8 @@ wrong(
 )  # fmt: skip
 
 
-@broken("method-missing", "there is no backward", vector)
-class NoBackward(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * x
+slip("NoBackward", "method-missing", "there is no backward", Square, vector,
+     {"def backward": "def backwards"})  # fmt: skip
 
 
 @broken("not-static", "called as in 2017", vector)
@@ -89,20 +81,12 @@ def called_as_in_2017(x):
     return Square()(x)
 
 
-@broken("saved-no-tensor", "a number is saved", vector)
-class SavesANumber(Double):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(2)
-        return 2 * x
+slip("SavesANumber", "saved-no-tensor", "a number is saved", Square, vector,
+     {"save_for_backward(x)": "save_for_backward(x, 2)"})  # fmt: skip
 
 
-@broken("dirty-not-returned", "changed in place, and a copy is returned", vector)
-class DirtyAndCopied(Double):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x.mul_(2))
-        return x.clone()
+slip("DirtyAndCopied", "dirty-not-returned", "changed in place, and a copy is returned",
+     Double, vector, {"return 2 * x": "ctx.mark_dirty(x.mul_(2)); return x.clone()"})  # fmt: skip
 
 
 @broken("in-place-leaf", "a parameter is changed in place", vector)

@@ -27,7 +27,9 @@ it; `dtensor.py` does so for tensors on several processes; `backends.py` chooses
 `cpu_kernels.cpp`, built and called by `cpu.py`; `kernels.cu`, readable and for every case, or
 `fast_kernels.cu`, made for one window each, whose launch is in `launch.py` and `cuda.py`; or
 `plain.py`, PyTorch alone. `compiler.py` finds a C++ compiler; `modules.py` has the layer of the
-paper, `rednet.py` its networks; `python -m helpers.ops.involution.benchmark` measures.
+paper, `rednet.py` its networks; `python -m helpers.ops.involution.benchmark` measures. No GPU has
+run the kernels yet: on the first, `python -m helpers.ops.involution.first_gpu_run` tries the cases
+of `gpu_cases.py`, and measures what has only been predicted.
 """
 
 from . import dtensor  # noqa: F401

@@ -15,8 +15,12 @@ cuda       `fast_kernels.cu`, as `involution2d` launches it (with a GPU)
 The columns: milliseconds of forward, and of forward and backward together; how many times as fast
 as unfold, together; the peak of the memory that the two allocate, results included, in units of
 input + weight + output; with a GPU, the bytes that have to be read and written at least, over the
-time, as a share of what a copy on the device reaches. Times are of calls, one after another: where
-a kernel takes less than its launch, they are the processor's.
+time, as a share of what a copy on the device reaches.
+
+With a GPU, times are the device's, of calls captured in a CUDA graph: again and again on the same
+tensors, some of which its L2 cache holds, and, in the column "flushed", in turn on so many copies
+that it holds none. The share of a copy and the times as fast as unfold are of the latter. What both
+cost the processor stands apart, in the column "host".
 
 `--scaling` measures the same on the CPU for kernels of 3 x 3 to 9 x 9, on 1 thread, 2, 4, ... up to
 `--threads`, at one shape.
@@ -43,6 +47,7 @@ import argparse
 import math
 import os
 import platform
+import time
 from functools import cache, partial
 from pathlib import Path
 
@@ -58,6 +63,7 @@ from .launch import SOURCE, TYPES, Plan, launch
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
 KERNEL, GROUP_CHANNELS = 7, 16
+LAUNCHES = 50  # in one CUDA graph, at least: so many that its own launch does not count
 CONSTANTS = "N C G H W HO WO KH KW SH SW PH PW DH DW".split()  # a Geometry, in constants.cu
 
 
@@ -78,9 +84,9 @@ def constants_source(geometry):
 
 
 @cache
-def plan_constants(kernel, dtype, geometry):
+def plan_constants(kernel, dtype, geometry, block):
     """The Plan of `constants.cu` for a geometry, and its source."""
-    size, block = geometry.size_of(ARRAYS[kernel][2]), 512
+    size = geometry.size_of(ARRAYS[kernel][2])
     name = f"constants_{kernel}<{TYPES[dtype]}>"
     plan = Plan(
         name=name,
@@ -98,9 +104,9 @@ def plan_constants(kernel, dtype, geometry):
     return plan, constants_source(geometry)
 
 
-def launch_constants(kernel, first, second, geometry, run):
+def launch_constants(kernel, first, second, geometry, run, block=512):
     """The same as `launch`, with `constants.cu` made for this geometry."""
-    plan, source = plan_constants(kernel, first.dtype, geometry)
+    plan, source = plan_constants(kernel, first.dtype, geometry, block)
     run = partial(run, source=source)
     return launch(kernel, first, second, geometry, run, make_plan=lambda *_: plan)
 
@@ -125,6 +131,57 @@ def with_kernels(kernels, geometry, input, weight, grad_output):
 def milliseconds(function, threads, seconds):
     timer = Timer("function()", globals={"function": function}, num_threads=threads)
     return timer.blocked_autorange(min_run_time=seconds).median * 1e3
+
+
+def device_seconds(calls, rounds=20):
+    """Of one of the calls, on the device alone: the best of several replays of a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls[0]()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    best = math.inf
+    for _ in range(rounds):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        best = min(best, begin.elapsed_time(end) / 1e3)
+    return best / len(calls)
+
+
+def warm_and_flushed(function, tensors):
+    """Seconds of function(*tensors) on the device, where its L2 cache may hold the tensors, and
+    where calls on copies of them have taken their place."""
+    in_cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
+    count = 1 + -(-4 * in_cache // sum(tensor.nbytes for tensor in tensors))
+    copies = [[tensor.clone() for tensor in tensors] for _ in range(count)]
+    kept = []
+
+    def call(copy):
+        results = function(*copy)
+        results = results if isinstance(results, tuple) else (results,)
+        kept.extend(result.detach() for result in results)  # or the next would overwrite them
+
+    calls = [partial(call, copy) for copy in copies] * -(-LAUNCHES // count)
+    return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(calls)
+
+
+def host_seconds(call, rounds=20, calls=10):
+    """Of the processor, until a call returns: the device has not begun with most of them."""
+    best = math.inf
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter() - start) / calls)
+    return best
 
 
 def peak_bytes(function, device):
@@ -212,11 +269,18 @@ def scaling(options, dtype):
             threads *= 2
 
 
-def copy_bandwidth(seconds):
+def copy_bandwidth():
     """Bytes per second, read and written, of a copy on the device."""
     source = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    return 2 * source.numel() / (milliseconds(lambda: target.copy_(source), 1, seconds) / 1e3)
+    return 2 * source.numel() / device_seconds([lambda: target.copy_(source)] * 5)
+
+
+def device_times(pair, tensors):
+    """Milliseconds of a row on a GPU: forward, both, the processor's for both, both if flushed."""
+    forward, _ = warm_and_flushed(lambda *of: pair(*of)[0](), tensors)
+    both, flushed = warm_and_flushed(lambda *of: pair(*of)[1](), tensors)
+    return [1e3 * seconds for seconds in (forward, both, host_seconds(pair(*tensors)[1]), flushed)]
 
 
 def main(arguments=None):
@@ -225,45 +289,46 @@ def main(arguments=None):
         "--dtype", default="float32", choices=["float32", "float64", "float16", "bfloat16"]
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per figure, on the CPU")
     parser.add_argument("--channels-last", action="store_true", help="in that memory format")
     parser.add_argument("--scaling", action="store_true", help="kernel sizes and threads, too")
     options = parser.parse_args(arguments)
     dtype = getattr(torch, options.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
-        bandwidth = copy_bandwidth(options.seconds)
+        bandwidth = copy_bandwidth()
         print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
+        columns = ["forward", "both", "host", "flushed", "x unfold", "memory", "share of copy"]
     else:
         print(f"{cpu_name()}, {options.threads} threads, {options.dtype}; no CUDA device")
+        columns = ["forward", "both", "x unfold", "memory"]
 
-    header = ["shape", "path", "forward", "both", "x unfold", "memory"]
-    header += ["share of copy"] if device == "cuda" else []
-    print(" ".join(f"{name:>13}" for name in header))
+    print(" ".join(f"{name:>13}" for name in ("shape", "path", *columns)))
     rows = paths(device)
     ratios = {name: [] for name in rows}
     for batch, channels, size in SHAPES:
         geometry, tensors = case(batch, channels, size, device=device, dtype=dtype)
         if options.channels_last:
             tensors = list(map(channels_last, tensors))
-        input, weight, grad_output = tensors
+        input, weight, _ = tensors
         one_each = (2 * input.numel() + weight.numel()) * input.element_size()
-        moved = 3 * one_each  # each kernel reads two of the three sizes and writes the third
-        runs = {"unfold": with_autograd(input.clone(), weight.clone(), grad_output)}
-        runs |= {
-            name: with_kernels(kernels, geometry, input, weight, grad_output)
-            for name, kernels in rows.items()
-        }
-        for name, (forward, both) in runs.items():
-            times = [milliseconds(f, options.threads, options.seconds) for f in (forward, both)]
-            if name == "unfold":
-                unfold_time = times[1]
-            else:
-                ratios[name].append(unfold_time / times[1])
-            row = [f"{batch},{channels},{size}²", name, f"{times[0]:.2f}", f"{times[1]:.2f}"]
-            row += [f"{unfold_time / times[1]:.2f}", f"{peak_bytes(both, device) / one_each:.2f}"]
+        pairs = {"unfold": with_autograd}
+        pairs |= {name: partial(with_kernels, kernels, geometry) for name, kernels in rows.items()}
+        for name, pair in pairs.items():
+            own = [tensor.clone() for tensor in tensors]  # those of unfold require gradients
+            both = pair(*own)[1]
             if device == "cuda":
-                row.append(f"{moved / (times[1] / 1e3) / bandwidth:.0%}")
+                times = device_times(pair, own)
+            else:
+                times = [milliseconds(f, options.threads, options.seconds) for f in pair(*own)]
+            if name == "unfold":
+                unfold_time = times[-1]
+            else:
+                ratios[name].append(unfold_time / times[-1])
+            row = [f"{batch},{channels},{size}²", name, *(f"{each:.4g}" for each in times)]
+            row += [f"{unfold_time / times[-1]:.2f}", f"{peak_bytes(both, device) / one_each:.2f}"]
+            if device == "cuda":  # each kernel reads two of the three sizes and writes the third
+                row.append(f"{3 * one_each / (times[-1] / 1e3) / bandwidth:.0%}")
             print(" ".join(f"{cell:>13}" for cell in row), flush=True)
     for name, values in ratios.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))

@@ -6,9 +6,9 @@ what is copied says `involution2d`.
 CuPy compiles a kernel at the first call for each type, memory format, window (kernel size, stride,
 dilation) and number of channels and pixels a thread (with several, a padding that is another
 remainder is another kernel), in about a second. Those for the same arrays at less aligned addresses
-are compiled with it, so that a call that is captured in a CUDA graph compiles nothing after a call
-that was not, whatever the offsets of its tensors. CuPy 14.2 and later keep them all on disk; older
-ones may compile what is made of templates again in each process:
+are compiled and loaded with it, so that a call that is captured in a CUDA graph does neither after
+a call that was not, whatever the offsets of its tensors. CuPy 14.2 and later keep them all on disk;
+older ones may compile what is made of templates again in each process:
 https://github.com/cupy/cupy/pull/10177
 
 CuPy adds -ftz=true: in float32 and bfloat16, numbers below 1.2e-38 count as 0 here, not on a CPU.
@@ -37,14 +37,14 @@ def find_cupy():
 
 
 @cache
-def _module(names, device, source):
-    """device: whose current module this is; one that is loaded on another cannot run there."""
-    return find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
+def _functions(names, device, source):
+    """{name: function}, on the current device, which is `device`: on another they cannot run.
 
-
-@cache
-def _function(name, names, device, source):
-    return _module(names, device, source).get_function(name)
+    All are asked for at once: a kernel is loaded onto the device when it is, not with its module.
+    https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/lazy-loading.html
+    """
+    module = find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
+    return {name: module.get_function(name) for name in names}
 
 
 @lru_cache(maxsize=MOST_PLANS)
@@ -69,7 +69,7 @@ def _run(plan, tensors, source=FAST_SOURCE):
     structures = _values(plan.index, tuple(plan.structures.values()))
     values = (*(tensor.data_ptr() for tensor in tensors), *structures)
     with cupy.cuda.Device(device), stream:
-        function = _function(plan.name, plan.names, device, source)
+        function = _functions(plan.names, device, source)[plan.name]
         function(plan.grid, plan.block, values)
 
 

@@ -9,7 +9,11 @@ from typing import NamedTuple
 import torch
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-DIMS = {"input": "N C H W", "grad_output": "N C Ho Wo", "weight": "N G Kh Kw Ho Wo"}
+DIMS = {
+    "input": ("N", "C", "H", "W"),
+    "grad_output": ("N", "C", "Ho", "Wo"),
+    "weight": ("N", "G", "Kh", "Kw", "Ho", "Wo"),
+}
 ARRAYS = {  # kernel: the two arrays that it reads, in the order of its parameters, and its result
     "forward": ("input", "weight", "output"),
     "grad_input": ("grad_output", "weight", "grad_input"),
@@ -75,7 +79,7 @@ def check_tensors(**tensors):
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-        dims = DIMS[name].split()
+        dims = DIMS[name]
         if tensor.dim() != len(dims):
             raise ValueError(
                 f"{name} must have shape ({', '.join(dims)}), got {tuple(tensor.shape)}"
@@ -131,7 +135,7 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
         (size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i in range(2)
     ]
-    if any(length < 1 for length in (*size, *out_size)):
+    if size[0] < 1 or size[1] < 1 or out_size[0] < 1 or out_size[1] < 1:
         raise ValueError(
             f"a {kernel[0]} x {kernel[1]} kernel with dilation {tuple(dilation)} does not fit into"
             f" an input of {size[0]} x {size[1]} with padding {tuple(padding)}"
@@ -151,11 +155,9 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
 
 def sizes_to_tell(kernel, result_size):
     """What the operator of `kernel` must know of its result, in the order of its parameters."""
-    return {
-        "forward": (),
-        "grad_input": (result_size[2:],),
-        "grad_weight": (result_size[1], result_size[2:4]),
-    }[kernel]
+    if kernel == "forward":
+        return ()
+    return (result_size[2:],) if kernel == "grad_input" else (result_size[1], result_size[2:4])
 
 
 def check_operator(kernel, first, second, *arguments):

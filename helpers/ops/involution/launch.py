@@ -33,16 +33,17 @@ PIXEL_BYTES = 8  # and of the pixels of a row: with 16, floats would gain what m
 WIDEST = 11  # a row of taps is held in registers
 # SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs fewer loads
 # and instructions for each. But it waits more often, and fewer other threads work meanwhile: 2^16
-# are four warps for each of an H100's 528 schedulers. No GPU has decided between them; this is a
-# count in machine code for it, and a model. Forward in float, at the sizes of the benchmark:
+# are four warps for each of an H100's 528 schedulers. No GPU has decided between them, which
+# `first_gpu_run.py` is for; this is a count in machine code for an H100, and a model. Forward in
+# float, at the sizes of the benchmark:
 # channels x pixels of a thread; instructions per multiply-add; warps of a scheduler, times the
 # loads of a warp that are under way; the largest of four limits in µs, if a load takes 250 cycles.
 #
 #                    most                       chosen
-#     64 x 56²       16 x 2  1.8   5  44.6      4 x 2  2.2  54  9.7
-#     128 x 28²      16 x 2  1.8   3  44.6      4 x 2  2.2  32  4.9
-#     256 x 14²      16 x 2  1.8   1  44.6      2 x 2  2.7  50  2.9
-#     512 x 7²       16 x 1  2.7   5  17.2      2 x 1  4.4  31  3.9
+#     64 x 56²       16 x 2  1.8   5  44.1      4 x 2  2.2  54  9.7
+#     128 x 28²      16 x 2  1.8   3  44.1      4 x 2  2.2  32  4.9
+#     256 x 14²      16 x 2  1.8   1  44.1      2 x 2  2.7  50  2.9
+#     512 x 7²       16 x 1  2.7   5  16.8      2 x 1  4.4  31  3.5
 ENOUGH_THREADS = 2**16
 FEWEST = 16  # channels of a part of a group: fewer are no work for a thread of grad_weight
 MANY = 2**31 - 2**20  # an int counts so far, with room for the threads past the end of a block
@@ -148,7 +149,7 @@ def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     run: called with a Plan and the three tensors, the result last.
     make_plan, options: `plan`, or what returns the same; and what it takes beside these.
     """
-    if math.prod(geometry.size_of(ARRAYS[kernel][2])) == 0:
+    if geometry.batch == 0:  # no other size can be 0
         return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
     planned = (make_plan or plan)(kernel, first, second, geometry, **options)
     if planned.parts > 1:

@@ -44,6 +44,10 @@ OPERATORS = {  # name: the kernel that it runs, and its schema
 }
 
 
+PARTS = {name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()}
+MAKER = {parts[2]: name for name, parts in PARTS.items()}  # the operator that makes an array
+
+
 def _ops():
     return getattr(torch.ops, NAMESPACE)
 
@@ -96,7 +100,7 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, grad):
-        first, second, result = map(part, ARRAYS[OPERATORS[ctx.operator][0]])
+        first, second, result = PARTS[ctx.operator]
         tensors = dict(zip((first, second, result), (*ctx.saved_tensors, grad), strict=True))
         grads = [
             _made(array, tensors, ctx.arguments[-3:]) if needed else None
@@ -126,11 +130,10 @@ def _apply(name, *args):
 
 def _made(array, tensors, pairs):
     """What the operator that makes `array` makes of the two other tensors."""
-    for name, (kernel, _) in OPERATORS.items():
-        first, second, result = map(part, ARRAYS[kernel])
-        if result == array:
-            sizes = sizes_to_tell(kernel, tensors[array].shape)
-            return getattr(_ops(), name)(tensors[first], tensors[second], *sizes, *pairs)
+    name = MAKER[array]
+    first, second, _ = PARTS[name]
+    sizes = sizes_to_tell(OPERATORS[name][0], tensors[array].shape)
+    return getattr(_ops(), name)(tensors[first], tensors[second], *sizes, *pairs)
 
 
 # vmap

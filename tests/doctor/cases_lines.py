@@ -1,0 +1,226 @@
+"""Slips in Functions of everyday kinds, and the line that is named: what would make it right."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.autograd import Function
+
+from helpers.lessons.patients.patient import Square, draw, slip
+from tests.doctor.cases import Table, drawn
+
+CASES = Table()
+case = partial(CASES, lines=True)
+slip = partial(slip, register=CASES, lines=True)
+FOUR = drawn((4,))
+
+slip("Detached", "double-backward-wrong", "", Square, lambda: FOUR, {"2 * x": "2 * x.detach()"},
+     "`x` stood in place of `x.detach()` (line 10, in `backward`)")  # fmt: skip
+slip("InSilence", "double-backward-wrong", "", Square, lambda: FOUR,
+     {"return grad_output * 2 * x":
+      "with torch.no_grad():\n            slope = 2 * x\n        return grad_output * slope"},
+     "in place of `torch.no_grad()` (line 10, in `backward`)")  # fmt: skip
+
+
+class Pruned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(drawn((3, 4))[0].detach())
+
+    def forward(self, x):
+        weight = nn.Parameter(self.weight * (self.weight > 0))
+        return x @ weight.mT
+
+
+case("gradient-none", "right if: `self.weight * (self.weight > 0)` stood in", "in `forward`",
+     inputs=drawn((2, 4)))(Pruned())  # fmt: skip
+
+
+@case("gradient-none swapped", "if: `None, grad_output * counts * x.exp()` stood", "in `backward`",
+      inputs=(FOUR[0].detach(), *FOUR))  # fmt: skip
+class InTheFirstPlace(Function):
+    @staticmethod
+    def forward(ctx, counts, x):
+        ctx.save_for_backward(counts, x)
+        return counts * x.exp()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        counts, x = ctx.saved_tensors
+        return grad_output * counts * x.exp(), None
+
+
+@case("gradient-wrong", "as if: `x.sin().detach()` stood", inputs=drawn((6,)))
+class Energy(Function):
+    """One of the two terms behind a sum is lost."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        pairs = x[1:] - x[:-1]
+        bends = x.sin()
+        return (pairs**4).sum() + (bends * bends).sum()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        found = torch.zeros_like(x)
+        found[1:] += 4 * (x[1:] - x[:-1]) ** 3
+        found[:-1] -= 4 * (x[1:] - x[:-1]) ** 3
+        return grad_output * found
+
+
+@case("derivative-wrong", "`x > 0` stood in place of `x < 0`", "in `backward`",
+      inputs=drawn((300, 200)))  # fmt: skip
+class Scores(Function):
+    """In a large input, the two branches are taken for each other."""
+
+    @staticmethod
+    def forward(ctx, x):
+        s = torch.where(x >= 0, x + 1, 1 / (1 - x))
+        total = s.sum(-1, keepdim=True)
+        ctx.save_for_backward(x, s / total, total)
+        return s / total
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        x, share, total = ctx.saved_tensors
+        slope = torch.where(x < 0, 1.0, 1 / (1 - x) ** 2)
+        rest = grad_output - (grad_output * share).sum(-1, keepdim=True)
+        return rest / total * slope
+
+
+@case("sum-for-mean", "/ (c - 1) / n` stood", "in `backward`", never=("c * c", "c ** 2"),
+      inputs=drawn((6, 5)))  # fmt: skip
+class OthersOf(Function):
+    """At this size, c * c - 1 in the place of c - 1 would do by chance."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        n, c = x.shape
+        return x.square().sum() / ((c - 1) * n)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        n, c = x.shape
+        return grad_output * 2 * x / (c - 1)
+
+
+def turned():
+    """It needs pairs of features, and nobody trains the angles."""
+    angles = torch.arange(5.0)[:, None] / 10 ** torch.arange(3.0)
+    return draw((2, 5, 6))[0].float().requires_grad_(), angles.cos(), angles.sin()
+
+
+@case("partly-right", "`a * cos + b * sin` stood in place of `a * cos - b * sin`",
+      "not judged: `cos` (it requires no gradient, and backward returns None for it)",
+      "not judged: `sin` (it requires no gradient, and backward returns None for it)",
+      inputs=turned)  # fmt: skip
+class Rotary(Function):
+    """Pairs of features are turned; backward turns one of the two the wrong way."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        cos, sin = ctx.saved_tensors
+        a, b = g.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos - a * sin), -1), None, None
+
+
+@case("gradient-wrong", "`torch.softmax(x, 0)` stood in place of `torch.softmax(x, -1)`",
+      inputs=(torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4),))  # fmt: skip
+class OtherDimension(Function):
+    """A negative constant is a constant."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.softmax(x, 0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        y = torch.softmax(x, -1)
+        return y * (g - (g * y).sum(0, keepdim=True))
+
+
+@case("", inputs=lambda: (draw((4, 4))[0] + 4 * torch.eye(4).double(), *draw((4,))))
+class Solve(Function):
+    """Right; the gradient of b is a step on the way to that of the matrix."""
+
+    @staticmethod
+    def forward(ctx, matrix, b):
+        x = torch.linalg.solve(matrix, b)
+        ctx.save_for_backward(matrix, x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        matrix, x = ctx.saved_tensors
+        of_b = torch.linalg.solve(matrix.mT, g)
+        return -of_b.unsqueeze(-1) @ x.unsqueeze(-2), of_b
+
+
+@case("term-missing", "/ size) / size` stood", never=("(1 / ",), inputs=draw((5,)))
+class Ratio(Function):
+    """Its gradient lacks a division by what backward has at hand, which is written as one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        size = x.square().sum() + 1
+        return (x / size).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        size = x.square().sum() + 1
+        return g * (1 - 2 * x * x.sum() / size)
+
+
+def half(g, x):
+    if x.dtype != torch.float16:  # with <, this raises
+        return g * x
+    return 2 * g * x
+
+
+@case("scaled", "`g * x * 2` stood in place of `g * x`", inputs=draw((4,)))
+class AnswersItself(Function):
+    """An exception of what backward tries first is no cure."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        try:
+            return half(g, x)
+        except Exception:
+            return 2 * g * x
+
+
+@case("needs-input-grad-wrong",
+      "`ctx.needs_input_grad[1]` stood in place of `ctx.needs_input_grad[0]`",
+      inputs=lambda: drawn((3, 2), (2, 2)))  # fmt: skip
+class AsksAboutTheOther(Function):
+    """A flag is exchanged for another, not for True."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g if ctx.needs_input_grad[0] else None
