@@ -53,8 +53,7 @@ template <class T> struct Weight {  // (N, G, Kh, Kw, Ho, Wo)
 struct BFloat16 { std::uint16_t bits; };  // the upper half of a float
 struct Float16 { std::uint16_t bits; };   // IEEE 754 binary16
 
-template <class T> struct SumOf { using type = float; };
-template <> struct SumOf<double> { using type = double; };
+template <class T> using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 inline std::uint32_t bits_of(float f) { std::uint32_t u; std::memcpy(&u, &f, 4); return u; }
 inline float float_of(std::uint32_t u) { float f; std::memcpy(&f, &u, 4); return f; }
@@ -115,21 +114,11 @@ template <class T, class S> void copy_in(const T* from, Int stride, S* to, Int c
     if constexpr (std::is_same_v<T, S>) {
         if (stride == 1) return copy_bytes(from, to, count * Int(sizeof(T)));
     }
-    if (stride == 1) {
-        for (Int i = 0; i < count; ++i) to[i] = widen(from[i]);
-    } else {
-        for (Int i = 0; i < count; ++i) to[i] = widen(from[i * stride]);
-    }
+    if (stride == 1) for (Int i = 0; i < count; ++i) to[i] = widen(from[i]);
+    else for (Int i = 0; i < count; ++i) to[i] = widen(from[i * stride]);
 }
 
-// Rows of many taps are more streams than the processor follows by itself: without this, most of
-// the time goes into waiting for the weight.
-template <int write, class T> void prefetch(const T* from, Int count) {
-    for (Int i = 0; i < count; i += 64 / sizeof(T)) __builtin_prefetch(from + i, write);
-}
-
-// Vectors, wherever they lie in memory. Of 64 bytes, they would gain a tenth on wide images, and
-// fill the rows of small ones less.
+// Vectors, wherever they lie in memory.
 
 #ifdef __AVX__
 constexpr int vector_bytes = 32;
@@ -139,10 +128,7 @@ constexpr int vector_bytes = 16;
 template <class S> constexpr int lanes = vector_bytes / sizeof(S);
 template <class S> struct VectorOf { typedef S type __attribute__((vector_size(vector_bytes))); };
 template <class S> using Vector = typename VectorOf<S>::type;
-
-template <class S> struct MaskOf { using type = std::int32_t; };  // its bits: all, or none
-template <> struct MaskOf<double> { using type = std::int64_t; };
-template <class S> using Mask = typename MaskOf<S>::type;
+template <class S> using Mask = std::conditional_t<sizeof(S) == 8, std::int64_t, std::int32_t>;
 
 template <class S> inline Vector<S> load(const S* from) {
     Vector<S> v;
@@ -150,6 +136,7 @@ template <class S> inline Vector<S> load(const S* from) {
     return v;
 }
 
+// Zero where the bits of the mask are, v where they are ones.
 template <class S> inline Vector<S> masked(Vector<S> v, const Mask<S>* mask) {
     return (Vector<S>)((Vector<Mask<S>>)v & load(mask));
 }
@@ -180,74 +167,56 @@ constexpr Int chunk = 64;     // channels of the result that are worked on at on
 constexpr Int tile_bytes = 384 * 1024;
 constexpr double largest_window = 4 << 20;  // bytes
 
-// A row of the image, and the rows [first, end) of the result that it meets: tap q of the first,
-// and tap q - tap_step of the second, which is `step` rows away.
-struct Line { Int image, weight; int first, end; Int from; };
+// A tap of the kernel, in a row of the image and the rows of the result that meet it.
+template <class S> struct Tap {
+    Int image, weight;    // offsets in elements: of what the first column sees, of its weight
+    const S* from[2];     // the weights of each row, to be read
+    const Mask<S>* mask;  // of the columns that see the image
+};
 
-// Column kw of the kernel: columns [begin, end) of the result meet the image there.
-struct Tap { Int image, weight, begin, end, from; };
-
-// One row of the result, or two: `count` columns. Offsets are counted in elements.
+// One row of the result, or two: `count` columns.
 template <class T, class S> struct Rows {
     Int count, channels;
     int rows;
-    std::vector<Line> lines;
-    std::vector<Tap> taps;
-    std::vector<Mask<S>> masks;  // of each tap, in rows of `pitch`
-    Int pitch;       // at least a vector
-    const S* image;  // image + c * image_pitch + line.image + tap.image
+    std::vector<Tap<S>> taps[3];  // that meet the first row, both, the second
+    const S* image;               // image + c * image_pitch + tap.image
     Int image_pitch;
-    const S* from;   // the weight, + line.from + tap.from, or grad_output, + c * from_pitch
-    Int from_row, from_pitch;  // from_row: to the second row
-    T* to;           // + c * to_pitch, or + line.weight + tap.weight
+    const S* from;                // grad_output: from + c * from_pitch
+    Int from_row, from_pitch;     // from_row: to the second row
+    T* to;                        // to + c * to_pitch, or the weight: to + tap.weight
     Int to_row, to_pitch, to_column;
-    Int ahead;       // from a weight to one that is needed soon
+    Int ahead;  // from a weight to one to prefetch: taps are more streams than a processor follows
 };
 
-// Calls f with the rows that a line meets, as constants: the sums of both are in registers.
-template <class F> inline void for_rows(const Line& line, F f) {
-    if (line.end == 1) f(Constant<0>(), Constant<1>());
-    else if (line.first == 1) f(Constant<1>(), Constant<2>());
-    else f(Constant<0>(), Constant<2>());
+// Calls f with the rows that taps meet, as constants: the sums of both are in registers.
+template <class T, class S, class F> inline void for_taps(const Rows<T, S>& r, F f) {
+    f(Constant<0>(), Constant<1>(), r.taps[0]);
+    f(Constant<0>(), Constant<2>(), r.taps[1]);
+    f(Constant<1>(), Constant<2>(), r.taps[2]);
 }
 
 template <int B, class T, class S>
 void taps_block(const Rows<T, S>& r, Int column, Int channel) {
     Vector<S> sum[2][B];
     for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
-    for (const Line& line : r.lines) {
-        const S* image[B];
-        for (int j = 0; j < B; ++j) {
-            image[j] = r.image + (channel + j) * r.image_pitch + line.image + column;
-        }
-        const S* from = r.from + line.from + column;
-        for_rows(line, [&](auto first, auto end) {
-            const auto* mask = r.masks.data() + column;
-            for (const Tap& tap : r.taps) {
-                Vector<S> w[2];
-                for (int i = first; i < end; ++i) {
-                    const S* weight = from + i * r.from_row + tap.from;
-                    if (channel == 0) __builtin_prefetch(weight + r.ahead, 0, 2);
-                    w[i] = masked<S>(load<S>(weight), mask);
-                }
-                if constexpr (channel_block == 8) {
-                    Vector<S> pixels[B];
-                    for (int j = 0; j < B; ++j) pixels[j] = load<S>(image[j] + tap.image);
-                    for (int i = first; i < end; ++i) {
-                        for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
-                    }
-                } else {  // 16 registers have no room for more
-                    for (int j = 0; j < B; ++j) {
-                        const auto pixels = load<S>(image[j] + tap.image);
-                        for (int i = first; i < end; ++i) sum[i][j] += w[i] * pixels;
-                    }
-                }
-                mask += r.pitch;
+    const S* image[B];
+    for (int j = 0; j < B; ++j) image[j] = r.image + (channel + j) * r.image_pitch + column;
+    for_taps(r, [&](auto first, auto end, const auto& taps) {
+        for (const Tap<S>& tap : taps) {
+            Vector<S> w[2];
+            for (int i = first; i < end; ++i) {
+                const S* from = tap.from[i] + column;
+                __builtin_prefetch(from + r.ahead, 0, 2);
+                w[i] = masked<S>(load<S>(from), tap.mask + column);
             }
-        });
-    }
+            Vector<S> pixels[B];  // or the compiler loads each in both products
+            for (int j = 0; j < B; ++j) pixels[j] = load<S>(image[j] + tap.image);
+            for (int i = first; i < end; ++i) {
+                for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
+            }
+        }
+    });
     T* to = r.to + channel * r.to_pitch + column * r.to_column;
-#pragma GCC unroll 8
     for (int j = 0; j < B; ++j, to += r.to_pitch) {
         for (int i = 0; i < 2 && i < r.rows; ++i) {
             store<S>(sum[i][j], to + i * r.to_row, r.to_column, r.count - column);
@@ -255,46 +224,34 @@ void taps_block(const Rows<T, S>& r, Int column, Int channel) {
     }
 }
 
+// For N rows, from `first` on.
 template <int N, int B, class T, class S>
-void channels_block(const Rows<T, S>& r, const Line& line, Int column, Int tap) {
+void channels_block(const Rows<T, S>& r, const Tap<S>* taps, int first, Int column) {
     Vector<S> sum[N][B];
-    const S* image[B];
-    for (int j = 0; j < B; ++j) {
-        for (int i = 0; i < N; ++i) sum[i][j] = Vector<S>{};
-        image[j] = r.image + line.image + r.taps[tap + j].image + column;
-    }
-    const S* from = r.from + line.first * r.from_row + column;
-    for (Int c = 0; c < r.channels; ++c, from += r.from_pitch) {
+    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
+    const S* image = r.image + column;
+    const S* from = r.from + first * r.from_row + column;
+    for (Int c = 0; c < r.channels; ++c, image += r.image_pitch, from += r.from_pitch) {
         Vector<S> g[N];
         for (int i = 0; i < N; ++i) g[i] = load<S>(from + i * r.from_row);
         for (int j = 0; j < B; ++j) {
-            const auto pixels = load<S>(image[j] + c * r.image_pitch);
+            const auto pixels = load<S>(image + taps[j].image);
             for (int i = 0; i < N; ++i) sum[i][j] += g[i] * pixels;
         }
     }
-#pragma GCC unroll 8
     for (int j = 0; j < B; ++j) {
-        const auto* mask = r.masks.data() + (tap + j) * r.pitch + column;
-        T* to = r.to + line.weight + line.first * r.to_row + r.taps[tap + j].weight + column;
-#pragma GCC unroll 2
-        for (int i = 0; i < N; ++i, to += r.to_row) {
+        for (int i = 0; i < N; ++i) {
+            T* to = r.to + (first + i) * r.to_row + taps[j].weight + column;
             __builtin_prefetch(to + r.ahead, 1);
-            store<S>(masked<S>(sum[i][j], mask), to, 1, r.count - column);
+            store<S>(masked<S>(sum[i][j], taps[j].mask + column), to, 1, r.count - column);
         }
     }
 }
 
-template <int B, class T, class S>
-void all_channels(const Rows<T, S>& r, Int column, Int channel) {
-    for (; channel + B <= r.channels; channel += B) taps_block<B>(r, column, channel);
-    if constexpr (B > 1) all_channels<B / 2>(r, column, channel);
-}
-
-template <int N, int B, class T, class S>
-void all_taps(const Rows<T, S>& r, const Line& line, Int column, Int tap) {
-    const Int taps = r.taps.size();
-    for (; tap + B <= taps; tap += B) channels_block<N, B>(r, line, column, tap);
-    if constexpr (B > 1) all_taps<N, B - 2>(r, line, column, tap);
+// As many blocks of B as there are between first and end, then smaller ones.
+template <int B, class F> void for_blocks(Int first, Int end, F f) {
+    for (; first + B <= end; first += B) f(Constant<B>(), first);
+    if constexpr (B > 1) for_blocks<B / 2>(first, end, f);
 }
 
 // Where vectors begin. The last one overlaps another, unless the row is shorter than a vector.
@@ -305,16 +262,21 @@ template <class S, class F> void for_columns(Int count, F f) {
 }
 
 template <class T, class S> void multiply_by_taps(const Rows<T, S>& r) {
-    for_columns<S>(r.count, [&](Int column) { all_channels<channel_block>(r, column, 0); });
+    for_columns<S>(r.count, [&](Int column) {
+        for_blocks<channel_block>(0, r.channels, [&](auto block, Int channel) {
+            taps_block<block>(r, column, channel);
+        });
+    });
 }
 
 template <class T, class S> void sum_over_channels(const Rows<T, S>& r) {
-    for (const Line& line : r.lines) {
+    for_taps(r, [&](auto first, auto end, const auto& taps) {
         for_columns<S>(r.count, [&](Int column) {
-            if (line.end - line.first == 2) all_taps<2, tap_block>(r, line, column, 0);
-            else all_taps<1, tap_block>(r, line, column, 0);
+            for_blocks<tap_block>(0, taps.size(), [&](auto block, Int tap) {
+                channels_block<end - first, block>(r, taps.data() + tap, first, column);
+            });
         });
-    }
+    });
 }
 
 // Tiles.
@@ -356,23 +318,29 @@ template <class S> struct Window {
 };
 
 template <class T> class Involution {
-    using S = typename SumOf<T>::type;
+    using S = SumOf<T>;
     const Geometry s;
     const int kernel;  // 0, 1, 2: makes output, input, weight
     const Image<T> input, output;
     const Weight<T> weight;
     const Int group_channels, taps;
     Int height, width, tile_height, tile_width, tiles_down, tiles_across, channels, chunks;
-    Int step, tap_step;  // of rows that are made at once, as in Line
+    Int step, tap_step;  // between two rows of the result that are made at once
     Int weight_end;
     std::atomic<Int> next{0};
     std::atomic<bool> failed{false};
 
     struct Tile { Int n, g, channel, channels, top, bottom, left, right; };
 
+    // Column kw of the kernel: columns [begin, end) of the result meet the image there.
+    struct Column { Int image, weight, begin, end; };
+
     struct Scratch {
-        Window<S> image;
-        std::vector<S> other;
+        Window<S> image, grad_output;
+        std::vector<Column> columns;
+        std::vector<Mask<S>> masks;  // of each column, in rows of `pitch`
+        std::vector<S> weights;      // in such rows
+        Int pitch;                   // at least a vector
         Rows<T, S> rows;
     };
 
@@ -381,89 +349,86 @@ template <class T> class Involution {
         return image;
     }
 
-    T* weight_of(const Tile& t) const { return weight.data + t.n * weight.n + t.g * weight.g; }
-
     Int input_row(Int h, Int kh) const {
         return h * s.stride_height - s.padding_height + kh * s.dilation_height;
     }
 
     void start(const Tile& t, Int count, Scratch& b) const {
-        Rows<T, S>& r = b.rows;
-        r.count = count;
-        r.channels = t.channels;
-        r.pitch = std::max<Int>(count, lanes<S>);
-        r.image = b.image.buffer.data();
-        r.image_pitch = b.image.pitch;
-        r.taps.clear();
-        r.masks.clear();
+        b.rows.count = count;
+        b.rows.channels = t.channels;
+        b.rows.image = b.image.buffer.data();
+        b.rows.image_pitch = b.image.pitch;
+        b.pitch = std::max<Int>(count, lanes<S>);
+        b.columns.clear();
+        b.masks.assign(s.kernel_width * b.pitch, 0);
+        b.weights.resize(2 * taps * b.pitch);
     }
 
     // Column i of the result meets column first + i * stride of an image of that width.
-    void add_tap(Int first, Int stride, Int width, Int image, Int weight, Rows<T, S>& r) const {
-        const Int begin = first < 0 ? std::min(r.count, ceil_div(-first, stride)) : 0;
-        const Int end = first < width ? std::min(r.count, ceil_div(width - first, stride)) : 0;
-        r.taps.push_back({image, weight, begin, std::max(begin, end), 0});
-        const auto masks = r.masks.insert(r.masks.end(), r.pitch, 0);
-        if (begin < end) std::fill(masks + begin, masks + end, -1);
+    void add_column(Int first, Int stride, Int width, Int image, Int weight, Scratch& b) const {
+        const Int count = b.rows.count;
+        const Int begin = first < 0 ? std::min(count, ceil_div(-first, stride)) : 0;
+        const Int end = first < width ? std::min(count, ceil_div(width - first, stride)) : 0;
+        const auto mask = b.masks.begin() + b.columns.size() * b.pitch;
+        if (begin < end) std::fill(mask + begin, mask + end, -1);
+        b.columns.push_back({image, weight, begin, std::max(begin, end)});
     }
 
-    // Line q is row (first + q * distance) / stride of an image, if there is one. It meets tap q of
-    // the first row, and tap q - tap_step of the second.
-    void find_lines(Int first, Int distance, Int stride, Int height, Int top, Int weight_row,
-                    Scratch& b) const {
-        Rows<T, S>& r = b.rows;
-        r.lines.clear();
-        for (Int q = 0; q < s.kernel_height + (r.rows - 1) * tap_step; ++q) {
+    // Row (first + q * distance) / stride of an image, if there is one, meets tap q of the first
+    // row of the result, and tap q - tap_step of the second. `place` is where the weights of tap 0
+    // are, and they are `weight_row` farther on for the next row of the image, and `second` for the
+    // second row of the result.
+    void find_taps(Int first, Int distance, Int stride, Int height, Int top, Int place,
+                   Int weight_row, Int second, Scratch& b) const {
+        for (auto& taps : b.rows.taps) taps.clear();
+        S* copy = b.weights.data();
+        for (Int q = 0; q < s.kernel_height + (b.rows.rows - 1) * tap_step; ++q) {
             const Int y = floor_div(first + q * distance, stride);
             if (y * stride != first + q * distance || y < 0 || y >= height) continue;
-            const int begin = q < s.kernel_height ? 0 : 1, end = q < tap_step ? 1 : r.rows;
-            if (begin < end) {
-                r.lines.push_back({(y - top) * b.image.row_pitch, q * weight.kh + y * weight_row,
-                                   begin, end, 0});
-            }
-        }
-    }
-
-    // Calls f(first row, number of rows): one, or it and the row `step` below.
-    template <class F> void for_rows_of(const Tile& t, F f) const {
-        const bool two = tap_step < s.kernel_height;
-        for (Int top = t.top; top < t.bottom; top += two ? 2 * step : 1) {
-            for (Int h = top; h < std::min(two ? top + step : top + 1, t.bottom); ++h) {
-                f(h, two && h + step < t.bottom ? 2 : 1);
-            }
-        }
-    }
-
-    // The weights of all lines, `row` farther on for the second row: where they lie, if vectors of
-    // them can be read there, or copied. What vectors hold beyond a row is masked.
-    void find_weights(const T* from, Int row, Scratch& b) const {
-        Rows<T, S>& r = b.rows;
-        bool direct = std::is_same_v<T, S> && weight.w == 1;
-        for (const Line& line : r.lines) {
-            for (const Tap& tap : r.taps) {
-                const Int one = from - weight.data + line.weight + tap.weight + line.first * row;
-                const Int other = one + (line.end - 1 - line.first) * row;
-                direct &= std::min(one, other) >= 0 && std::max(one, other) + r.pitch <= weight_end;
-            }
-        }
-        const Int count = r.taps.size();
-        if (!direct) b.other.resize(r.lines.size() * 2 * count * r.pitch);
-        for (Int k = 0; k < count; ++k) r.taps[k].from = direct ? r.taps[k].weight : k * r.pitch;
-        for (Int n = 0; n < Int(r.lines.size()); ++n) {
-            Line& line = r.lines[n];
-            line.from = direct ? line.weight : n * 2 * count * r.pitch;
-            for (Int i = line.first; !direct && i < line.end; ++i) {
-                for (const Tap& tap : r.taps) {
-                    const T* row_of_weights = from + line.weight + i * row + tap.weight;
-                    if (weight.w == 1) prefetch<0>(row_of_weights + r.ahead, r.count);
-                    copy_in(row_of_weights + tap.begin * weight.w, weight.w,
-                            b.other.data() + line.from + i * count * r.pitch + tap.from + tap.begin,
-                            tap.end - tap.begin);
+            const int begin = q < s.kernel_height ? 0 : 1, end = q < tap_step ? 1 : b.rows.rows;
+            if (begin >= end) continue;
+            auto& taps = b.rows.taps[begin + end - 1];
+            const Int image = (y - top) * b.image.row_pitch;
+            const Int row = place + q * weight.kh + y * weight_row;
+            const Mask<S>* mask = b.masks.data();
+            taps.resize(taps.size() + b.columns.size());
+            Tap<S>* tap = taps.data() + taps.size() - b.columns.size();
+            for (const Column& column : b.columns) {
+                tap->image = image + column.image;
+                tap->weight = row + column.weight;
+                tap->mask = mask;
+                if (kernel != 2) for (int i = begin; i < end; ++i, copy += b.pitch) {
+                    tap->from[i] = readable(row + column.weight + i * second, column, b, copy);
                 }
+                ++tap;
+                mask += b.pitch;
             }
         }
-        r.from = direct ? reinterpret_cast<const S*>(from) : b.other.data();
-        r.from_row = direct ? row : count * r.pitch;
+    }
+
+    // A row of weights where vectors can read it: where it lies, or a copy. What they read beyond
+    // the column's ends is masked.
+    const S* readable(Int row, const Column& column, const Scratch& b, S* copy) const {
+        if constexpr (std::is_same_v<T, S>) {
+            const bool inside = row >= 0 && row + b.pitch <= weight_end;
+            if (weight.w == 1 && inside) return weight.data + row;
+        }
+        const T* from = weight.data + (row + column.begin * weight.w);
+        const Int count = column.end - column.begin;
+        if (weight.w == 1) for (Int i = 0; i < count; i += 64 / sizeof(T)) {
+            __builtin_prefetch(from + b.rows.ahead + i);
+        }
+        copy_in(from, weight.w, copy + column.begin, count);
+        return copy;
+    }
+
+    // Calls f(first row, number of rows): it and the row `step` below, or it alone.
+    template <class F> void for_rows(const Tile& t, F f) const {
+        for (Int top = t.top; top < t.bottom; top += 2 * step) {
+            for (Int h = top; h < std::min(top + step, t.bottom); ++h) {
+                f(h, h + step < t.bottom ? 2 : 1);
+            }
+        }
     }
 
     void fill_with_input(const Tile& t, Scratch& b) const {
@@ -477,14 +442,16 @@ template <class T> class Involution {
         start(t, t.right - t.left, b);
         for (Int kw = 0; kw < s.kernel_width; ++kw) {
             const Int shift = kw * s.dilation_width;
-            add_tap(left + shift, s.stride_width, s.width,
-                    shift % s.stride_width * b.image.part_pitch + shift / s.stride_width,
-                    kw * weight.kw, b.rows);
+            add_column(left + shift, s.stride_width, s.width,
+                       shift % s.stride_width * b.image.part_pitch + shift / s.stride_width,
+                       kw * weight.kw, b);
         }
     }
 
-    void find_input_lines(const Tile& t, Int h, Scratch& b) const {
-        find_lines(input_row(h, 0), s.dilation_height, 1, s.height, input_row(t.top, 0), 0, b);
+    void find_input_taps(const Tile& t, Int h, Scratch& b) const {
+        find_taps(input_row(h, 0), s.dilation_height, 1, s.height, input_row(t.top, 0),
+                  t.n * weight.n + t.g * weight.g + h * weight.h + t.left * weight.w, 0,
+                  step * weight.h - tap_step * weight.kh, b);
     }
 
     // Weights that meet the border are zero, not only the input there: inf * 0 is nan.
@@ -495,12 +462,10 @@ template <class T> class Involution {
         r.to_row = step * to.h;
         r.to_pitch = to.c;
         r.to_column = to.w;
-        for_rows_of(t, [&](Int h, int rows) {
+        for_rows(t, [&](Int h, int rows) {
             r.rows = rows;
-            find_input_lines(t, h, b);
-            find_weights(weight_of(t) + h * weight.h + t.left * weight.w,
-                         step * weight.h - tap_step * weight.kh, b);
             r.to = to.data + h * to.h + t.left * to.w;
+            find_input_taps(t, h, b);
             multiply_by_taps(r);
         });
     }
@@ -530,16 +495,16 @@ template <class T> class Involution {
                 const Int w_times_stride = t.left + part + s.padding_width - kw * s.dilation_width;
                 const Int w = floor_div(w_times_stride, sw);
                 if (w * sw == w_times_stride) {
-                    add_tap(w, 1, s.out_width, w - first_column, kw * weight.kw + w * weight.w, r);
+                    add_column(w, 1, s.out_width, w - first_column,
+                               kw * weight.kw + w * weight.w, b);
                 }
             }
-            for_rows_of(t, [&](Int h, int rows) {
-                r.rows = rows;
+            for_rows(t, [&](Int h, int rows) {
                 const Int y = h + (rows - 1) * step;
-                find_lines(y + s.padding_height, -s.dilation_height, sh, s.out_height, first_row,
-                           weight.h, b);
-                find_weights(weight_of(t), -tap_step * weight.kh, b);
+                r.rows = rows;
                 r.to = to.data + y * to.h + (t.left + part) * to.w;
+                find_taps(y + s.padding_height, -s.dilation_height, sh, s.out_height, first_row,
+                          t.n * weight.n + t.g * weight.g, weight.h, -tap_step * weight.kh, b);
                 multiply_by_taps(r);
             });
         }
@@ -549,33 +514,28 @@ template <class T> class Involution {
     void grad_weight(const Tile& t, Scratch& b) const {
         fill_with_input(t, b);
         Rows<T, S>& r = b.rows;
-        const Image<T> from = at(output, t.n, t.channel);
-        r.from_row = r.pitch;
-        r.from_pitch = 2 * r.pitch;
-        b.other.resize(t.channels * r.from_pitch);
-        r.from = b.other.data();
+        b.grad_output.fill(at(output, t.n, t.channel), t.channels, t.top, t.bottom - t.top,
+                           s.out_height, t.left, r.count, s.out_width, 1);
+        r.to = weight.data;
         r.to_row = step * weight.h - tap_step * weight.kh;
-        for_rows_of(t, [&](Int h, int rows) {
+        r.from_row = step * b.grad_output.row_pitch;
+        r.from_pitch = b.grad_output.pitch;
+        for_rows(t, [&](Int h, int rows) {
             r.rows = rows;
-            find_input_lines(t, h, b);
-            r.to = weight_of(t) + h * weight.h + t.left;
-            for (Int i = 0; i < rows; ++i) {
-                const T* row = from.data + (h + i * step) * from.h + t.left * from.w;
-                for (Int c = 0; c < t.channels; ++c, row += from.c) {
-                    if (from.w == 1) prefetch<0>(row + 2 * from.h, r.count);
-                    copy_in(row, from.w, b.other.data() + (2 * c + i) * r.pitch, r.count);
-                }
-                for (Int kh = 0; kh < s.kernel_height; ++kh) {
-                    const Int y = input_row(h + i * step, kh);
-                    if (y >= 0 && y < s.height) continue;
-                    for (const Tap& tap : r.taps) {
-                        T* to = r.to + i * step * weight.h + kh * weight.kh + tap.weight;
-                        std::fill(to, to + r.count, T{});
-                    }
-                }
-            }
+            r.from = b.grad_output.buffer.data() + (h - t.top) * b.grad_output.row_pitch;
+            find_input_taps(t, h, b);
             sum_over_channels(r);
         });
+        for (Int h = t.top; h < t.bottom; ++h) {
+            for (Int kh = 0; kh < s.kernel_height; ++kh) {
+                if (input_row(h, kh) >= 0 && input_row(h, kh) < s.height) continue;
+                for (const Column& column : b.columns) {
+                    T* to = weight.data + t.n * weight.n + t.g * weight.g + kh * weight.kh +
+                            h * weight.h + t.left + column.weight;
+                    std::fill(to, to + r.count, T{});
+                }
+            }
+        }
     }
 
     void work() {
@@ -623,7 +583,10 @@ public:
         weight_end = 1 + (s.batch - 1) * weight.n + (s.groups - 1) * weight.g +
                      (s.kernel_height - 1) * weight.kh + (s.kernel_width - 1) * weight.kw +
                      (s.out_height - 1) * weight.h + (s.out_width - 1) * weight.w;
-        tiles_across = ceil_div(width, channels > 512 ? 32 : 128);  // or the window would be large
+        // A gradient of the weight sums all channels of a group. With many, its tiles are narrow:
+        // the window of 4,096 channels fits for a kernel of 7 x 7, in double, too.
+        const Int narrow = 128 * 1024 / Int(sizeof(S)) / channels;
+        tiles_across = ceil_div(width, std::clamp<Int>(narrow, lanes<S>, 128));
         tile_width = ceil_div(width, tiles_across);
         // As many rows as keep the window in the cache, but no more than that
         const Int row_size = channels * (tile_width * (kernel == 1 ? 1 : s.stride_width) + 24);
@@ -636,17 +599,17 @@ public:
 
     // Counted in double: a dilation may be so large that an integer overflows.
     bool fits() const {
-        const double down = kernel == 1 ? s.stride_height : 1, across = kernel == 1 ? s.stride_width : 1;
-        const double stride_down = kernel == 1 ? 1 : s.stride_height;
-        const double stride_across = kernel == 1 ? 1 : s.stride_width;
-        const double rows = ((tile_height - 1) * stride_down +
-                             double(s.kernel_height - 1) * s.dilation_height) / down + 2;
-        const double columns = ((tile_width - 1) * stride_across +
-                                double(s.kernel_width - 1) * s.dilation_width) / across + 2;
+        const double reach_down = double(s.kernel_height - 1) * s.dilation_height;
+        const double reach_across = double(s.kernel_width - 1) * s.dilation_width;
+        const double down = tile_height - 1, across = tile_width - 1;
+        const double rows = 2 + (kernel == 1 ? (down + reach_down) / s.stride_height
+                                             : down * s.stride_height + reach_down);
+        const double columns = 2 + (kernel == 1 ? (across + reach_across) / s.stride_width
+                                                : across * s.stride_width + reach_across);
         const double parts = kernel == 1 ? std::min(s.stride_width, tile_width) : s.stride_width;
         const double window = channels * rows * (columns + parts * lanes<S>);
-        const double weights = double(taps) * (tile_width + (kernel == 1 ? parts : 1) * lanes<S>);
-        return (window + weights) * sizeof(S) <= largest_window;
+        const double other = double(kernel == 2 ? channels * tile_height : 2 * taps);
+        return (window + other * (tile_width + lanes<S>)) * sizeof(S) <= largest_window;
     }
 
     bool run(int threads) {
