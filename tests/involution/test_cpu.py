@@ -156,6 +156,18 @@ def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch(stride, m
         assert left == kernels
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_a_group_of_4096_channels_is_not_left_to_plain_pytorch(dtype, monkeypatch):
+    geometry = make_geometry(1, 4096, 1, (3, 17), (7, 7), (1, 1), (3, 3), (1, 1))
+    input, weight, grad_output = random_tensors(geometry, dtype)
+    case = input, weight, grad_output / 64  # the sums over channels are then some 1 in size
+    expected = results(geometry, [t.double() for t in case], plain)
+    for kernel in KERNELS:
+        monkeypatch.setattr(plain, kernel, None)
+    for actual, one in zip(results(geometry, case), expected, strict=True):
+        assert_close(actual, one, dtype)
+
+
 def test_nothing_passes_the_border_of_c():
     """Sizes for which the buffers have no memory, where the checks in Python would refuse them."""
     one = torch.ones(1)
