@@ -70,6 +70,7 @@ def gradient_reversal(input, scale=1.0):
     alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
     and in a program from `torch.export`, trained further, also after `run_decompositions` (not on
     torch 2.10). Compiled or exported, the slope at an infinite or nan number is 0, not `-scale`.
+    On torch 2.11, a compiled `vmap(grad)` raises.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):

@@ -14,7 +14,8 @@ They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its h
 transform and compiler sees the decision, where several of them lose the backward of a Function. In
 the brackets stands +0 exactly, so the values are those of the step to the last bit; the popular
 x + (step(x) - x).detach() makes 0 of the sign of a large number. On torch 2.10, one thing silently
-loses the slope: a program of `torch.export` after `run_decompositions`.
+loses the slope: a program of `torch.export` after `run_decompositions`. On torch 2.11, a compiled
+`vmap(grad)` raises.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
