@@ -18,7 +18,8 @@ def predicted(prediction, outcome, within=0.0):
         template = "✓ It is {outcome}, as you predicted."
     else:
         template = "✗ You predicted {prediction}; it is {outcome}."
-    print(Said(template, prediction=_shown(prediction), outcome=_shown(outcome)))
+    # Filled afterwards: as gaps, the answers would be translated, too.
+    print(str(Said(template)).format(prediction=_shown(prediction), outcome=_shown(outcome)))
 
 
 def _is(prediction, outcome, within):

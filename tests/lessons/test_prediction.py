@@ -34,3 +34,10 @@ def test_a_number_may_be_off_by_what_is_said(capsys):
     predicted(100, 104.0, within=0.05)
     predicted(100, 106.0, within=0.05)
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✗"]
+
+
+def test_what_came_out_is_not_translated(monkeypatch, capsys):
+    monkeypatch.setenv("EXTENDING_PYTORCH_LANGUAGE", "zh")
+    predicted("one number", "nothing")  # each is a clause of the catalogue, too
+    said = capsys.readouterr().out
+    assert "one number" in said and "nothing" in said and "You predicted" not in said
