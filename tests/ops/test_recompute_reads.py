@@ -138,15 +138,21 @@ def test_a_counter_that_fn_changes_and_then_reads_is_named():
         grad(y.sum(), x)
 
 
-@each_way
-def test_threads_may_go_back_through_one_graph(again):
+def slowly(x):
+    time.sleep(0.002)  # the threads run it at once, unless one waits for the other
+    return (x.sin() * torch.rand(3).double()).exp().sin()
+
+
+def test_threads_may_go_back_through_one_graph():
     x = random(3)
+    assert_threads_may_go_back(reversible(slowly, x).sum(), x)
 
-    def slowly(x):
-        time.sleep(0.002)  # the threads run it at once, unless one waits for the other
-        return (x.sin() * torch.rand(3).double()).exp().sin()
 
-    assert_threads_may_go_back(again(slowly, x).sum(), x)
+def test_threads_may_read_what_was_saved():
+    """Where a backward pass reads it, the engine makes threads wait for each other."""
+    node, found = recompute(slowly, random(3)).grad_fn, []
+    in_threads([lambda: found.extend(node._saved_self.clone() for _ in range(5))] * 4)
+    assert len(found) == 20 and all(saved.equal(found[0]) for saved in found)
 
 
 def test_threads_that_draw_from_generators_of_their_own():
