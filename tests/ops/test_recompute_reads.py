@@ -10,7 +10,7 @@ from torch.autograd import grad
 from torch.func import functional_call
 
 from helpers.ops.recompute import ReversibleSequential, recompute
-from tests.common import Does, assert_threads_may_go_back, in_threads, random
+from tests.common import Does, in_threads, random
 
 
 class Adds(nn.Module):
@@ -143,16 +143,29 @@ def slowly(x):
     return (x.sin() * torch.rand(3).double()).exp().sin()
 
 
-def test_threads_may_go_back_through_one_graph():
-    x = random(3)
-    assert_threads_may_go_back(reversible(slowly, x).sum(), x)
+def reversible_twice(fn, x):
+    return ReversibleSequential([(Does(fn), Does(fn))])(x, x)[1]
 
 
-def test_threads_may_read_what_was_saved():
-    """Where a backward pass reads it, the engine makes threads wait for each other."""
-    node, found = recompute(slowly, random(3)).grad_fn, []
-    in_threads([lambda: found.extend(node._saved_self.clone() for _ in range(5))] * 4)
-    assert len(found) == 20 and all(saved.equal(found[0]) for saved in found)
+def nodes_of(y):
+    nodes = [y.grad_fn]
+    for node in nodes:
+        nodes += [before for before, _ in node.next_functions if before and before not in nodes]
+    return nodes
+
+
+@pytest.mark.parametrize("again", [recompute, reversible_twice])
+def test_threads_may_read_what_was_saved(again):
+    """In a backward pass, the engine itself makes threads wait for each other at each node."""
+    nodes = nodes_of(again(slowly, random(3)))
+    saved = [node for node in nodes if node.name() == "SinBackward0"]
+    found = [[] for _ in saved]
+    reads = [
+        lambda node=node, values=values: values.extend(node._saved_self.clone() for _ in range(5))
+        for node, values in zip(saved, found, strict=True)
+    ]
+    in_threads(2 * reads)
+    assert all(len(values) == 10 and values[0].equal(other) for values in found for other in values)
 
 
 def test_threads_that_draw_from_generators_of_their_own():
