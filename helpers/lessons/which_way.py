@@ -174,7 +174,8 @@ TASKS = [
     Task("use a Function under autocast (`custom_fwd`, `custom_bwd`)", OPS + "linear.py",
          "17 Autocast and a custom Function", "the dtype of each gradient"),
     Task("add up bfloat16 gradients in float32 (`weight.grad_dtype = torch.float32`)", CELLS,
-         "17 A sum that stops growing", "1,000 gradients of 1, and a step of the optimizer"),
+         "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and .grad, with "
+         "grad_dtype (2 minutes)", "1,000 gradients of 1, and a step of the optimizer"),
     Task("keep in bf16 what backward needs", CELLS,
          "17 Save for backward in bfloat16", "the error, and the second derivative"),
     Task("train in float16 or float8 (loss scale, `GradScaler`)", CELLS,
