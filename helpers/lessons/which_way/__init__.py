@@ -46,7 +46,7 @@ def source(copy, root="../", folder=""):
     if not re.match(r"\d\d ", copy):
         if not (ROOT / copy).exists():
             raise ValueError(f"there is nothing to copy at {copy}")
-        shown = copy.removeprefix("helpers/").removeprefix("lessons/")
+        shown = re.sub("^helpers/(lessons/|ops/)?", "", copy)
         return f"[`{shown}`]({root}{copy})"
     kind = "skeleton" if "Skeleton" in copy else "cells"
     return section(copy, folder, f"the {kind} of {copy[:2]}")
