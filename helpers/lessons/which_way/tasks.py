@@ -101,7 +101,7 @@ TASKS = [
     Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)", FUNCTION,
          "10 A rule for vmap: generate_vmap_rule, or your own", "`in_dims` other than 0"),
     Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION,
-         "10 Forward mode: dual numbers and jvp", "`gradcheck`, with `check_forward_ad`"),
+         "10 Forward mode: dual numbers and jvp", "`gradcheck`, in forward mode"),
     # Compilers and operators
     Task("use `torch.compile` without a graph break (`fullgraph`)", OPS + "exp.py",
          "09 Breaks that you can remove: a print, an if", "`fullgraph=True`", True),
