@@ -1,11 +1,15 @@
-"""The matrix of chapter 19: an operator in C++ is in it under the name of define and impl."""
+"""The matrix of chapter 19: what stands for C++ in it, and what the chapter says to its rows."""
 
+import re
+
+import nbformat
 import pytest
 import torch
 from torch.utils.cpp_extension import load_inline
 
 from helpers.lessons import ways
 from tests.needs import needs_builder
+from tools.which_way import CHAPTER
 
 CPP = """
 #include <torch/csrc/stable/library.h>
@@ -44,3 +48,13 @@ def test_an_operator_in_cpp_does_what_one_of_define_and_impl_does(in_cpp, monkey
         for situation in ways.SITUATIONS:
             of_python, of_cpp = (ways.verdict(way, situation) for way in ("define and impl", "C++"))
             assert of_cpp == of_python, situation
+
+
+def test_the_chapter_explains_each_row_that_is_not_right_everywhere():
+    cells = {cell.id: cell for cell in nbformat.read(CHAPTER, as_version=4).cells}
+    printed = re.findall(
+        r"^(\w.{19}) .*(?:error|WRONG)", cells["w07"].outputs[0].text, re.MULTILINE
+    )
+    rows = re.findall(r"^\| (`.+?`) \|.*\| \[.+\) \|$", cells["w11"].source, re.MULTILINE)
+    explained = [name for row in rows for name in re.findall("`(.+?)`", row)]
+    assert sorted(explained) == sorted(name.strip() for name in printed)
