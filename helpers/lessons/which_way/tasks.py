@@ -164,9 +164,9 @@ TASKS = [
          "12 Deeper: what keeps memory alive in a training loop: cycle, closure, view, graph",
          "count the storages that live"),
     # Fewer bits
-    Task("use a Function under autocast (`custom_fwd`, `custom_bwd`)", OPS + "linear.py",
+    Task("use a Function under autocast (AMP, `custom_fwd`, `custom_bwd`)", OPS + "linear.py",
          "17 Autocast and a custom Function", "the dtype of each gradient"),
-    Task("use an operator or a CUDA kernel under autocast (`register_autocast`)", CELLS,
+    Task("use an operator or a CUDA kernel under autocast (AMP, `register_autocast`)", CELLS,
          "17 register_autocast for an operator", "the dtype of each gradient"),
     Task("add up bfloat16 gradients in float32 (`weight.grad_dtype = torch.float32`)", CELLS,
          "17 A sum that stops growing", "1,000 gradients of 1, and a step of the optimizer"),
