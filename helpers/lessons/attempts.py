@@ -4,8 +4,7 @@ import importlib.util
 import sys
 
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, WRONG, Exercise
-from helpers.lessons.handed_in import said
-from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.handed_in import first_line, said
 from helpers.lessons.said import Said
 
 

@@ -18,7 +18,6 @@ import nbformat
 import psutil
 from jupyter_client import AsyncKernelManager
 
-from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.language import translated
 from helpers.lessons.record import VARIABLE, recorded
 
@@ -216,4 +215,9 @@ async def _reply(manager, client, source, seconds):
         content = reply["content"]
         if content["status"] == "ok":
             return None, None
-        return "raised", f"{content.get('ename')}: {first_line(content.get('evalue', ''))[:200]}"
+        return "raised", f"{content.get('ename')}: {first_line(content.get('evalue', ''))}"
+
+
+def first_line(error):
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
