@@ -51,7 +51,7 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
 }  # fmt: skip
 # Not a wrong first-order gradient, or one that may be meant, where forward is flat.
 LATER = (
-    "double-backward", "jvp", "vmap", "out-dims", "reference-cycle", "straight-through",
+    "double-backward", "jvp", "vmap", "reference-cycle", "straight-through",
     "forward-not-deterministic", "backward-not-deterministic",
 )  # fmt: skip
 

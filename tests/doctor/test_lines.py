@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.doctor import examine
+from helpers.lessons.judge.source import made_of
 from helpers.lessons.patients.patient import function, matrix
 from tests.doctor.cases import errors, made
 from tests.doctor.layers import HEAD, layers
@@ -57,6 +58,17 @@ def test_what_does_more_than_compute_is_named_and_not_edited(line, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (found,) = errors(examine(made(broken(line)), *ARGUMENTS()))
     assert found.code == "other-mask" and "stood in place" not in found.change
+
+
+@pytest.mark.parametrize(
+    ("line", "is_edited"), [("", True), (HARMFUL["a helper that prints"], False)]
+)
+def test_a_namespace_without_a_name(line, is_edited):
+    """Where `exec` makes a class, nothing need say of which module it is."""
+    (found,) = errors(examine(made_of(broken(line), {}, "Layer"), *ARGUMENTS()))
+    assert found.code == "other-mask" and ("stood in place" in found.change) == is_edited
+    text, inputs, _ = layers()["convolution"]
+    assert examine(made_of(HEAD + text, {}, "Layer"), *inputs()).ok  # a whole number among them
 
 
 def test_nothing_is_left_of_the_edits():

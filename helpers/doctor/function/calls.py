@@ -18,7 +18,7 @@ import torch
 
 from .frames import HERE, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
-from .source import closure
+from .source import closure, module_of
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -83,7 +83,7 @@ def held(value, replaced=True, depth=4):
 
 def globals_of(fn):
     """The tensors, modules and functions that a function finds among its globals."""
-    if (fn.__module__ or "").startswith("torch."):
+    if module_of(fn).startswith("torch."):
         return []
     kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
     named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
