@@ -25,6 +25,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from .course import to_read
 from .function.private import BlindError
 from .program.bounds import SECONDS
 from .program.rounds import rounds
@@ -220,6 +221,8 @@ class Doctor:
                 write(f"{how}: {visit.full_name} ({visit.missed})")
             if (serious or self.outcome(visit) == "failed") and self.on_github:
                 write(self.annotation(visit))
+        for line in to_read(f for v in self.visits for f in v.findings if f.severity != "note"):
+            write(line)
         if self.found.skipped:
             write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
         if self.strange:

@@ -290,6 +290,8 @@ def test_reports_for_machines(suite, monkeypatch):
     assert "::error file=test_it.py,line=13,title=doctor, test_it.Half::Half: 1 error%0A" in out
     half, right = json.loads(file.read_text())
     assert (half["full_name"], half["outcome"], half["calls"]) == ("test_it.Half", "failed", 2)
+    section = '11 Which line is wrong: "right if"'
+    assert half["findings"][0]["section"] == section and f"read: chapter {section}" in out
     assert half["findings"][0]["code"] == "scaled" and right["outcome"] == "passed"
 
 

@@ -92,13 +92,22 @@ def name_of(node):
     return type(node).name(node)
 
 
+@contextlib.contextmanager
 def own_grads():
-    """For a while, each backward receives its own copy of grad_output."""
+    """For a while, each backward receives its own copy of grad_output.
+
+    Yields a list, to which those are added into which it writes.
+    """
+    written = []
 
     def way(method, cls, ctx, *grads):
-        return method(ctx, *(None if grad is None else grad.clone() for grad in grads))
+        own = [None if grad is None else grad.clone() for grad in grads]
+        result = method(ctx, *own)
+        written.extend(grad for grad in own if grad is not None and grad._version)
+        return result
 
-    return methods("backward", way)
+    with methods("backward", way):
+        yield written
 
 
 # --- the function ---------------------------------------------------------------------------------

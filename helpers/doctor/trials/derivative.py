@@ -17,8 +17,19 @@ from ..function.raised import CallError, forgiving
 from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
-from ..measure.slopes import edges, is_large, kink, screen
-from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, TEXTS, Clause, Text, error, note
+from ..measure.slopes import edges, is_large, screen
+from ..report import (
+    CUT_OFF,
+    DRAWN,
+    MEANT,
+    NOT_COMPARED,
+    POINTS,
+    TEXTS,
+    Clause,
+    Text,
+    error,
+    note,
+)  # fmt: skip
 from ..said import Said, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
@@ -37,6 +48,8 @@ RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 50, 4  # over which an estimator is averaged
 STAYS = 0.2  # of the square of its error, at most, when it is averaged; noise leaves 1 / SEEDS
+LARGE = "the inputs are large, or many"
+NOT_NEARBY = "near the given point, forward raises or is not finite"
 TOO_MANY = "another of many inputs is wrong, and was judged first"
 IN_A_CORNER = "in a corner of shape"
 BEFORE_RETURNING = " and before forward returned, so the gradient of `{x}` is wrong"
@@ -57,15 +70,16 @@ Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
     try:
-        suspected, doubted = screened(exam, points_of(exam))
+        suspected, notes = screened(exam, points_of(exam))
     except CallError as raised:
         if raised.phase != "forward":
             raise
         yield NOT_EXAMINED(what="The gradient is", why=RAISES)
         return
-    for point, i in doubted:
-        with contextlib.suppress(CallError):
-            yield kink(point, i)
+    for one in exam.judged.values():
+        if 0 < one.points < POINTS:
+            one.why = one.why or (LARGE if is_large(exam.subject.values) else NOT_NEARBY)
+    yield from notes
     measured = Measured(exam, suspected)
     yield from measured.notes
     wrong = measured.measurements()
@@ -100,11 +114,11 @@ def points_of(exam):
 
 
 def screened(exam, points, other=None):
-    """All that is `Suspected`, and (point, input) where differences prove nothing.
+    """All that is `Suspected`, and notes about inputs of which differences prove nothing.
 
     other: a subject with other arguments, which is screened instead
     """
-    subject, suspected, doubted = other or exam.subject, [], []
+    subject, suspected, notes = other or exam.subject, [], []
     run = other.run(other.values) if other else exam.run
     for here, values in zip((True, False, False), points, strict=False):
         try:
@@ -115,7 +129,7 @@ def screened(exam, points, other=None):
             )  # fmt: skip
             verdicts, doubts, factors = judged(judge)
             if doubts and here:
-                verdicts, doubts = judged_but_for_edges(judge, point, verdicts, doubts)
+                notes = judged_but_for_edges(judge, point, verdicts, doubts)
         except CallError:
             if here:
                 raise
@@ -131,10 +145,9 @@ def screened(exam, points, other=None):
             count_judged(exam, verdicts)
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
-            doubted += [(point, i) for i in doubts]
         if "unknown" in verdicts.values():
             break
-    return suspected, doubted
+    return suspected, notes
 
 
 def count_judged(exam, verdicts):
@@ -150,18 +163,18 @@ def count_judged(exam, verdicts):
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
-    """The same while the elements at a kink or a jump, by which all may be moved, hold still.
+    """Judge again while the elements at a kink or a jump, by which all may be moved, hold still.
 
-    Returns the verdicts, which these elements can no longer hide, and the inputs that have some.
+    Corrects the verdicts, of which these elements can no longer hide any; returns notes about them.
     """
-    still = {i: edges(point, i) for i in doubts}
-    if not any(mask.any() for mask in still.values()):
-        return verdicts, doubts
-    again, *_ = judged(functools.partial(judge, still=still))
-    for pair, verdict in again.items():
-        if verdict == "wrong" or verdicts[pair] == "unsure":
-            verdicts[pair] = verdict
-    return verdicts, doubts
+    found = {i: edges(point, i) for i in doubts}
+    still = {i: mask for i, (mask, _) in found.items()}
+    if any(mask.any() for mask in still.values()):
+        again, *_ = judged(functools.partial(judge, still=still))
+        for pair, verdict in again.items():
+            if verdict == "wrong" or verdicts[pair] == "unsure":
+                verdicts[pair] = verdict
+    return [note for _, note in found.values()]
 
 
 def judged(judge, symmetric=False):
