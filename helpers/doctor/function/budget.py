@@ -41,9 +41,6 @@ class Budget:
         """No more runs than this function may take."""
         self.runs = min(self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN))
 
-    def spend(self):
-        self.spent += 1
-
     @property
     def is_spent(self):
         """Must the search stop? The report then says that it did."""

@@ -97,15 +97,17 @@ def autocasts():
 
 
 def heard_by(hear):
-    """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
+    """For a while, in all threads, hear(cls, args, records) runs before the forward of a Function.
 
-    What it returns, if anything, is called with what forward has returned.
+    records: as far as is known, is there a graph through which the program may go back?
+    What hear returns, if anything, is called with what forward has returned.
     """
 
     def way(method, cls, *given):
         if transforming():
             return method(*given)
-        count = hear(cls, given[takes_ctx(cls) :])
+        is_first = takes_ctx(cls)
+        count = hear(cls, given[is_first:], not is_first or bool(given[0].next_functions))
         result = method(*given)
         if count:
             count(result)
@@ -128,6 +130,7 @@ class Call:
     called: str  # where
     given: str  # shapes and dtypes
     shared: dict  # by place: what is handed over, and held by a module, say, that is, too
+    records: bool = False  # did autograd record it, or another one of its pattern?
 
     @classmethod
     def of(cls, function, args, size):

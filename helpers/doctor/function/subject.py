@@ -137,7 +137,8 @@ class Subject:
     inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
-    lower:    the dtype, if that of an input is below float64; eps: that of the values as they are
+    lower:    the dtype that was given, if it is below float64, and float64 is examined instead
+    eps:      that of the values as they are
     """
 
     records = False  # does it compute something else where nothing is recorded?

@@ -33,7 +33,7 @@ def first_that_holds(subject, edits, budget, fits, others=lambda: (), all_is_rig
         further += found is not None
         if budget.is_spent or further > FURTHER:
             break
-        budget.spend()
+        budget.spent += 1
         if in_place(subject, edit, fits):
             more = others()
             if not more or in_place(subject, edit, functools.partial(fits, more)):
@@ -173,6 +173,9 @@ def as_if(measurements, budget):
         with as_plain_code():
             return all(map(gives_the_same, ms))
 
+    with forgiving():
+        if fits():  # by what is cut off already, as by .data: no edit explains more
+            return None
     edits = itertools.islice(edits, FORWARD)
     edit = first_that_holds(subject, edits, budget, fits, lambda: measurements.others)
     return edit and edit.clause(AS_IF)
