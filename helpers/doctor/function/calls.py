@@ -9,14 +9,13 @@ import inspect
 import linecache
 import os
 import sys
-import sysconfig
 import traceback
 import types
 from inspect import Parameter
 
 import torch
 
-from .frames import HERE, LIBRARY
+from .frames import HERE, LIBRARIES, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure, module_of
 from .tensors import mapped, tensors
@@ -197,10 +196,6 @@ def fresh(value):
 
 
 # --- where ----------------------------------------------------------------------------------------
-
-LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be of another environment
-LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
 
 
 def where(frame):

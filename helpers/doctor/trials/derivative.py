@@ -62,9 +62,9 @@ SHARP = (  # which say what to write
 )  # fmt: skip
 
 
-# A gradient that is wrong at a point, or may be; louder(): the point with other v; here: is it the
-# given one?
-Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
+# A gradient that is wrong at a point, or may be; factors: of the v that show it; here: is it the
+# given point?
+Suspected = namedtuple("Suspected", "point, factors, i, o, verdict, here")
 
 
 def derivative_of_forward(exam):
@@ -137,8 +137,7 @@ def screened(exam, points, other=None):
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
             factors = [torch.full_like(w, exam.loud) for w in factors]
-        louder = functools.partial(Point, subject, values, exam.dice, factors)
-        suspected += [Suspected(point, louder, *io, verdict, here)
+        suspected += [Suspected(point, factors, *io, verdict, here)
                       for io, verdict in verdicts.items()
                       if run.outputs[io[1]].requires_grad]  # fmt: skip
         if not other:
