@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections import namedtuple
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -18,18 +18,7 @@ from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
 from ..measure.slopes import edges, is_large, screen
-from ..report import (
-    CUT_OFF,
-    DRAWN,
-    MEANT,
-    NOT_COMPARED,
-    POINTS,
-    TEXTS,
-    Clause,
-    Text,
-    error,
-    note,
-)  # fmt: skip
+from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Clause, error, note
 from ..said import Said, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
@@ -216,35 +205,20 @@ def right_on_average(m):
     return bool(stays < STAYS * all_of_it)
 
 
-@dataclass
 class Diagnosis:
     """What a wrong gradient is called, before it is known through which outputs it is so.
 
-    gaps: what fills those of the text; corner: the shape of the part in which it was seen, if not
-    in all; the rest as in `Finding`
+    words: further keyword arguments of the text
     """
 
-    text: Text
-    input: str | None
-    evidence: dict = field(default_factory=dict)
-    gaps: dict = field(default_factory=dict)
-    severity: str | None = None
-    corner: list | None = None
-    clause: Clause | None = None
-    remedy: Said | None = None
+    def __init__(self, text, x, clause=None, **words):
+        self.text, self.input, self.clause, self.words = text, x, clause, words
 
     @property
     def said(self):
         """What must be the same for all outputs, if it is to be said once."""
-        what = self.clause and self.clause.what
-        gaps = self.gaps.get("other"), self.gaps.get("what")
-        return self.text, None if self.text.code in SHARP else what, *gaps
-
-    def finding(self, y, **more):
-        """The `Finding`; more: keyword arguments of the text."""
-        own = {"severity": self.severity, "corner": self.corner, "remedy": self.remedy}
-        more = {**own, "clause": self.clause, **more}
-        return self.text(self.input, y, self.evidence, **more, **self.gaps)
+        what = None if self.text.code in SHARP else self.clause and self.clause.what
+        return self.text, what, self.words.get("other"), self.words.get("what")
 
 
 def diagnosis(exam, ms):
@@ -276,13 +250,13 @@ def diagnosis(exam, ms):
     if clause:
         gaps["nameless"] = ""
     seen = {IN_A_CORNER: shape} if shape else {}
-    return Diagnosis(text, m.input, seen | m.evidence, gaps, corner=shape, clause=clause)
+    return Diagnosis(text, m.input, clause, seen=seen | m.evidence, corner=shape, **gaps)
 
 
 def accepted(exam, ms):
     """What there is to say of a gradient that need not be the derivative of forward."""
     if ms[0].given.any() and grad_output_ignored(ms):
-        return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, gaps={"only": ""})
+        return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, only="")
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
         return Diagnosis(TEXTS["gradient-none"], ms[0].input, severity="warning")
     return Diagnosis(UNFAITHFUL, ms[0].input)
@@ -306,10 +280,10 @@ def elsewhere(exam, m):
     if exam.run.stale and right_under(saving(copies)):
         which = Said(BEFORE_RETURNING, x=m.input)
         clause = Clause(Said(COPIES), listed(places, ", and "))
-        return Diagnosis(SAVED_MODIFIED, None, m.evidence, {"which": which}, clause=clause)
+        return Diagnosis(SAVED_MODIFIED, None, clause, seen=m.evidence, which=which)
     if exam.outside.changed() and right_under(exam.outside.as_before()):
-        left = exam.outside.left
-        return Diagnosis(STATE_BETWEEN_CALLS, m.input, m.evidence, {"when": LEFT}, remedy=left)
+        words = {"when": LEFT, "remedy": exam.outside.left}
+        return Diagnosis(STATE_BETWEEN_CALLS, m.input, seen=m.evidence, **words)
     return None
 
 
@@ -320,10 +294,10 @@ def finding_of(exam, i, o, found):
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
     everywhere &= graded == 1 or one.text.code != "derivative-wrong"  # another for each output
-    more = {"through": "" if everywhere else y}
+    clause, through = one.clause, "" if everywhere else y
     if everywhere and len({other.clause and other.clause.what for other in of_this}) > 1:
-        more["clause"] = None
-    finding = one.finding(y, **more)
+        clause = None
+    finding = one.text(one.input, y, through=through, clause=clause, **one.words)
     if finding.look and not has_own_nodes(exam):
         return replace(finding, look=Said(CUT_OFF))
     return finding
