@@ -139,8 +139,8 @@ template <class S> inline Vector<S> load(const S* from) {
 }
 
 // Zero where the bits of the mask are, v where they are ones.
-template <class S> inline Vector<S> masked(Vector<S> v, const Mask<S>* mask) {
-    return (Vector<S>)((Vector<Mask<S>>)v & load(mask));
+template <class S> inline Vector<S> masked(Vector<S> v, Vector<Mask<S>> mask) {
+    return (Vector<S>)((Vector<Mask<S>>)v & mask);
 }
 
 // Kept out of the loops that call it, which then compile in half the time
@@ -201,8 +201,8 @@ template <class S> struct Window {
     }
 };
 
-// A column of the kernel: columns [begin, end) of the result meet the image there. Offsets, here and
-// below, are counted in elements: of what the first column of the result sees, and of its weight.
+// A column of the kernel: columns [begin, end) of the result meet the image there. The offsets, here
+// and below, are of what the first column of the result sees, and of its weight, in elements.
 struct Column { Int image, weight, begin, end; };
 
 // A row of the image, and the weights with which rows of the result meet it.
@@ -246,14 +246,15 @@ void taps_block(const Rows<T, S>& r, Int column, Int channel) {
         const S* from = line.from + column;
         const Mask<S>* mask = r.masks.data() + column;
         for (const Column& one : r.columns) {
+            const auto seen = load(mask);
             Vector<S> w[2];
             for (int i = first; i < end; ++i) {
                 __builtin_prefetch(from + i * line.from_row + ahead, 0, 2);
-                w[i] = masked<S>(load<S>(from + i * line.from_row), mask);
+                w[i] = masked<S>(load<S>(from + i * line.from_row), seen);
             }
             Vector<S> pixels[B];  // or the compiler loads each in both products
-            const S* seen = image + line.image + one.image;
-            for (int j = 0; j < B; ++j, seen += pitch) pixels[j] = load<S>(seen);
+            const S* at = image + line.image + one.image;
+            for (int j = 0; j < B; ++j, at += pitch) pixels[j] = load<S>(at);
             for (int i = first; i < end; ++i) {
                 for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
             }
@@ -290,7 +291,7 @@ void channels_block(const Rows<T, S>& r, const Line<S>& line, Int kw, int first,
         for (int i = 0; i < N; ++i) {
             T* to = r.to + (first + i) * r.to_row + line.weight + columns[j].weight + column;
             __builtin_prefetch(to + r.ahead, 1);
-            store<S>(masked<S>(sum[i][j], mask), to, 1, r.count - column);
+            store<S>(masked<S>(sum[i][j], load(mask)), to, 1, r.count - column);
         }
     }
 }
@@ -372,7 +373,7 @@ template <class T> class Involution {
 
     // Row (first + q * distance) / stride of an image, if there is one, meets row q of the kernel
     // in the first row of the result, and q - tap_step in the second. `place` is where the weights
-    // of row 0 are, and they are `weight_row` farther on for the next row of the image, and `second`
+    // of row 0 are. They are `weight_row` farther on for the next row of the image, and `second`
     // for the second row of the result.
     void find_lines(Int first, Int distance, Int stride, Int height, Int top, Int place,
                     Int weight_row, Int second, Rows<T, S>& r) const {
@@ -409,7 +410,10 @@ template <class T> class Involution {
         line.from_column = r.pitch;
         copy += begin * line.from_row;
         for (int i = begin; i < end; ++i) for (const Column& column : r.columns) {
-            const T* from = weight.data + (line.weight + column.weight + i * second);
+            const T* from = weight.data + (line.weight + i * second + column.weight);
+            if (weight.w == 1) for (Int w = column.begin; w < column.end; w += 64 / sizeof(T)) {
+                __builtin_prefetch(from + r.ahead + w);
+            }
             copy_in(from + column.begin * weight.w, weight.w, copy + column.begin,
                     column.end - column.begin);
             copy += r.pitch;
