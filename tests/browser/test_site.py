@@ -61,8 +61,8 @@ def test_a_page_is_whole(page, site, name, theme):
         look(page, PAGES.get(name))
     sideways = """cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1)
         .map(cell => cell.textContent)"""
-    at_1300 = page.locator(".cell_input pre, .bd-article mjx-container:not([display])")
-    assert at_1300.evaluate_all(sideways) == []
+    at_1300 = ".cell_input pre, .bd-article table, .bd-article mjx-container:not([display])"
+    assert page.locator(at_1300).evaluate_all(sideways) == []
 
 
 @each_page
