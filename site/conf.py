@@ -113,7 +113,7 @@ html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html")
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
-PART = re.compile(r"(?<=\w[_/.=])(?=\w{3})")
+PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 

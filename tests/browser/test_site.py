@@ -199,6 +199,9 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
     assert not any("pagefind" in url or "searchindex" in url for url in loaded)
     page.get_by_role("button", name={"notebooks": "Search", "zh": "搜索"}[folder]).first.click()
     box = page.locator("#pst-search-dialog input")
+    covered = """box => box.form.querySelector(".fa-magnifying-glass").getBoundingClientRect().right
+        - box.getBoundingClientRect().left - parseFloat(getComputedStyle(box).paddingLeft)"""
+    assert box.evaluate(covered) <= 0  # px of the first letter
     for words, expected in SEARCHES[folder].items():
         box.fill("")
         box.press_sequentially(words)
