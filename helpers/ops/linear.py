@@ -58,8 +58,8 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, input_tangent, weight_tangent, bias_tangent):
-        input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
             tangent = input_tangent.mm(weight.t()) + input.mm(weight_tangent.t())
             return tangent + bias_tangent if ctx.with_bias else tangent
 

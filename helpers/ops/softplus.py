@@ -43,8 +43,8 @@ class _Sigmoid(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        input = unpack_dual(ctx.saved_tensors[0]).primal
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input = unpack_dual(ctx.saved_tensors[0]).primal
             return tangent * _Sigmoid.apply(input) * _Sigmoid.apply(-input)
 
 
@@ -72,8 +72,8 @@ class Softplus(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        input = unpack_dual(ctx.saved_tensors[0]).primal
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input = unpack_dual(ctx.saved_tensors[0]).primal
             return tangent * _Sigmoid.apply(input)
 
 
