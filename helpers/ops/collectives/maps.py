@@ -50,7 +50,7 @@ def cloned(tensor):
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
-    return result
+    return result.detach()  # on torch 2.11, what was changed in place gets no gradient, compiled
 
 
 def largest(tensor, group):
