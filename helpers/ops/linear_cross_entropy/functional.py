@@ -53,7 +53,7 @@ def linear_cross_entropy(
     multiples of what forward made; for "none", it computes the logits again.
 
     In bfloat16, the logits of a chunk are widened and their gradients narrowed. These two passes
-    take back the time that chunks save in float32.
+    can take more time than chunks save.
 
     Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
     takes one sample after the other. The backward of a gradient, and forward mode, raise
