@@ -18,12 +18,9 @@ from torch.utils import cpp_extension
 from helpers.lessons.shipping import build_wheel, python
 from helpers.template import PROJECT, make
 from helpers.template.__main__ import main
-from tests.needs import NO_COMPILER, TORCH_BUILDS
+from tests.needs import needs_builder
 
 NAME = "chapter_16"  # as in the chapter, so that there is one wheel to build
-needs_builder = pytest.mark.skipif(
-    NO_COMPILER is not None or not TORCH_BUILDS, reason=str(NO_COMPILER or "there is no c++")
-)
 
 
 def texts(folder):

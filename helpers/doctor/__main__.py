@@ -12,7 +12,7 @@ import traceback
 import torch
 
 from . import examine
-from .course import sections
+from .course import to_read
 from .program.bounds import SECONDS
 from .program.rounds import rounds
 
@@ -67,11 +67,6 @@ def load(target):
     return fn() if isinstance(fn, type) and issubclass(fn, torch.nn.Module) else fn
 
 
-def lead_to(findings):
-    for place in sections(findings):
-        print(f"read: chapter {place}")
-
-
 def run(argv, **options):
     """Make rounds over the program argv[0], with the arguments argv[1:]; returns the exit status.
 
@@ -98,8 +93,8 @@ def run(argv, **options):
     if not isinstance(status, (int, type(None))):
         print(status, file=sys.stderr)  # as Python does
         status = 1
-    print(found)
-    lead_to([finding for visit in found.visits for finding in visit.findings])
+    read = to_read(finding for visit in found.visits for finding in visit.findings)
+    print(found, *read, sep="\n")
     return (status or 0) if found.ok else 1
 
 
@@ -153,9 +148,10 @@ def main(argv=None):
     except Exception as error:
         parser.error(f"{options.target} cannot be loaded: {type(error).__name__}: {error}")
     report = examine(fn, *options.inputs, faithful=not options.unfaithful)
-    print(report.to_json() if options.json else report)
-    if not options.json:
-        lead_to(report.findings)
+    if options.json:
+        print(report.to_json())
+    else:
+        print(report, *to_read(report.findings), sep="\n")
     return 0 if report.ok else 1 if report.examined else 2
 
 

@@ -1,4 +1,4 @@
-"""Where the course explains a finding: for the command line, where the course is installed."""
+"""Where the course explains a finding, where it is installed."""
 
 from pathlib import Path
 
@@ -34,7 +34,14 @@ SECTIONS = {  # the number of a chapter and a heading in it: codes
 }  # fmt: skip
 
 
-def sections(findings):
-    """The places that explain them, each once, in their order; [] without the course."""
-    at = {code: place for place, codes in SECTIONS.items() for code in codes.split()}
-    return list(dict.fromkeys(at[f.code] for f in findings if HERE and f.code in at))
+OF_CODE = {code: place for place, codes in SECTIONS.items() for code in codes.split()}
+
+
+def section_of(code):
+    """The number of a chapter and a heading in it; "" without the course."""
+    return OF_CODE.get(code, "") if HERE else ""
+
+
+def to_read(findings):
+    """Lines that name the sections that explain them, each once."""
+    return [f"read: chapter {s}" for s in dict.fromkeys(f.section for f in findings) if s]

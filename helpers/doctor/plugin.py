@@ -25,6 +25,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from .course import to_read
 from .function.private import BlindError
 from .program.bounds import SECONDS
 from .program.rounds import rounds
@@ -51,7 +52,7 @@ OPTIONS = {  # in pyproject.toml, with _ instead of -: (default, what it takes, 
 }  # fmt: skip
 # Not a wrong first-order gradient, or one that may be meant, where forward is flat.
 LATER = (
-    "double-backward", "jvp", "vmap", "out-dims", "reference-cycle", "straight-through",
+    "double-backward", "jvp", "vmap", "reference-cycle", "straight-through",
     "forward-not-deterministic", "backward-not-deterministic",
 )  # fmt: skip
 
@@ -218,8 +219,8 @@ class Doctor:
             if visit.missed:
                 how = "examined in part" if visit.examined else "not examined"
                 write(f"{how}: {visit.full_name} ({visit.missed})")
-            if (serious or self.outcome(visit) == "failed") and self.on_github:
-                write(self.annotation(visit))
+        for line in to_read(f for v in self.visits for f in v.findings if f.severity != "note"):
+            write(line)
         if self.found.skipped:
             write(f"left out by --doctor-skip: {', '.join(sorted(self.found.skipped))}")
         if self.strange:
@@ -228,18 +229,6 @@ class Doctor:
         counts = {"warned of": warned, "not examined": outcomes["skipped"], "known findings": known}
         counts = "".join(f", {what}: {n}" for what, n in counts.items() if n)
         write(f"Functions: {len(self.visits)}, wrong: {failed or 'none'}{counts}")
-
-    on_github = property(lambda self: os.environ.get("GITHUB_ACTIONS") == "true")
-
-    def annotation(self, visit):
-        """The line of which GitHub Actions makes a remark beside the source."""
-        level = "error" if self.outcome(visit) == "failed" else "warning"
-        place = ""
-        if visit.defined:
-            file = os.path.relpath(visit.defined[0], os.environ.get("GITHUB_WORKSPACE", "."))
-            place = f"file={file},line={visit.defined[1]},"
-        text = str(visit).replace("%", "%25").replace("\n", "%0A")
-        return f"::{level} {place}title=doctor, {visit.full_name}::{text}"
 
 
 def known_as(visit, finding):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from .course import section_of
 from .said import Said, gaps_of, listed, said
 
 # White words on these colours can be read, and these colours on a white and on a black page.
@@ -50,7 +51,7 @@ class Judged:
     meant: bool = False
 
 
-NOT_COMPARED = "differences of forward show nothing of it there"
+NOT_COMPARED = "differences of forward show too little of it"
 PREVENTED = "what was found prevents it"
 JUDGED = "judged: {what}"
 UNJUDGED = "not judged: `{x}` ({why})"
@@ -60,6 +61,7 @@ ORDERS = {
     (2, 1): "{which} at {points} points, first order",
     (2, 2): "{which} at {points} points, first and second order",
 }
+POINTS, FEWER = 3, "{what} (not at more: {why})"
 
 
 def what_was(judged):
@@ -67,11 +69,12 @@ def what_was(judged):
     groups = {}
     for one in judged:
         if one.points:
-            groups.setdefault((one.points, one.order), []).append(f"`{one.input}`")
-    parts = [
-        Said(ORDERS[min(points, 2), order], which=", ".join(names), points=points)
-        for (points, order), names in groups.items()
-    ]
+            why = one.why if one.points < POINTS else ""
+            groups.setdefault((one.points, one.order, why), []).append(f"`{one.input}`")
+    parts = []
+    for (points, order, why), names in groups.items():
+        what = Said(ORDERS[min(points, 2), order], which=", ".join(names), points=points)
+        parts.append(Said(FEWER, what=what, why=why) if why else what)
     left = [one for one in judged if not one.points]
     found = [Said(JUDGED, what=listed(parts, "; "))] if parts else []
     return found + [Said(UNJUDGED, x=one.input, why=one.why or PREVENTED) for one in left]
@@ -89,7 +92,7 @@ class Clause:
     place: Said
 
 
-ENGLISH = "message", "remedy", "change", "place"  # of a finding, in words
+ENGLISH = "message", "remedy", "change", "place", "section"  # of a finding, in words
 HEAD = "({code}): {message}"
 LOOK = "look at: {remedy}"
 CLAUSE = "{what} ({place})"
@@ -99,6 +102,8 @@ SEEN = "seen: {numbers}"
 @dataclass(frozen=True)
 class Finding:
     """One thing that was found, as data. In English: `message`, `remedy`, `change` and `place`.
+
+    section:  where the course explains it, or "" where the course is not installed
 
     code:     a short name, a key of TEXTS, such as "transposed"
     severity: "error", "warning" (the gradient is right, but it will hurt) or "note"
@@ -137,6 +142,10 @@ class Finding:
     @property
     def place(self):
         return str(self.clause.place) if self.clause else ""
+
+    @property
+    def section(self):
+        return section_of(self.code)
 
     def accepted_by(self, how):
         """The same finding, with another way to accept it if it is meant."""

@@ -28,10 +28,10 @@ class Alive(TorchDispatchMode):
         self._known = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        before = {_storage(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
+        before = {storage_of(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
         results, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
         for result in filter(torch.is_tensor, tree_leaves(results)):
-            if _storage(result) not in before:
+            if storage_of(result) not in before:
                 self._count(result.untyped_storage())
             if result.is_floating_point():
                 self.results.add((tuple(result.shape), name))
@@ -60,7 +60,7 @@ class Kept:
     """
 
     def __init__(self, but=()):
-        self._others = {_storage(tensor) for tensor in but}
+        self._others = {storage_of(tensor) for tensor in but}
         self._hooks = saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self._sizes, self.shapes = {}, []
 
@@ -72,8 +72,8 @@ class Kept:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor):
-        if _storage(tensor) not in self._others:
-            self._sizes[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        if storage_of(tensor) not in self._others:
+            self._sizes[storage_of(tensor)] = tensor.untyped_storage().nbytes()
             self.shapes.append(tuple(tensor.shape))
         return tensor.detach()  # an output as it is would hold its node, and that the output
 
@@ -82,5 +82,6 @@ class Kept:
         return sum(self._sizes.values())
 
 
-def _storage(tensor):
+def storage_of(tensor):
+    """What identifies the memory of a tensor, and of its views."""
     return tensor.untyped_storage()._cdata

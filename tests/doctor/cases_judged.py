@@ -93,6 +93,12 @@ wrong("an element at a jump hides no other", "gradient-wrong", never=("right at 
 case("", "not judged: `x` (numbers are too coarse for differences)", inputs=draw((4,)),
      name="what is judged at no point")(lambda x: (x.bfloat16() ** 2).double())  # fmt: skip
 
+for name, fn, inputs, why in (
+    ("five inputs", lambda *xs: sum(map(torch.sin, xs)), draw(*[(3,)] * 5), "the inputs are large"),
+    ("an edge nearby", lambda x: (x - 0.99).sqrt(), (ones(3),), "near the given point, forward"),
+):  # fmt: skip
+    case("", f"first and second order (not at more: {why}", name=name, inputs=inputs)(fn)
+
 # --- what is saved in low precision ---------------------------------------------------------------
 
 

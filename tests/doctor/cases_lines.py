@@ -75,6 +75,21 @@ class Equilibrium(Function):
         return found, found.T @ z
 
 
+@case("partly-right", "at [0] it should be zero", never=("as if",), inputs=lambda: drawn((3,), ()))
+class Overwrites(Function):
+    """To autograd, .data hides already what a detached value would."""
+
+    @staticmethod
+    def forward(ctx, x, value):
+        out = x.clone()
+        out.data[0] = value
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output, grad_output[0]
+
+
 @case("gradient-wrong", "as if: `x.sin().detach()` stood", inputs=drawn((6,)))
 class Energy(Function):
     """One of the two terms behind a sum is lost."""

@@ -8,7 +8,11 @@ import threading
 import pytest
 import torch
 
-from helpers.doctor import examine
+from helpers.doctor import Budget, examine
+from helpers.doctor.function.subject import Subject
+from helpers.doctor.line.goals import backward_codes, in_place
+from helpers.doctor.line.grammar import lines_of
+from helpers.lessons.judge.source import made_of
 from helpers.lessons.patients.patient import function, matrix
 from tests.doctor.cases import errors, made
 from tests.doctor.layers import HEAD, layers
@@ -57,6 +61,50 @@ def test_what_does_more_than_compute_is_named_and_not_edited(line, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (found,) = errors(examine(made(broken(line)), *ARGUMENTS()))
     assert found.code == "other-mask" and "stood in place" not in found.change
+
+
+@pytest.mark.parametrize(
+    ("line", "is_edited"), [("", True), (HARMFUL["a helper that prints"], False)]
+)
+def test_a_namespace_without_a_name(line, is_edited):
+    """Where `exec` makes a class, nothing need say of which module it is."""
+    (found,) = errors(examine(made_of(broken(line), {}, "Layer"), *ARGUMENTS()))
+    assert found.code == "other-mask" and ("stood in place" in found.change) == is_edited
+    text, inputs, _ = layers()["convolution"]
+    assert examine(made_of(HEAD + text, {}, "Layer"), *inputs()).ok  # a whole number among them
+
+
+ALIAS = """
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x + x * x / 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        total = START
+        total = g * x
+        return total
+"""
+
+
+@pytest.mark.parametrize(("start", "is_cure"), [("g", False), ("g.clone()", True)])
+def test_what_writes_into_grad_output_is_no_cure(start, is_cure):
+    (x,), layer = matrix(), made(HEAD + ALIAS.replace("START", start))
+    subject = Subject(layer, (x,), {})
+    (code,) = backward_codes(subject)
+    (edit,) = (edit for edit in lines_of(code) if "`total += g * x`" in str(edit.said))
+
+    def is_right():
+        return torch.equal(subject.gradients([x], [torch.ones_like(x)])[0], 1 + x)
+
+    assert not is_right() and in_place(subject, edit, is_right) == is_cure
+
+
+def test_a_search_that_stops_says_so():
+    note = examine(made(broken()), *ARGUMENTS(), lines=Budget(runs=0)).findings[-1]
+    assert note.code == "stopped-looking" and note.evidence["runs"] == 0
 
 
 def test_nothing_is_left_of_the_edits():

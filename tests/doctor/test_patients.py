@@ -54,7 +54,8 @@ def test_what_is_said(patient, monkeypatch):
         patch.setattr(Said, "text", no_words_yet)
         report = patient.examine(**{"lines": False, **patient.options})
     codes = list(dict.fromkeys(finding.code for finding in serious(report)))
-    assert codes == patient.codes.split(), str(report)
+    due = f"due is {patient.codes or 'nothing'}: is its row in its table, above others that fit?"
+    assert codes == patient.codes.split(), f"{due}\n{report}"
     notes = [finding.code for finding in report.findings if finding.severity == "note"]
     assert patient.note is None or patient.note in notes, str(report)
     text = " ".join([*str(report).split(), *(f"look at: {f.remedy}" for f in report.findings)])

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
@@ -42,6 +43,26 @@ def test_a_thread_and_a_backward_are_heard():
         thread.join()
 
     assert {name: v.ok for name, v in visits(program).items()} == {"CallsHalf": True, "Half": False}
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_what_nobody_goes_back_through_is_not_accused_of_raising(goes_back):
+    class Raises(Square):
+        @staticmethod
+        def backward(ctx, grad_output):
+            raise RuntimeError("the adjoint of an adjoint")
+
+    class Solves(Square):
+        """Its backward applies another Function, as one that solves an adjoint equation does."""
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return 2 * grad_output * Raises.apply(x) / x
+
+    found = visits(lambda: Solves.apply(leaf(2)).sum().backward(create_graph=goes_back))
+    assert found["Raises"].ok != goes_back, found["Raises"]
+    assert ("autograd was off" in found["Raises"].missed) != goes_back
 
 
 def test_setup_context_with_defaults_and_functorch_wrappers():

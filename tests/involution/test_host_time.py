@@ -75,7 +75,7 @@ def test_a_warm_call_calls_few_functions():
         torch.autograd.grad(involution2d(*leaves, padding=1), leaves, ones)
 
     with launches_that_do_nothing():
-        for _ in range(2):
+        for _ in range(5):  # the first few calls also fill caches of PyTorch's
             plain, both = calls(lambda: involution2d(x, weight, padding=1)), calls(gradients)
     assert 50 < plain <= 185
     assert 150 < both <= 500

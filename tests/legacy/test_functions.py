@@ -121,23 +121,11 @@ def test_the_same_as_today(function, reference, sizes):
             assert_same(function, reference, one)
 
 
-def test_returning_the_input_makes_a_new_node():
-    x = variable(3)
-    assert made(lambda self, input: input)(x) is not x and x.is_leaf
-
-
 def test_unused_output_has_a_gradient_of_zeros():
     x, function = variable(3), SinCos()
     function(x)[0].sum().backward()
     assert torch.equal(x.grad, x.detach().cos())
     assert torch.equal(function.received[1], torch.zeros(3, dtype=torch.float64))
-
-
-def test_non_differentiable_outputs():
-    x = variable(4, 3)
-    _, index, position = Max()(x)
-    assert torch.equal(index, x.max(1)[1]) and torch.equal(position, index.double())
-    assert not index.requires_grad and not position.requires_grad
 
 
 def test_forward_and_backward_get_plain_tensors():
@@ -206,11 +194,6 @@ def test_in_place():
     ReLU(inplace=True)(z)
     with pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
         square.sum().backward()
-
-
-def test_a_view_of_an_input_stays_one():
-    x = variable(4, 3) * 1
-    assert Transpose(0, 1)(x).data_ptr() == x.data_ptr()
 
 
 # Two generations.

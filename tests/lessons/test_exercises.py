@@ -52,6 +52,19 @@ def parts_of(said):
     yield said
 
 
+def noted(has, spoke):
+    """The property, which is one of those that spoke once it says that something is wrong."""
+
+    def sentences(attempt):
+        for wrong in has(attempt):
+            if wrong:
+                spoke.add(has)
+            yield wrong
+
+    sentences.of = has
+    return sentences
+
+
 def is_known_to_translators(template):
     words = re.search("[a-z]{2}", translate.string_without_gaps(template))
     return not words or template in MESSAGES
@@ -97,6 +110,9 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end
     monkeypatch.setattr(variations_of_processes, "PROCESSOR_SECONDS", 2.0)
     assert len(given.wrong) >= 3, "write at least three wrong attempts"
+    spoke = set()
+    for field in ("kind", "properties"):
+        monkeypatch.setattr(given, field, [noted(has, spoke) for has in getattr(given, field)])
     for edits, words in given.wrong:
         with monkeypatch.context() as patch:
             patch.setattr(Said, "text", no_words_yet)
@@ -106,6 +122,8 @@ def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
         assert words in verdict.message, f"{edits}: {verdict.message}"
         for part in parts_of(verdict.said):
             assert is_known_to_translators(part.template), part.template
+    silent = {has.of for has in (*given.kind, *given.properties)} - spoke
+    assert not silent, f"write wrong attempts of which {silent} say what is wrong"
 
 
 @each_exercise

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import nbformat
 import pytest
@@ -56,6 +57,12 @@ def other_names():
     op(torch.ones(2, requires_grad=True))
 
 
+def not_a_leaf():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.ones(1, requires_grad=True).exp().grad  # noqa: B018
+
+
 PROVOKED = {  # the messages that no chapter prints
     "is a view and is being modified inplace": lambda: Same.apply(
         torch.ones(2, requires_grad=True)
@@ -64,6 +71,7 @@ PROVOKED = {  # the messages that no chapter prints
         2, requires_grad=True
     ).add_(1),
     "Trying to backward through the graph a second time": twice,
+    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed": not_a_leaf,
     "call numpy() on Tensor that requires grad": lambda: torch.ones(2, requires_grad=True).numpy(),
     "Expected to have finished reduction in the prior iteration": two_steps,
     "got an unexpected keyword argument 'ctx'": other_names,
@@ -130,7 +138,9 @@ def test_each_message_is_printed_by_a_chapter_or_raised_here():
     said = printed()
     for message in MESSAGES:
         if message.part in PROVOKED:
-            with pytest.raises((RuntimeError, TypeError), match=re.escape(message.part)):
+            with pytest.raises(
+                (RuntimeError, TypeError, UserWarning), match=re.escape(message.part)
+            ):
                 PROVOKED[message.part]()
         else:
             assert message.part in said, f"no chapter prints {message.part!r}"
@@ -169,5 +179,9 @@ def test_the_cures_that_a_row_names_help():
     for _ in range(1000):
         weight.sum().backward()
     torch.where(x > 0, torch.where(x > 0, x, 1).sqrt(), 0).sum().backward()
+    h = 3 * x
+    h.retain_grad()
+    torch.where(x > 0, h, h.detach()).sum().backward()
+    assert h.grad.tolist() == [0, 1]
     assert weight.grad.tolist() == [1000, 1000]
-    assert x.grad.tolist() == [0, 0.25]
+    assert x.grad.tolist() == [0, 3.25]

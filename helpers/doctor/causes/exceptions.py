@@ -1,13 +1,11 @@
 """What Python and PyTorch refuse, told by the message of the exception: a table, one row each."""
 
-import os
 import re
 import textwrap
 import traceback
 from dataclasses import replace
 
-import torch
-
+from ..function.frames import HERE, LIBRARIES
 from ..report import TEXTS, error
 from ..said import Said
 
@@ -115,7 +113,7 @@ def wrong_shape(subject, k, got, wanted, seen):
 def users_line(error):
     """The last line of the user's own code on the way to `error`: `Said`, or None."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.line and not is_library(f.filename)]
+    own = [f for f in frames if f.line and not f.filename.startswith((*LIBRARIES, HERE))]
     while len(own) > 1 and own[-1].line.startswith("raise "):  # who called for it says more
         own.pop()
     if not own:
@@ -123,10 +121,3 @@ def users_line(error):
     last = own[-1]
     where = {"line": last.lineno, "function": last.name}
     return Said("`{code}` (line {line}, in `{function}`)", code=last.line, **where)
-
-
-def is_library(file):
-    """Is it PyTorch's, of what stands beside it, or the doctor's?"""
-    libraries = os.path.dirname(os.path.dirname(torch.__file__))
-    doctor = os.path.dirname(os.path.dirname(__file__))
-    return file.startswith(tuple(os.path.join(f, "") for f in (libraries, doctor)))

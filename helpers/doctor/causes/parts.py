@@ -110,16 +110,16 @@ def other_mask(ms):
 )
 def partly_right(ms):
     m = ms[0]
-    if m.wrong.any() and is_right_somewhere(m):
+    if m.wrong.any() and is_right_somewhere(m, m.right):
         points = [of_elements(m) for (m,) in ms.each()]
         if found := rule(m.shape, points, map(of_elements, m.varied())):
             return in_part(m, *found)
     return None
 
 
-def is_right_somewhere(m):
-    """In a tenth of its elements, and not only because all is zero there?"""
-    return (m.right & ~m.zero).any() and 10 * m.right.sum() >= m.trusted.sum()
+def is_right_somewhere(m, right):
+    """Is this mask a tenth of its elements, and not only where all is zero?"""
+    return (right & ~m.zero).any() and 10 * right.sum() >= m.trusted.sum()
 
 
 # --- the formula: a term or a factor is missing, at each element another --------------------------
@@ -217,7 +217,7 @@ def partly_right_somewhere(ms):
     """Without a rule that says where."""
     m, spots = ms[0], of_elements(ms[0])
     right = spots.right & ~m.zero  # for the formula, not for being small
-    if m.wrong.any() and right.any() and 10 * right.sum() >= m.trusted.sum() and not spots.smooth:
+    if m.wrong.any() and is_right_somewhere(m, right) and not spots.smooth:
         return at_some(m)
     return None
 

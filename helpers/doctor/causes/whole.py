@@ -155,7 +155,8 @@ def scaled(ms):
 @cause(
     "few-digits",
     "The gradient of {x} is right to {digits} only.",
-    look="casts to a lower precision in backward, and constants written with few digits",
+    look="casts to a lower precision in backward, constants written with few digits, and a forward "
+    "that approximates",
 )
 def few_digits(ms):
     worst, noise = 0.0, 5e-2 if is_rounded(ms[0]) else 0.0

@@ -17,8 +17,7 @@ AN_OPERATION = 2000  # takes as long as this many elements of its output
 AT_EASE, CALLS_A_RUN, LEAST = 10, 8, 40  # seconds, estimated; calls of forward; runs
 STOPPED_LOOKING = note(
     "stopped-looking",
-    "The search for the line to change stopped after {runs} runs, {seconds:.0f} s after the "
-    "examination began; the verdict stands.",
+    "The search for the line to change stopped when its budget was spent; the verdict stands.",
     look="smaller inputs; or more of both: `lines=Budget(runs, seconds)`",
 )
 
@@ -42,9 +41,6 @@ class Budget:
         """No more runs than this function may take."""
         self.runs = min(self.runs, max(LEAST, AT_EASE * subject.calls_a_second // CALLS_A_RUN))
 
-    def spend(self):
-        self.spent += 1
-
     @property
     def is_spent(self):
         """Must the search stop? The report then says that it did."""
@@ -54,7 +50,8 @@ class Budget:
     def findings(self):
         """The note that the search has stopped, if it has."""
         if self.stopped:
-            yield STOPPED_LOOKING(runs=self.spent, seconds=time.monotonic() - self.start)
+            seconds = round(time.monotonic() - self.start)
+            yield STOPPED_LOOKING(seen={"runs": self.spent, "seconds": seconds})
 
 
 class Work(Mode):

@@ -9,16 +9,15 @@ import inspect
 import linecache
 import os
 import sys
-import sysconfig
 import traceback
 import types
 from inspect import Parameter
 
 import torch
 
-from .frames import HERE, LIBRARY
+from .frames import HERE, LIBRARIES, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
-from .source import closure
+from .source import closure, module_of
 from .tensors import mapped, tensors
 
 # --- which Function, and which call of it ---------------------------------------------------------
@@ -83,7 +82,7 @@ def held(value, replaced=True, depth=4):
 
 def globals_of(fn):
     """The tensors, modules and functions that a function finds among its globals."""
-    if (fn.__module__ or "").startswith("torch."):
+    if module_of(fn).startswith("torch."):
         return []
     kinds = torch.Tensor, torch.nn.Module, types.FunctionType, functools.partial
     named = [fn.__globals__.get(name) for name in fn.__code__.co_names]
@@ -97,15 +96,17 @@ def autocasts():
 
 
 def heard_by(hear):
-    """For a while, in all threads, hear(cls, args) runs before the forward of a Function.
+    """For a while, in all threads, hear(cls, args, records) runs before the forward of a Function.
 
-    What it returns, if anything, is called with what forward has returned.
+    records: as far as is known, is there a graph through which the program may go back?
+    What hear returns, if anything, is called with what forward has returned.
     """
 
     def way(method, cls, *given):
         if transforming():
             return method(*given)
-        count = hear(cls, given[takes_ctx(cls) :])
+        is_first = takes_ctx(cls)
+        count = hear(cls, given[is_first:], not is_first or bool(given[0].next_functions))
         result = method(*given)
         if count:
             count(result)
@@ -128,6 +129,7 @@ class Call:
     called: str  # where
     given: str  # shapes and dtypes
     shared: dict  # by place: what is handed over, and held by a module, say, that is, too
+    records: bool = False  # did autograd record it, or another one of its pattern?
 
     @classmethod
     def of(cls, function, args, size):
@@ -194,10 +196,6 @@ def fresh(value):
 
 
 # --- where ----------------------------------------------------------------------------------------
-
-LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be of another environment
-LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
 
 
 def where(frame):

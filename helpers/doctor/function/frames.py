@@ -2,6 +2,7 @@
 
 import os
 import sys
+import sysconfig
 
 import torch
 
@@ -11,6 +12,9 @@ from .private import on_ctx
 PLACE = "line {line}, in `{function}`"
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+LIBRARIES.add(os.path.dirname(os.path.dirname(LIBRARY)))  # torch may be of another environment
+LIBRARIES = tuple(os.path.join(folder, "") for folder in LIBRARIES)
 
 
 def users_frame():

@@ -98,7 +98,7 @@ BUILTINS = {
 }  # fmt: skip
 MODULES = {"torch", "torch.nn", "torch.nn.functional", "torch.fft", "torch.linalg", "torch.special",
            "math", "operator", "itertools", "functools"}  # fmt: skip
-OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn", None}
+OF_THESE = MODULES | {"builtins", "_operator", "torch.functional", "torch._C._nn"}
 NEVER = {
     "backends", "classes", "cuda", "cycle", "data_ptr", "distributed", "from_blob", "hub", "jit",
     "library", "load", "manual_seed", "mps", "multiprocessing", "numpy", "ops", "resize_", "save",
@@ -118,7 +118,7 @@ def only_compute(classes, depth=2):
     """Do these Functions nothing but compute?"""
     names = "forward", "setup_context", "backward", "vjp"
     methods = [(inspect.unwrap(getattr(cls, name)), cls) for cls in classes for name in names]
-    own = [(fn, cls) for fn, cls in methods if not fn.__module__.startswith("torch.")]
+    own = [(fn, cls) for fn, cls in methods if not module_of(fn).startswith("torch.")]
     return bool(own) and all(computes(fn, cls, depth + 1) for fn, cls in own)
 
 
@@ -142,9 +142,15 @@ def is_known(value):
     """Is it a function or a class of PyTorch or of MODULES, or one of BUILTINS?"""
     if not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
         return False
-    if value.__module__ == "builtins" and value.__name__ not in BUILTINS:
+    module = module_of(value)
+    if module == "builtins" and value.__name__ not in BUILTINS:
         return False
-    return value.__module__ in OF_THESE and not is_refused(value.__name__)
+    return module in OF_THESE and not is_refused(value.__name__)
+
+
+def module_of(fn):
+    """The name of its module: "" in a namespace without a name, "torch" if it is written in C."""
+    return fn.__module__ or ("" if inspect.isfunction(fn) else "torch")
 
 
 def harmless(fn, lines, cls=None, depth=2):

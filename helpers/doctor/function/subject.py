@@ -92,13 +92,22 @@ def name_of(node):
     return type(node).name(node)
 
 
+@contextlib.contextmanager
 def own_grads():
-    """For a while, each backward receives its own copy of grad_output."""
+    """For a while, each backward receives its own copy of grad_output.
+
+    Yields a list, to which those are added into which it writes.
+    """
+    written = []
 
     def way(method, cls, ctx, *grads):
-        return method(ctx, *(None if grad is None else grad.clone() for grad in grads))
+        own = [None if grad is None else grad.clone() for grad in grads]
+        result = method(ctx, *own)
+        written.extend(grad for grad in own if grad is not None and grad._version)
+        return result
 
-    return methods("backward", way)
+    with methods("backward", way):
+        yield written
 
 
 # --- the function ---------------------------------------------------------------------------------
@@ -128,7 +137,8 @@ class Subject:
     inputs, values: the names and values of these
     leaves:   the names of the leaves that required a gradient when they were given
     state:    the names of a module's parameters and buffers
-    lower:    the dtype, if that of an input is below float64; eps: that of the values as they are
+    lower:    the dtype that was given, if it is below float64, and float64 is examined instead
+    eps:      that of the values as they are
     """
 
     records = False  # does it compute something else where nothing is recorded?

@@ -27,7 +27,7 @@ def find(measurements, budget, few=False):
         budget.fit(subject)
         if not subject.cls:
             codes = [code for code in goals.forward_codes(subject) if not code.cls]
-            clause = goals.uncut_if(codes, functools.partial(goals.is_right, measurements))
+            clause = goals.uncut_if(subject, codes, functools.partial(goals.is_right, measurements))
         clause = clause or goals.right_if(measurements, budget, few)
         if not (clause or few):
             clause = goals.as_if(measurements, budget)
@@ -36,4 +36,4 @@ def find(measurements, budget, few=False):
 
 def uncut_if(subject, right):
     """The `Clause` of backward with which right() is true, as more stays in autograd; or None."""
-    return goals.uncut_if(goals.backward_codes(subject), right)
+    return goals.uncut_if(subject, goals.backward_codes(subject), right)

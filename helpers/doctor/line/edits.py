@@ -152,8 +152,6 @@ def parsed(text, old):
     """The node that a text says, to stand in the place of another."""
     if isinstance(old, ast.stmt):
         return ast.parse(text).body[0]
-    if isinstance(old, ast.Slice):
-        return ast.parse(f"_[{text}]", mode="eval").body.slice
     new = ast.parse(text, mode="eval").body
     if hasattr(new, "ctx"):  # it may be assigned to
         new.ctx = getattr(old, "ctx", ast.Load())

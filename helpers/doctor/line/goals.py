@@ -22,7 +22,7 @@ UNSURE, ODD, FORWARD, PROTOCOL = 40, 120, 80, 200  # edits of each kind that are
 FURTHER = 20  # edits that are run when one has been found that mends not all that is wrong
 
 
-def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
+def first_that_holds(subject, edits, budget, fits, others=lambda: (), all_is_right=None):
     """The first edit with which fits() is true, and with which fits(others()) is; or None.
 
     others(): further measurements, which are made without the edit
@@ -33,14 +33,14 @@ def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
         further += found is not None
         if budget.is_spent or further > FURTHER:
             break
-        budget.spend()
-        if in_place(edit, fits):
+        budget.spent += 1
+        if in_place(subject, edit, fits):
             more = others()
-            if not more or in_place(edit, functools.partial(fits, more)):
+            if not more or in_place(subject, edit, functools.partial(fits, more)):
                 found = found or edit
                 if not all_is_right:
                     break
-                if in_place(edit, all_is_right):
+                if in_place(subject, edit, all_is_right):
                     found = budget.mends_all = edit
                     break
     if found:
@@ -48,10 +48,11 @@ def first_that_holds(edits, budget, fits, others=lambda: (), all_is_right=None):
     return found
 
 
-def in_place(edit, test):
+def in_place(subject, edit, test):
     """test(), while the edit stands in its function; False if that raises.
 
-    Also where a `try` around it answers the exception of the edited function: that is no cure.
+    Also where a `try` around it answers the exception of the edited function, or where this, and
+    not the function as it is, writes into grad_output: that is no cure.
     """
     code, raised = edit.code, []
 
@@ -64,8 +65,8 @@ def in_place(edit, test):
 
     with forgiving():
         made = code.compiled(edited(code, code.tree, edit.puts))
-        with own_grads(), running(code.fn, watched):  # it may write into what it is handed
-            return test() and not raised
+        with own_grads() as written, running(code.fn, watched):
+            return test() and not raised and (subject.protects or not written)
     return False
 
 
@@ -86,7 +87,8 @@ def right_if(measurements, budget, few=False):
 
     edits = candidates(codes, measurements, budget, few) if codes else ()
     everything = functools.partial(is_right, measurements.together)
-    edit = first_that_holds(edits, budget, fits, lambda: measurements.others, everything)
+    others = (lambda: measurements.others), everything
+    edit = first_that_holds(subject, edits, budget, fits, *others)
     return edit and edit.clause()
 
 
@@ -143,10 +145,10 @@ def others_of(measurements):
 # --- right if something were not cut off from autograd --------------------------------------------
 
 
-def uncut_if(codes, right):
+def uncut_if(subject, codes, right):
     """The `Clause` by which enough stays in autograd for right() to be true; or None."""
     edits = (edit for code in codes for edit in edits_of(code, {}, CUTS))
-    return next((edit.clause() for edit in edits if in_place(edit, right)), None)
+    return next((edit.clause() for edit in edits if in_place(subject, edit, right)), None)
 
 
 def exits(subject):
@@ -162,7 +164,8 @@ def exits(subject):
 
 def as_if(measurements, budget):
     """The `Clause` of forward of which the given gradient would be right; or None."""
-    codes = [c for c in forward_codes(measurements[0].subject) if c.cls and computes(c)]
+    subject = measurements[0].subject
+    codes = [c for c in forward_codes(subject) if c.cls and computes(c)]
     rows = DETACHED, [row for row in EXPRESSIONS if row.what != CONSTANT]
     edits = (edit for some in rows for c in codes for edit in edits_of(c, {}, some))
 
@@ -170,8 +173,11 @@ def as_if(measurements, budget):
         with as_plain_code():
             return all(map(gives_the_same, ms))
 
+    with forgiving():
+        if fits():  # by what is cut off already, as by .data: no edit explains more
+            return None
     edits = itertools.islice(edits, FORWARD)
-    edit = first_that_holds(edits, budget, fits, lambda: measurements.others)
+    edit = first_that_holds(subject, edits, budget, fits, lambda: measurements.others)
     return edit and edit.clause(AS_IF)
 
 
@@ -225,7 +231,7 @@ def after_which(subject, name, passes, budget):
     for cls in subject.functions:
         for code in filter(computes, codes_of([getattr(cls, name)], cls)):
             edits = [*edits_of(code, {}, FLAGS), *lines_of(code), *edits_of(code, {})]
-            if edit := first_that_holds(edits[:PROTOCOL], budget, passes):
+            if edit := first_that_holds(subject, edits[:PROTOCOL], budget, passes):
                 return edit.clause()
     return None
 

@@ -143,40 +143,31 @@ def agrees(v, slope, products, tolerance, floor):
     return abs(expected.sum().item() - products.sum().item()) <= limit.item()
 
 
-def kink(point, i):
-    """The note about input i: a kink, if its one-sided slopes differ for a smaller step, too."""
-    x, coarse = point.subject.inputs[i], point.subject.eps > 1e-10  # so that all looks broken
+def edges(point, i):
+    """Which elements of input i stand at a kink or a jump, as a mask; and the note about them.
+
+    As far as calls suffice. The note tells of the first kink: its slopes to both sides stay apart.
+    """
+    value, coarse = point.values[i], point.subject.eps > 1e-10  # so that all looks broken
     y, moved = torch.cat(point.y0), functools.partial(moved_by, point.subject.forward, point.values)
-    for s in range(0 if coarse else min(point.values[i].numel(), point.limit)):
+    found, seen = torch.zeros(value.numel(), dtype=torch.bool, device=value.device), None
+    floor = 1e-9 * (largest(y) + 1e-300)
+    for s in range(0 if coarse else min(value.numel(), point.limit)):
         _, u, step = next(point.units(i, s))
-        u = {i: u.reshape(point.values[i].shape)}
-        wide, narrow = (torch.stack([(torch.cat(moved(u, t)) - y) / t for t in (-h, h)])
+        u = {i: u.reshape(value.shape)}
+        wide, narrow = (torch.stack([torch.cat(moved(u, t)) - y for t in (h, -h)])
                         for h in (1e-5, 1e-7))  # fmt: skip
         size = wide.abs().amax(0)
-        apart = (wide[0] - wide[1]).abs() > 1e-3 * size + 1e-5 * largest(y)
-        apart &= ((narrow - wide).abs() <= 0.1 * size).all(0)
-        if apart.any():
-            slopes = sorted((wide[:, int(apart.nonzero()[0])] / step).tolist())
-            seen = {"at": position(s, point.values[i].shape)}
-            return KINK(x, seen=seen | {"slopes": " and ".join(map(brief, slopes))})
-    return NOT_JUDGED(x)
-
-
-def edges(point, i):
-    """Which elements of input i stand at a kink or a jump, as a mask; as far as calls suffice."""
-    value, coarse = point.values[i], point.subject.eps > 1e-10
-    y, moved = torch.cat(point.y0), functools.partial(moved_by, point.subject.forward, point.values)
-    found = torch.zeros(value.numel(), dtype=torch.bool, device=value.device)
-    for s in range(0 if coarse else min(value.numel(), point.limit)):
-        _, u, _ = next(point.units(i, s))
-        u = {i: u.reshape(value.shape)}
-        change = {t: torch.cat(moved(u, t)) - y for t in (1e-5, -1e-5, 1e-7, -1e-7)}
-        floor = 1e-9 * (largest(y) + 1e-300)
-        wide, narrow = (torch.stack([change[h], change[-h]]).abs() for h in (1e-5, 1e-7))
-        jumps = (narrow > 0.5 * wide) & (narrow > floor)
-        bends = (change[1e-5] + change[-1e-5]).abs() > 1e-3 * wide.amax(0) + floor
+        jumps = (narrow.abs() > 0.5 * wide.abs()) & (narrow.abs() > floor)
+        bends = (wide[0] + wide[1]).abs() > 1e-3 * size + floor
         found[s] = bool((jumps.any(0) | bends).any())
-    return found.reshape(value.shape)
+        kinks = bends & ((100 * narrow - wide).abs() <= 0.1 * size).all(0)
+        if kinks.any() and not seen:
+            ahead, behind = (wide[:, int(kinks.nonzero()[0])] / (1e-5 * step)).tolist()
+            slopes = " and ".join(map(brief, sorted([ahead, -behind])))
+            seen = {"at": position(s, value.shape), "slopes": slopes}
+    x = point.subject.inputs[i]
+    return found.reshape(value.shape), KINK(x, seen=seen) if seen else NOT_JUDGED(x)
 
 
 # --- which derivatives are wrong ------------------------------------------------------------------

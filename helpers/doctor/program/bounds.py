@@ -37,6 +37,7 @@ NO_THREADS = "; if it waits for threads, which a child lacks, examine it here: `
 KILLED = "something ended the process of its examination, perhaps because memory ran out"
 ENDED_ITSELF = "the process of its examination was ended, as threads of OpenMP do after a fork"
 AGAIN = "it cannot be called again with copies of what it was given, as it could in the program"
+NEVER_BACK = "autograd was off when it was called, and its backward raises"
 FREED = "backward through the graph a second time"  # so says PyTorch
 NOT_IN_A_CHILD = "no backward pass runs in a child"  # of a process with threads of autograd
 EXAMINING = []  # not empty during an examination, whose own calls are not noted
@@ -101,6 +102,8 @@ def examined(call, faithful, lines=False):
             if not exam.subject.values:
                 return "no input that requires a gradient has elements"
             report = exam.report(TRIALS)
+            if not call.records and exam.first is None and messages(report):
+                return NEVER_BACK
             return AGAIN if is_the_copys(report) else report
     except SystemExit as left:
         what = f"SystemExit({left.code!r})"
@@ -116,8 +119,12 @@ def is_the_copys(report):
 
     And what a closure holds may belong to a graph that the program's backward has freed.
     """
-    messages = [str(finding.evidence.get("message")) for finding in report.findings]
-    return any(FREED in message for message in messages) or not report.examined
+    return any(FREED in message for message in messages(report)) or not report.examined
+
+
+def messages(report):
+    """Those of exceptions."""
+    return [f.evidence["message"] for f in report.findings if "message" in f.evidence]
 
 
 @contextlib.contextmanager

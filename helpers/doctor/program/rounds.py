@@ -227,14 +227,14 @@ class Rounds:
 
     # --- while the program runs -------------------------------------------------------------------
 
-    def hear(self, cls, args):
+    def hear(self, cls, args, records):
         """Returns what counts the call, when its forward has not raised; or None."""
         if EXAMINING:
             return None
         with LOCK:
             if cls not in self.known:
                 self.known[cls] = self.first_call(cls)
-            return self.known[cls] and self.note(*self.known[cls], cls, args)
+            return self.known[cls] and self.note(*self.known[cls], cls, args, records)
 
     def first_call(self, cls):
         """The visit of this Function and its patterns, or None if it is left out."""
@@ -252,9 +252,11 @@ class Rounds:
         )  # fmt: skip
         return self.heard.setdefault(kind(cls), (visit, {}))
 
-    def note(self, visit, patterns, cls, args):
+    def note(self, visit, patterns, cls, args, records):
         key = (*[pattern(a) for a in args], autocasts())
         found = patterns.get(key) or self.first_of_its_pattern(patterns, cls, args)
+        if found.kept:
+            found.kept.records |= records
 
         def count(result):
             with LOCK:

@@ -153,13 +153,13 @@ def precision_of_backward(exam):
 def as_given(exam):
     """Is the gradient in the dtype that was given that of float64?"""
     # Of both signs; and none below zero: long sums grow, and lose digits.
-    for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.low else ():
+    for vs in (exam.vs, [v.abs() for v in exam.vs]) if exam.subject.lower else ():
         yield from with_these(exam, vs)
 
 
 def with_these(exam, vs):
     """The finding for these grad_outputs, if one is due."""
-    subject, dtype = exam.subject, exam.low
+    subject, dtype = exam.subject, exam.subject.lower
     try:
         with exam.as_it_was_given(), exam.outside.as_before():  # not what float64 has left
             with OwnGenerators() as own:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections import namedtuple
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -17,8 +17,8 @@ from ..function.raised import CallError, forgiving
 from ..function.subject import with_other_arguments
 from ..function.tensors import as_vector
 from ..measure.measurement import Measurement, Point, in_a_corner
-from ..measure.slopes import edges, is_large, kink, screen
-from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, TEXTS, Clause, Text, error, note
+from ..measure.slopes import edges, is_large, screen
+from ..report import CUT_OFF, DRAWN, MEANT, NOT_COMPARED, POINTS, TEXTS, Clause, error, note
 from ..said import Said, listed
 from .again import STATE_BETWEEN_CALLS, has_own_nodes
 from .forward import NOT_EXAMINED
@@ -37,6 +37,8 @@ RAISES = "forward raises near the given point, so that there are no differences"
 SMALL = 5000  # elements
 SEEDS, DIRECTIONS = 50, 4  # over which an estimator is averaged
 STAYS = 0.2  # of the square of its error, at most, when it is averaged; noise leaves 1 / SEEDS
+LARGE = "the inputs are large, or many"
+NOT_NEARBY = "near the given point, forward raises or is not finite"
 TOO_MANY = "another of many inputs is wrong, and was judged first"
 IN_A_CORNER = "in a corner of shape"
 BEFORE_RETURNING = " and before forward returned, so the gradient of `{x}` is wrong"
@@ -49,23 +51,24 @@ SHARP = (  # which say what to write
 )  # fmt: skip
 
 
-# A gradient that is wrong at a point, or may be; louder(): the point with other v; here: is it the
-# given one?
-Suspected = namedtuple("Suspected", "point, louder, i, o, verdict, here")
+# A gradient that is wrong at a point, or may be; factors: of the v that show it; here: is it the
+# given point?
+Suspected = namedtuple("Suspected", "point, factors, i, o, verdict, here")
 
 
 def derivative_of_forward(exam):
     """Screen all gradients at up to three points, measure what is suspected, name what is wrong."""
     try:
-        suspected, doubted = screened(exam, points_of(exam))
+        suspected, notes = screened(exam, points_of(exam))
     except CallError as raised:
         if raised.phase != "forward":
             raise
         yield NOT_EXAMINED(what="The gradient is", why=RAISES)
         return
-    for point, i in doubted:
-        with contextlib.suppress(CallError):
-            yield kink(point, i)
+    for one in exam.judged.values():
+        if 0 < one.points < POINTS:
+            one.why = one.why or (LARGE if is_large(exam.subject.values) else NOT_NEARBY)
+    yield from notes
     measured = Measured(exam, suspected)
     yield from measured.notes
     wrong = measured.measurements()
@@ -100,11 +103,11 @@ def points_of(exam):
 
 
 def screened(exam, points, other=None):
-    """All that is `Suspected`, and (point, input) where differences prove nothing.
+    """All that is `Suspected`, and notes about inputs of which differences prove nothing.
 
     other: a subject with other arguments, which is screened instead
     """
-    subject, suspected, doubted = other or exam.subject, [], []
+    subject, suspected, notes = other or exam.subject, [], []
     run = other.run(other.values) if other else exam.run
     for here, values in zip((True, False, False), points, strict=False):
         try:
@@ -115,7 +118,7 @@ def screened(exam, points, other=None):
             )  # fmt: skip
             verdicts, doubts, factors = judged(judge)
             if doubts and here:
-                verdicts, doubts = judged_but_for_edges(judge, point, verdicts, doubts)
+                notes = judged_but_for_edges(judge, point, verdicts, doubts)
         except CallError:
             if here:
                 raise
@@ -123,18 +126,16 @@ def screened(exam, points, other=None):
         if exam.loud > 1 and "wrong" not in verdicts.values():
             verdicts = dict.fromkeys(verdicts, "wrong")
             factors = [torch.full_like(w, exam.loud) for w in factors]
-        louder = functools.partial(Point, subject, values, exam.dice, factors)
-        suspected += [Suspected(point, louder, *io, verdict, here)
+        suspected += [Suspected(point, factors, *io, verdict, here)
                       for io, verdict in verdicts.items()
                       if run.outputs[io[1]].requires_grad]  # fmt: skip
         if not other:
             count_judged(exam, verdicts)
         if here:
             point.limit = min(point.limit, shared(calls_allowed(subject), len(doubts) or 1)[1])
-            doubted += [(point, i) for i in doubts]
         if "unknown" in verdicts.values():
             break
-    return suspected, doubted
+    return suspected, notes
 
 
 def count_judged(exam, verdicts):
@@ -150,18 +151,18 @@ def count_judged(exam, verdicts):
 
 
 def judged_but_for_edges(judge, point, verdicts, doubts):
-    """The same while the elements at a kink or a jump, by which all may be moved, hold still.
+    """Judge again while the elements at a kink or a jump, by which all may be moved, hold still.
 
-    Returns the verdicts, which these elements can no longer hide, and the inputs that have some.
+    Corrects the verdicts, of which these elements can no longer hide any; returns notes about them.
     """
-    still = {i: edges(point, i) for i in doubts}
-    if not any(mask.any() for mask in still.values()):
-        return verdicts, doubts
-    again, *_ = judged(functools.partial(judge, still=still))
-    for pair, verdict in again.items():
-        if verdict == "wrong" or verdicts[pair] == "unsure":
-            verdicts[pair] = verdict
-    return verdicts, doubts
+    found = {i: edges(point, i) for i in doubts}
+    still = {i: mask for i, (mask, _) in found.items()}
+    if any(mask.any() for mask in still.values()):
+        again, *_ = judged(functools.partial(judge, still=still))
+        for pair, verdict in again.items():
+            if verdict == "wrong" or verdicts[pair] == "unsure":
+                verdicts[pair] = verdict
+    return [note for _, note in found.values()]
 
 
 def judged(judge, symmetric=False):
@@ -204,35 +205,20 @@ def right_on_average(m):
     return bool(stays < STAYS * all_of_it)
 
 
-@dataclass
 class Diagnosis:
     """What a wrong gradient is called, before it is known through which outputs it is so.
 
-    gaps: what fills those of the text; corner: the shape of the part in which it was seen, if not
-    in all; the rest as in `Finding`
+    words: further keyword arguments of the text
     """
 
-    text: Text
-    input: str | None
-    evidence: dict = field(default_factory=dict)
-    gaps: dict = field(default_factory=dict)
-    severity: str | None = None
-    corner: list | None = None
-    clause: Clause | None = None
-    remedy: Said | None = None
+    def __init__(self, text, x, clause=None, **words):
+        self.text, self.input, self.clause, self.words = text, x, clause, words
 
     @property
     def said(self):
         """What must be the same for all outputs, if it is to be said once."""
-        what = self.clause and self.clause.what
-        gaps = self.gaps.get("other"), self.gaps.get("what")
-        return self.text, None if self.text.code in SHARP else what, *gaps
-
-    def finding(self, y, **more):
-        """The `Finding`; more: keyword arguments of the text."""
-        own = {"severity": self.severity, "corner": self.corner, "remedy": self.remedy}
-        more = {**own, "clause": self.clause, **more}
-        return self.text(self.input, y, self.evidence, **more, **self.gaps)
+        what = None if self.text.code in SHARP else self.clause and self.clause.what
+        return self.text, what, self.words.get("other"), self.words.get("what")
 
 
 def diagnosis(exam, ms):
@@ -264,13 +250,13 @@ def diagnosis(exam, ms):
     if clause:
         gaps["nameless"] = ""
     seen = {IN_A_CORNER: shape} if shape else {}
-    return Diagnosis(text, m.input, seen | m.evidence, gaps, corner=shape, clause=clause)
+    return Diagnosis(text, m.input, clause, seen=seen | m.evidence, corner=shape, **gaps)
 
 
 def accepted(exam, ms):
     """What there is to say of a gradient that need not be the derivative of forward."""
     if ms[0].given.any() and grad_output_ignored(ms):
-        return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, gaps={"only": ""})
+        return Diagnosis(TEXTS["grad-output-ignored"], ms[0].input, only="")
     if all(m.none for m in ms) and any(g is not None for g in exam.first.grads):
         return Diagnosis(TEXTS["gradient-none"], ms[0].input, severity="warning")
     return Diagnosis(UNFAITHFUL, ms[0].input)
@@ -294,10 +280,10 @@ def elsewhere(exam, m):
     if exam.run.stale and right_under(saving(copies)):
         which = Said(BEFORE_RETURNING, x=m.input)
         clause = Clause(Said(COPIES), listed(places, ", and "))
-        return Diagnosis(SAVED_MODIFIED, None, m.evidence, {"which": which}, clause=clause)
+        return Diagnosis(SAVED_MODIFIED, None, clause, seen=m.evidence, which=which)
     if exam.outside.changed() and right_under(exam.outside.as_before()):
-        left = exam.outside.left
-        return Diagnosis(STATE_BETWEEN_CALLS, m.input, m.evidence, {"when": LEFT}, remedy=left)
+        words = {"when": LEFT, "remedy": exam.outside.left}
+        return Diagnosis(STATE_BETWEEN_CALLS, m.input, seen=m.evidence, **words)
     return None
 
 
@@ -308,10 +294,10 @@ def finding_of(exam, i, o, found):
     graded = sum(o.requires_grad for o in exam.run.outputs)
     everywhere = len(of_this) == graded and len({other.said for other in of_this}) == 1
     everywhere &= graded == 1 or one.text.code != "derivative-wrong"  # another for each output
-    more = {"through": "" if everywhere else y}
+    clause, through = one.clause, "" if everywhere else y
     if everywhere and len({other.clause and other.clause.what for other in of_this}) > 1:
-        more["clause"] = None
-    finding = one.finding(y, **more)
+        clause = None
+    finding = one.text(one.input, y, through=through, clause=clause, **one.words)
     if finding.look and not has_own_nodes(exam):
         return replace(finding, look=Said(CUT_OFF))
     return finding

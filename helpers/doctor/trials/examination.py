@@ -90,7 +90,7 @@ class Examination:
                          if (f.code, f.input) == (finding.code, finding.input)]  # fmt: skip
                 if not known or finding.through and finding.sentence not in known:
                     self.findings.append(finding)
-            if self.settled and self.has("error") and self.low and self.copies_differ():
+            if self.settled and self.has("error") and self.subject.lower and self.copies_differ():
                 return Examination(*self.given, as_given=True, lines=self.lines).report(trials)
         finally:
             self.outside.restore()
@@ -171,6 +171,7 @@ class Examination:
             self.try_out()
         except CallError as raised:
             self.subject.use(None)
+            self.subject.lower = None
             self.outside.restore()
             self.try_out()
             return raised
@@ -221,14 +222,10 @@ class Examination:
         return False
 
     @property
-    def low(self):
-        """The dtype that was given, if a float64 copy is examined in its place."""
-        return None if self.refusal else self.subject.lower
-
-    @property
     def precision(self):
         """The eps of what was given."""
-        dtypes = [self.low] if self.low else [v.dtype for v in self.subject.values]
+        low = self.subject.lower
+        dtypes = [low] if low else [v.dtype for v in self.subject.values]
         return max(torch.finfo(dtype).eps for dtype in dtypes)
 
     @property
@@ -241,12 +238,11 @@ class Examination:
     @contextlib.contextmanager
     def as_it_was_given(self):
         """Inside, the function is called with inputs of the dtype that was given."""
-        low = self.low
         self.subject.use(None)
         try:
             yield self.subject
         finally:
-            self.subject.use(torch.float64 if low else None)
+            self.subject.use(torch.float64 if self.subject.lower else None)
 
     @functools.cached_property
     def run(self):

@@ -43,12 +43,12 @@ INPUT_NOT_FINITE = warning("input-not-finite", "{x} itself has nan or inf.")
 
 def numbers_that_are_given(exam):
     """Chooses the dtype of the examination and its inputs; notes those that are not finite."""
-    exam.settle()
     dtype = brief(exam.subject.lower)
+    exam.settle()
     if exam.refusal:
         where = "" if exam.subject.eps > 1e-3 else ", where only errors of some percent show"
         yield told(exam.subject, exam.refusal, NOT_IN_DOUBLE, dtype=dtype, where=where)
-    elif exam.low:
+    elif exam.subject.lower:
         yield DOUBLE_COPY(dtype=dtype)
     for name, value in zip(exam.subject.inputs, exam.subject.values, strict=True):
         if not value.isfinite().all():

@@ -10,7 +10,7 @@ import weakref
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..function.calls import LIBRARIES
+from ..function.frames import LIBRARIES
 from ..function.source import closure
 from ..said import Said, listed
 

@@ -7,7 +7,7 @@ import torch
 from ..function.budget import calls_allowed, shared
 from ..function.raised import CallError
 from ..function.tensors import Dice, as_vector, is_symmetric, largest
-from ..measure.measurement import Measurement, Measurements
+from ..measure.measurement import Measurement, Measurements, Point
 from ..measure.slopes import KINK, WideSteps, agrees, is_large
 from ..report import TEXTS, brief, note
 from ..said import Said
@@ -79,7 +79,8 @@ class Measured:
                 self.notes.append(SYMMETRIC_ONLY(x))
             return False
         if s.verdict == "wrong" and not (m.wrong.any() or m.sparse):
-            m = Measurement(s.louder(), s.i, s.o, tolerance)
+            louder = Point(s.point.subject, s.point.values, s.point.dice, s.factors)
+            m = Measurement(louder, s.i, s.o, tolerance)
         self.place(s, m)
         return True
 

@@ -58,7 +58,7 @@ def forward_mode(exam):
     subject, declared = exam.subject, () if exam.subject.sparse else declaring(exam, "jvp")
     name = listed(declared, " and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
-    symmetric = exam.has("one-triangle", "symmetric-only")
+    symmetric = exam.has("symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
           if subject.inputs[i] not in lies}  # fmt: skip
     every = [{i: u} for i, u in us.items()] + [us] * (len(us) > 1)

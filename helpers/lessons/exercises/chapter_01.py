@@ -236,9 +236,6 @@ EXERCISE_2 = Exercise(
           "grad_output.transpose(*self.dims)": "grad_output.reshape(self.size)"},
          "That renames positions; it does not exchange dimensions."),
         ({"x.transpose(*self.dims)": "x.transpose(*map(abs, self.dims))"}, "with dim0 = -2"),
-        ({"return x.": "Transpose.last = self.dims; return x.",
-          "grad_output.transpose(*self.dims)": "grad_output.transpose(*Transpose.last)"},
-         "disturb each other"),
         ({"return grad_output.transpose(*self.dims)": "return grad_output.reshape([4, 5, 3])\\\n"
           "            if grad_output.dim() == 3 else grad_output.t()"},
          "has the elements of grad_output in their old order"),
@@ -299,6 +296,7 @@ EXERCISE_3 = Exercise(
         ({"save_for_backward(x)": "save_for_backward(x - target)", "(x - ctx.target)": "x"},
          "an intermediate kept on ctx, or saved and not returned"),
         ({"ctx.target": "SquaredErrorToday.target"}, "disturb each other"),
+        ({"_backward(x)": "_backward(x, x - 5)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=lambda x, target: (x - target) ** 2,
     feeds=(Feed(shapes="...", constants=((5,), (0,)), names="target"),),

@@ -119,6 +119,7 @@ EXERCISE_2 = Exercise(
          "with inputs of shapes (2, 4, 3) and (3,)"),
         (_fits("None"), "with inputs of shapes (4, 3) and (3,): The gradient of `b` is None"),
         (_fits(LEADING + ONES), "with inputs of shapes (2, 4, 3) and (4, 1)"),
+        ({"_backward(a, b)": "_backward(a, b, -a)", "a, b =": "a, b, _ ="}, "neither an input"),
     ],
     like=torch.mul,
     feeds=(PAIRS,),

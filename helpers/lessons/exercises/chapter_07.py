@@ -160,7 +160,6 @@ EXERCISE_1 = Exercise(
     wrong=[
         ({"    if (element >= channels * height * width) return;\n": ""},
          "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 owns none"),
-        ({"element >=": "element >"}, "y has 20 elements: thread 20 owns none"),
         ({"if (r < 0 || r >= height || s < 0 || s >= width) continue;": ""}, "reads x[-"),
         ({" || s < 0 || s >= width": ""}, "K = 3"),
         ({"float sum": "const float w[49] = {}; float sum",
@@ -176,9 +175,7 @@ EXERCISE_1 = Exercise(
         ({"float sum": "__constant__ float s[32]; float sum"}, "`__constant__` in line 9 of the"),
         ({"\n__global__": "\n__device__ float a[3];\n__global__", "sum = 0": "sum = a[0] = 0"},
          "Here on the CPU there are no arrays outside the function."),
-        ({"    y[element] = sum;\n": ""}, "no thread writes y[0]"),
         ({"K / 2": "(K - 1) / 2"}, "K = 2: y["),
-        ({"= sum;": "= sum; y[element] = sum;"}, "written before. Sum in"),
         ({"blockIdx.x * blockDim.x + ": ""}, "Two threads own y[0]"),
         ({"    y[element] = sum;\n": "", "float sum": "y[element]", "sum +=": "y[element] +="},
          "write once"),

@@ -42,18 +42,11 @@ FED = {
 }
 
 
-def _called(attempt, x, p):
-    """A leaf that lies in memory as `x` does, and the result."""
-    (leaf,) = copies([x])
-    return leaf, attempt.apply(leaf, p)
-
-
 def _drops_independently(attempt):
     x, p = FED[""]
-    masks = [tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)]
-    if len(set(masks)) < 200:
-        template = "200 calls drop only {count} different sets of elements."
-        yield Wrong(template, count=len(set(masks)))
+    masks = {tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)}
+    if len(masks) < 200:
+        yield Wrong("200 calls drop only {count} different sets of elements.", count=len(masks))
     if len(set(map(sum, masks))) == 1:
         yield Wrong(
             "each call drops as many elements as the others: they are not drawn independently."
@@ -62,7 +55,8 @@ def _drops_independently(attempt):
 
 def _drops(attempt, x, p):
     torch.manual_seed(0)
-    leaf, y = _called(attempt, x, p)
+    (leaf,) = copies([x])  # which lies in memory as x does
+    y = attempt.apply(leaf, p)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
         yield Wrong("`forward` must return a tensor like x, of its shape and dtype.")
     yield changed(x=(leaf, x))
@@ -96,7 +90,8 @@ IN_MEMORY = Said(
 
 
 def _goes_back(attempt, x, p):
-    leaf, y = _called(attempt, x, p)
+    (leaf,) = copies([x])
+    y = attempt.apply(leaf, p)
     attempt.apply(WIDE + 1, 0.7)  # the program goes on
     torch.rand(3)
     state = torch.get_rng_state()
@@ -121,8 +116,8 @@ def _goes_back(attempt, x, p):
 
 
 def _knows_what_it_dropped(attempt):
-    leaf, y = _called(attempt, WIDE.relu(), 0.25)
-    (given,) = grad(y.sum(), leaf)
+    leaf = WIDE.relu().requires_grad_()
+    (given,) = grad(attempt.apply(leaf, 0.25).sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
         yield Wrong(
             "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the "
@@ -156,8 +151,6 @@ EXERCISE_1 = Exercise(
     reference=Dropout,
     stub="class Dropout(Function): ...",
     wrong=[
-        ({FORWARD: f"{MASK}; ctx.save_for_backward(mask)\n        return x * mask",
-          BACKWARD: "grad_output * ctx.saved_tensors[0]"}, "it saves 64 bits for each element"),
         ({FORWARD: "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
           "        return x * mask / (1 - p)",
           BACKWARD: "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)"},
@@ -185,10 +178,7 @@ EXERCISE_1 = Exercise(
          "changes the random state of the program"),
         ({FORWARD: f"{MASK}; ctx.b = lambda g: g * mask\n        return x * mask",
           BACKWARD: "ctx.b(grad_output)"}, "stay alive"),
-        ({FORWARD: f"{MASK}; ctx.b = mask.tolist()\n        return x * mask",
-          BACKWARD: "grad_output * torch.tensor(ctx.b).to(grad_output)"}, "stay alive"),
-        ({BACKWARD:
-          "Dropout.thinned(grad_output.mul_(1), ctx.p, ctx.seed).add_(grad_output.zero_())"},
+        ({"return Dropout.thinned(grad": "grad_output.neg_(); return Dropout.thinned(grad"},
          "it changes `grad_output` in place"),
         ({"2**40, ()": "1000, ()"}, "different sets of elements"),
         ({"torch.rand(x.shape, generator=generator) >= p":
@@ -199,8 +189,7 @@ EXERCISE_1 = Exercise(
         ({"torch.rand(x.shape, generator=generator) >= p": "torch.rand(x.shape[-1:], generator="
           "generator) >= p"}, "the same all along dimension 0"),
         ({"torch.where(kept, x / (1 - p), 0)": "x.mul_(kept).div_(1 - p)"}, "changes `x` in place"),
-        ({"return torch.where(kept, x / (1 - p), 0)": "return torch.where(kept, x.float() / (1 - p)"
-          ", 0).to(x.dtype if x.dtype == torch.float64 else torch.float32)"}, "in bfloat16"),
+        ({"p), 0)": "p), 0).to(torch.promote_types(x.dtype, torch.float32))"}, "in bfloat16"),
         ({">= p": "< p"}, "the share of zeros is 0.75"),
         ({"x / (1 - p)": "x"}, "is 1 times that of x"),
         ({"return Dropout.thinned(grad_output, ctx.p, ctx.seed), None":
@@ -274,6 +263,8 @@ def _in_parts(attempt):
             yield Wrong(template, size=size, made=" × ".join(map(str, shape)))
 
 
+SUMMED = """        for part in weight.split(size):
+            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))"""
 STEEP = torch.tensor([-14.0, 0.0, 14.0])[:, None] + random(3, 5)
 EXERCISE_2 = Exercise(
     number="12.2",
@@ -286,20 +277,15 @@ EXERCISE_2 = Exercise(
         ({"torch.logsumexp(x @ part.t(), 1)": "(x @ part.t()).exp().sum(1).log()"}, "`forward`"),
         ({"torch.full_like(x[:, 0], -torch.inf)": "x[:, 0] * 0"}, "`forward`"),
         ({"- result[:, None]": "- torch.logsumexp(x @ part.t(), 1, True)"}, "The gradient of `x`"),
-        ({"        for part in weight.split(size):\n"
-          "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
-          "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
+        ({SUMMED: "        logits = torch.cat([x @ part.t() for part in weight.split(size)], 1)\n"
           "        result = torch.logsumexp(logits, 1)"}, "forward holds"),
         ({"            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
           "            z = x @ part.t()\n"
           "            top = z.amax(1) if result[0] == -torch.inf else top\n"
           "            term = (z - top[:, None]).exp().sum(1).log() + top\n"
           "            result = torch.logaddexp(result, term)"}, "with logits from -1000 to 1000"),
-        ({"split(size)": "split(2 * size)"}, "a tensor of 100 × 60 logits is made"),
-        ({"        for part in weight.split(size):\n"
-          "            result = torch.logaddexp(result, torch.logsumexp(x @ part.t(), 1))":
-          "        result = torch.cat([torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)])"},
-         "cut weight, not x"),
+        ({SUMMED: "        of_rows = [torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)]\n"
+          "        result = torch.cat(of_rows)"}, "cut weight, not x"),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
     feeds=(
@@ -397,8 +383,6 @@ EXERCISE_3 = Exercise(
         ({"x2 = y2 - g(y1)": "x2 = y2.sub_(g(y1))"}, "it changes `y2` in place"),
         ({"torch.exp(-s(x2))": "s(x2).neg_().exp()"}, "it changes `s(x)` in place"),
         ({"(y1 - f(x2))": "(f(x2).neg_() + y1)"}, "it changes `f(x)` in place"),
-        ({"-s(x2)": "-s(x2).clamp(-5, 5)"}, "x2 is right, x1 is not"),
-        ({"-s(x2)": "-s(x2).float()"}, "x2 is right, x1 is not"),
         ({"return x1, x2": "return x1.float(), x2"}, "x1 must be a tensor of the shape and dtype"),
         ({"(y1 - f(x2))": "(y1 - f(y2))"}, "`f` was called with another argument"),
         ({"y2 - g(y1)": "(y2 - g(y1)) / 2"}, "What was added to x2?"),

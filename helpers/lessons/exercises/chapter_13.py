@@ -283,7 +283,6 @@ EXERCISE_3 = Exercise(
         ({"for _ in range(60)": "while True"}, "`forward` does not end for [-2.0]"),
         ({"torch.equal(z, before)": "False"}, "`forward` goes on for [1.0]"),
         ({"torch.ones_like(a)": "a.sqrt()"}, "`forward` calls PyTorch's own root"),
-        ({"torch.ones_like(a)": "a**0.5"}, "`forward` calls PyTorch's own root"),
         ({"torch.ones_like(a)": "torch.ones(1)"},
          "with an input of shape (): the output has shape (1,)"),
         ({"save_for_backward(z)\n        return z":

@@ -13,12 +13,11 @@ import torch
 
 from helpers.doctor import examine
 from helpers.lessons.judge.later import wrong_further_derivative
-from helpers.lessons.judge.numbers import (  # noqa: F401  (chapters take first_line from here)
+from helpers.lessons.judge.numbers import (
     as_tuple,
     changed,
     copies,
     differ,
-    first_line,
     gradients_of,
     leaves_of,
     raises,

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.judge.numbers import alike, as_tuple, copies
-from helpers.lessons.memory import Alive
+from helpers.lessons.memory import Alive, storage_of
 from helpers.lessons.said import Wrong, at
 
 
@@ -74,10 +74,10 @@ def bytes_hidden(apply, *inputs):
 def _bytes_hidden(apply, leaves):
     with Alive() as alive:
         outputs = as_tuple(apply(*leaves))
-    theirs = {y.untyped_storage()._cdata: y.untyped_storage().nbytes() for y in outputs}
+    theirs = {storage_of(y): y.untyped_storage().nbytes() for y in outputs}
     for x in leaves:
         if isinstance(x, torch.Tensor):
-            theirs.pop(x.untyped_storage()._cdata, None)
+            theirs.pop(storage_of(x), None)
     of_tensors = alive.now - sum(theirs.values())
     del outputs
     started = not tracemalloc.is_tracing()
@@ -141,7 +141,7 @@ def keeps_only(what, *inputs):
         positions = 0  # bytes
         for tensor in kept:
             of = next((name for name, others in (("input", tensors), ("output", outputs))
-                       if any(_shares(tensor, other) for other in others)), None)  # fmt: skip
+                       if storage_of(tensor) in map(storage_of, others)), None)  # fmt: skip
             if of and of not in what:
                 yield GOT[of, len(kept) == 1]
             if of:
@@ -165,10 +165,6 @@ def keeps_only(what, *inputs):
             )
 
     return sentences
-
-
-def _shares(one, other):
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def gradients_fit(names, feed):

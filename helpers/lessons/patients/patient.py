@@ -122,7 +122,10 @@ def right(name, about, inputs, forward, backward, note=None, **options):
 
 
 def slip(name, codes, about, of, inputs, edits, *says, **options):
-    """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new."""
+    """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new.
+
+    A new text can use what the module of `of` imports.
+    """
     _, _, source = source_of(of).partition(f"class {of.__name__}")  # without its decorators
     source = edited(f"class {name}{source}", edits)
     names = {**vars(sys.modules[of.__module__]), "__name__": name}  # its source is in no file

@@ -89,6 +89,8 @@ inline void narrow(float x, Float16* to) {
     to->bits = std::uint16_t(half | (u >> 16 & 0x8000));
 }
 
+inline Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
+inline Int floor_div(Int a, Int b) { return a / b - (a % b < 0); }
 template <int n> using Constant = std::integral_constant<int, n>;
 
 // Rows are short, and a call of memcpy takes longer than they do: a row of 16 to 31 bytes is its
@@ -137,8 +139,8 @@ template <class S> inline Vector<S> load(const S* from) {
 }
 
 // Zero where the bits of the mask are, v where they are ones.
-template <class S> inline Vector<S> masked(Vector<S> v, const Mask<S>* mask) {
-    return (Vector<S>)((Vector<Mask<S>>)v & load(mask));
+template <class S> inline Vector<S> masked(Vector<S> v, Vector<Mask<S>> mask) {
+    return (Vector<S>)((Vector<Mask<S>>)v & mask);
 }
 
 // Kept out of the loops that call it, which then compile in half the time
@@ -162,127 +164,9 @@ constexpr int channel_block = 8;  // 16 sums for two rows, of 32 registers
 #else
 constexpr int channel_block = 4;  // 8 sums, of 16 registers
 #endif
-constexpr int tap_block = 7;  // most kernels are 3, 5 or 7 wide
 constexpr Int chunk = 64;     // channels of the result that are worked on at once
 constexpr Int tile_bytes = 384 * 1024;
 constexpr double largest_window = 4 << 20;  // bytes
-
-// A tap of the kernel, in a row of the image and the rows of the result that meet it.
-template <class S> struct Tap {
-    Int image, weight;    // offsets in elements: of what the first column sees, of its weight
-    const S* from[2];     // the weights of each row, to be read
-    const Mask<S>* mask;  // of the columns that see the image
-};
-
-// One row of the result, or two: `count` columns.
-template <class T, class S> struct Rows {
-    Int count, channels;
-    int rows;
-    std::vector<Tap<S>> taps[3];  // that meet the first row, both, the second
-    const S* image;               // image + c * image_pitch + tap.image
-    Int image_pitch;
-    const S* from;                // grad_output: from + c * from_pitch
-    Int from_row, from_pitch;     // from_row: to the second row
-    T* to;                        // to + c * to_pitch, or the weight: to + tap.weight
-    Int to_row, to_pitch, to_column;
-    Int ahead;  // from a weight to one to prefetch: taps are more streams than a processor follows
-};
-
-// Calls f with the rows that taps meet, as constants: the sums of both are in registers.
-template <class T, class S, class F> inline void for_taps(const Rows<T, S>& r, F f) {
-    f(Constant<0>(), Constant<1>(), r.taps[0]);
-    f(Constant<0>(), Constant<2>(), r.taps[1]);
-    f(Constant<1>(), Constant<2>(), r.taps[2]);
-}
-
-template <int B, class T, class S>
-void taps_block(const Rows<T, S>& r, Int column, Int channel) {
-    Vector<S> sum[2][B];
-    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
-    const S* image[B];
-    for (int j = 0; j < B; ++j) image[j] = r.image + (channel + j) * r.image_pitch + column;
-    for_taps(r, [&](auto first, auto end, const auto& taps) {
-        for (const Tap<S>& tap : taps) {
-            Vector<S> w[2];
-            for (int i = first; i < end; ++i) {
-                const S* from = tap.from[i] + column;
-                __builtin_prefetch(from + r.ahead, 0, 2);
-                w[i] = masked<S>(load<S>(from), tap.mask + column);
-            }
-            Vector<S> pixels[B];  // or the compiler loads each in both products
-            for (int j = 0; j < B; ++j) pixels[j] = load<S>(image[j] + tap.image);
-            for (int i = first; i < end; ++i) {
-                for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
-            }
-        }
-    });
-    T* to = r.to + channel * r.to_pitch + column * r.to_column;
-    for (int j = 0; j < B; ++j, to += r.to_pitch) {
-        for (int i = 0; i < 2 && i < r.rows; ++i) {
-            store<S>(sum[i][j], to + i * r.to_row, r.to_column, r.count - column);
-        }
-    }
-}
-
-// For N rows, from `first` on.
-template <int N, int B, class T, class S>
-void channels_block(const Rows<T, S>& r, const Tap<S>* taps, int first, Int column) {
-    Vector<S> sum[N][B];
-    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
-    const S* image = r.image + column;
-    const S* from = r.from + first * r.from_row + column;
-    for (Int c = 0; c < r.channels; ++c, image += r.image_pitch, from += r.from_pitch) {
-        Vector<S> g[N];
-        for (int i = 0; i < N; ++i) g[i] = load<S>(from + i * r.from_row);
-        for (int j = 0; j < B; ++j) {
-            const auto pixels = load<S>(image + taps[j].image);
-            for (int i = 0; i < N; ++i) sum[i][j] += g[i] * pixels;
-        }
-    }
-    for (int j = 0; j < B; ++j) {
-        for (int i = 0; i < N; ++i) {
-            T* to = r.to + (first + i) * r.to_row + taps[j].weight + column;
-            __builtin_prefetch(to + r.ahead, 1);
-            store<S>(masked<S>(sum[i][j], taps[j].mask + column), to, 1, r.count - column);
-        }
-    }
-}
-
-// As many blocks of B as there are between first and end, then smaller ones.
-template <int B, class F> void for_blocks(Int first, Int end, F f) {
-    for (; first + B <= end; first += B) f(Constant<B>(), first);
-    if constexpr (B > 1) for_blocks<B / 2>(first, end, f);
-}
-
-// Where vectors begin. The last one overlaps another, unless the row is shorter than a vector.
-template <class S, class F> void for_columns(Int count, F f) {
-    for (Int column = 0; column < count; column += lanes<S>) {
-        f(std::max<Int>(0, std::min(column, count - lanes<S>)));
-    }
-}
-
-template <class T, class S> void multiply_by_taps(const Rows<T, S>& r) {
-    for_columns<S>(r.count, [&](Int column) {
-        for_blocks<channel_block>(0, r.channels, [&](auto block, Int channel) {
-            taps_block<block>(r, column, channel);
-        });
-    });
-}
-
-template <class T, class S> void sum_over_channels(const Rows<T, S>& r) {
-    for_taps(r, [&](auto first, auto end, const auto& taps) {
-        for_columns<S>(r.count, [&](Int column) {
-            for_blocks<tap_block>(0, taps.size(), [&](auto block, Int tap) {
-                channels_block<end - first, block>(r, taps.data() + tap, first, column);
-            });
-        });
-    });
-}
-
-// Tiles.
-
-inline Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
-inline Int floor_div(Int a, Int b) { return a / b - (a % b < 0); }
 
 // Part of an image, in a buffer. Row y, column x, channel c of the tensor, each counted from the
 // first one here, lies at y * row_pitch + c * pitch + x % stride * part_pitch + x / stride.
@@ -317,6 +201,134 @@ template <class S> struct Window {
     }
 };
 
+// A column of the kernel: columns [begin, end) of the result meet the image there. The offsets, here
+// and below, are of what the first column of the result sees, and of its weight, in elements.
+struct Column { Int image, weight, begin, end; };
+
+// A row of the image, and the weights with which rows of the result meet it.
+template <class S> struct Line {
+    Int image, weight;          // offsets, to which a column's are added
+    const S* from;              // those weights for the first column, to be read
+    Int from_row, from_column;  // to those of the second row of the result, of the next column
+};
+
+// One row of the result, or two: `count` columns. And what a thread keeps for a tile.
+template <class T, class S> struct Rows {
+    Int count, channels;
+    int rows;
+    std::vector<Line<S>> lines[3];  // that meet the first row, both, the second
+    std::vector<Column> columns;
+    std::vector<Mask<S>> masks;     // ones where a column meets the image, in rows of `pitch`
+    Int pitch;                      // at least a vector
+    std::vector<S> weights;         // copies, in such rows
+    Window<S> image, grad_output;
+    const S* from;                  // grad_output of the first row, in its window
+    Int from_row;                   // to that of the second
+    T* to;                          // to + c * to_pitch, or to + line.weight + column.weight
+    Int to_row, to_pitch, to_column;
+    Int ahead;  // from a weight to one to prefetch: taps are more streams than a processor follows
+};
+
+// Calls f with the rows that lines meet, as constants: the sums of both are in registers.
+template <class T, class S, class F> inline void for_lines(const Rows<T, S>& r, F f) {
+    for (const Line<S>& line : r.lines[0]) f(Constant<0>(), Constant<1>(), line);
+    for (const Line<S>& line : r.lines[1]) f(Constant<0>(), Constant<2>(), line);
+    for (const Line<S>& line : r.lines[2]) f(Constant<1>(), Constant<2>(), line);
+}
+
+template <int B, class T, class S>
+void taps_block(const Rows<T, S>& r, Int column, Int channel) {
+    Vector<S> sum[2][B];
+    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
+    const S* image = r.image.buffer.data() + channel * r.image.pitch + column;
+    const Int pitch = r.image.pitch, ahead = r.ahead, mask_pitch = r.pitch;
+    for_lines(r, [&](auto first, auto end, const Line<S>& line) {
+        const S* from = line.from + column;
+        const Mask<S>* mask = r.masks.data() + column;
+        for (const Column& one : r.columns) {
+            const auto seen = load(mask);
+            Vector<S> w[2];
+            for (int i = first; i < end; ++i) {
+                __builtin_prefetch(from + i * line.from_row + ahead, 0, 2);
+                w[i] = masked<S>(load<S>(from + i * line.from_row), seen);
+            }
+            Vector<S> pixels[B];  // or the compiler loads each in both products
+            const S* at = image + line.image + one.image;
+            for (int j = 0; j < B; ++j, at += pitch) pixels[j] = load<S>(at);
+            for (int i = first; i < end; ++i) {
+                for (int j = 0; j < B; ++j) sum[i][j] += w[i] * pixels[j];
+            }
+            from += line.from_column;
+            mask += mask_pitch;
+        }
+    });
+    T* to = r.to + channel * r.to_pitch + column * r.to_column;
+    for (int j = 0; j < B; ++j, to += r.to_pitch) {
+        for (int i = 0; i < 2 && i < r.rows; ++i) {
+            store<S>(sum[i][j], to + i * r.to_row, r.to_column, r.count - column);
+        }
+    }
+}
+
+// For the columns of the kernel from `kw` on, and N rows, from `first` on.
+template <int N, int B, class T, class S>
+void channels_block(const Rows<T, S>& r, const Line<S>& line, Int kw, int first, Int column) {
+    Vector<S> sum[N][B];
+    for (auto& row : sum) for (auto& one : row) one = Vector<S>{};
+    const Column* columns = r.columns.data() + kw;
+    const S* image = r.image.buffer.data() + line.image + column;
+    const S* from = r.from + first * r.from_row + column;
+    for (Int c = 0; c < r.channels; ++c, image += r.image.pitch, from += r.grad_output.pitch) {
+        Vector<S> g[N];
+        for (int i = 0; i < N; ++i) g[i] = load<S>(from + i * r.from_row);
+        for (int j = 0; j < B; ++j) {
+            const auto pixels = load<S>(image + columns[j].image);
+            for (int i = 0; i < N; ++i) sum[i][j] += g[i] * pixels;
+        }
+    }
+    const Mask<S>* mask = r.masks.data() + kw * r.pitch + column;
+    for (int j = 0; j < B; ++j, mask += r.pitch) {
+        for (int i = 0; i < N; ++i) {
+            T* to = r.to + (first + i) * r.to_row + line.weight + columns[j].weight + column;
+            __builtin_prefetch(to + r.ahead, 1);
+            store<S>(masked<S>(sum[i][j], load(mask)), to, 1, r.count - column);
+        }
+    }
+}
+
+// As many blocks of B as there are between first and end, then smaller ones.
+template <int B, int... smaller, class F> void for_blocks(Int first, Int end, F f) {
+    for (; first + B <= end; first += B) f(Constant<B>(), first);
+    if constexpr (B > 1) for_blocks<smaller...>(first, end, f);
+}
+
+// Where vectors begin. The last one overlaps another, unless the row is shorter than a vector.
+template <class S, class F> void for_columns(Int count, F f) {
+    for (Int column = 0; column < count; column += lanes<S>) {
+        f(std::max<Int>(0, std::min(column, count - lanes<S>)));
+    }
+}
+
+template <class T, class S> void multiply_by_taps(const Rows<T, S>& r) {
+    for_columns<S>(r.count, [&](Int column) {
+        for_blocks<channel_block, 4, 2, 1>(0, r.channels, [&](auto block, Int channel) {
+            taps_block<block>(r, column, channel);
+        });
+    });
+}
+
+template <class T, class S> void sum_over_channels(const Rows<T, S>& r) {
+    for_lines(r, [&](auto first, auto end, const Line<S>& line) {
+        for_columns<S>(r.count, [&](Int column) {
+            for_blocks<7, 5, 3, 1>(0, r.columns.size(), [&](auto block, Int kw) {
+                channels_block<end - first, block>(r, line, kw, first, column);
+            });
+        });
+    });
+}
+
+// Tiles.
+
 template <class T> class Involution {
     using S = SumOf<T>;
     const Geometry s;
@@ -332,18 +344,6 @@ template <class T> class Involution {
 
     struct Tile { Int n, g, channel, channels, top, bottom, left, right; };
 
-    // Column kw of the kernel: columns [begin, end) of the result meet the image there.
-    struct Column { Int image, weight, begin, end; };
-
-    struct Scratch {
-        Window<S> image, grad_output;
-        std::vector<Column> columns;
-        std::vector<Mask<S>> masks;  // of each column, in rows of `pitch`
-        std::vector<S> weights;      // in such rows
-        Int pitch;                   // at least a vector
-        Rows<T, S> rows;
-    };
-
     static Image<T> at(Image<T> image, Int n, Int channel) {
         image.data += n * image.n + channel * image.c;
         return image;
@@ -353,119 +353,116 @@ template <class T> class Involution {
         return h * s.stride_height - s.padding_height + kh * s.dilation_height;
     }
 
-    void start(const Tile& t, Int count, Scratch& b) const {
-        b.rows.count = count;
-        b.rows.channels = t.channels;
-        b.rows.image = b.image.buffer.data();
-        b.rows.image_pitch = b.image.pitch;
-        b.pitch = std::max<Int>(count, lanes<S>);
-        b.columns.clear();
-        b.masks.assign(s.kernel_width * b.pitch, 0);
-        b.weights.resize(2 * taps * b.pitch);
+    void start(const Tile& t, Int count, Rows<T, S>& r) const {
+        r.count = count;
+        r.channels = t.channels;
+        r.pitch = std::max<Int>(count, lanes<S>);
+        r.columns.clear();
+        r.masks.assign(s.kernel_width * r.pitch, 0);
+        r.weights.resize(4 * taps * r.pitch);
     }
 
     // Column i of the result meets column first + i * stride of an image of that width.
-    void add_column(Int first, Int stride, Int width, Int image, Int weight, Scratch& b) const {
-        const Int count = b.rows.count;
-        const Int begin = first < 0 ? std::min(count, ceil_div(-first, stride)) : 0;
-        const Int end = first < width ? std::min(count, ceil_div(width - first, stride)) : 0;
-        const auto mask = b.masks.begin() + b.columns.size() * b.pitch;
+    void add_column(Int first, Int stride, Int width, Int image, Int weight, Rows<T, S>& r) const {
+        const Int begin = first < 0 ? std::min(r.count, ceil_div(-first, stride)) : 0;
+        const Int end = first < width ? std::min(r.count, ceil_div(width - first, stride)) : 0;
+        const auto mask = r.masks.begin() + r.columns.size() * r.pitch;
         if (begin < end) std::fill(mask + begin, mask + end, -1);
-        b.columns.push_back({image, weight, begin, std::max(begin, end)});
+        r.columns.push_back({image, weight, begin, std::max(begin, end)});
     }
 
-    // Row (first + q * distance) / stride of an image, if there is one, meets tap q of the first
-    // row of the result, and tap q - tap_step of the second. `place` is where the weights of tap 0
-    // are, and they are `weight_row` farther on for the next row of the image, and `second` for the
-    // second row of the result.
-    void find_taps(Int first, Int distance, Int stride, Int height, Int top, Int place,
-                   Int weight_row, Int second, Scratch& b) const {
-        for (auto& taps : b.rows.taps) taps.clear();
-        S* copy = b.weights.data();
-        for (Int q = 0; q < s.kernel_height + (b.rows.rows - 1) * tap_step; ++q) {
+    // Row (first + q * distance) / stride of an image, if there is one, meets row q of the kernel
+    // in the first row of the result, and q - tap_step in the second. `place` is where the weights
+    // of row 0 are. They are `weight_row` farther on for the next row of the image, and `second`
+    // for the second row of the result.
+    void find_lines(Int first, Int distance, Int stride, Int height, Int top, Int place,
+                    Int weight_row, Int second, Rows<T, S>& r) const {
+        for (auto& lines : r.lines) lines.clear();
+        S* copy = r.weights.data();
+        for (Int q = 0; q < s.kernel_height + (r.rows - 1) * tap_step; ++q) {
             const Int y = floor_div(first + q * distance, stride);
             if (y * stride != first + q * distance || y < 0 || y >= height) continue;
-            const int begin = q < s.kernel_height ? 0 : 1, end = q < tap_step ? 1 : b.rows.rows;
-            if (begin >= end) continue;
-            auto& taps = b.rows.taps[begin + end - 1];
-            const Int image = (y - top) * b.image.row_pitch;
-            const Int row = place + q * weight.kh + y * weight_row;
-            const Mask<S>* mask = b.masks.data();
-            taps.resize(taps.size() + b.columns.size());
-            Tap<S>* tap = taps.data() + taps.size() - b.columns.size();
-            for (const Column& column : b.columns) {
-                tap->image = image + column.image;
-                tap->weight = row + column.weight;
-                tap->mask = mask;
-                if (kernel != 2) for (int i = begin; i < end; ++i, copy += b.pitch) {
-                    tap->from[i] = readable(row + column.weight + i * second, column, b, copy);
-                }
-                ++tap;
-                mask += b.pitch;
+            const int begin = q < s.kernel_height ? 0 : 1, end = q < tap_step ? 1 : r.rows;
+            if (begin >= end || r.columns.empty()) continue;
+            Line<S> line{(y - top) * r.image.row_pitch, place + q * weight.kh + y * weight_row};
+            if (kernel != 2) find_weights(line, begin, end, second, r, copy);
+            r.lines[begin + end - 1].push_back(line);
+        }
+    }
+
+    // Weights where vectors can read them: where they lie, or in a copy. What vectors read beyond
+    // the ends of a column is masked.
+    void find_weights(Line<S>& line, int begin, int end, Int second, const Rows<T, S>& r,
+                      S*& copy) const {
+        const Int first = line.weight + r.columns.front().weight;
+        const Int last = line.weight + r.columns.back().weight;
+        if constexpr (std::is_same_v<T, S>) {
+            const auto ends = std::minmax({first, last, first + second, last + second});
+            if (weight.w == 1 && ends.first >= 0 && ends.second + r.pitch <= weight_end) {
+                line.from = weight.data + first;
+                line.from_row = second;
+                line.from_column = (last - first) / std::max<Int>(1, r.columns.size() - 1);
+                return;
             }
         }
+        line.from = copy;
+        line.from_row = r.columns.size() * r.pitch;
+        line.from_column = r.pitch;
+        copy += begin * line.from_row;
+        for (int i = begin; i < end; ++i) for (const Column& column : r.columns) {
+            const T* from = weight.data + (line.weight + i * second + column.weight);
+            if (weight.w == 1) for (Int w = column.begin; w < column.end; w += 64 / sizeof(T)) {
+                __builtin_prefetch(from + r.ahead + w);
+            }
+            copy_in(from + column.begin * weight.w, weight.w, copy + column.begin,
+                    column.end - column.begin);
+            copy += r.pitch;
+        }
     }
 
-    // A row of weights where vectors can read it: where it lies, or a copy. What they read beyond
-    // the column's ends is masked.
-    const S* readable(Int row, const Column& column, const Scratch& b, S* copy) const {
-        if constexpr (std::is_same_v<T, S>) {
-            const bool inside = row >= 0 && row + b.pitch <= weight_end;
-            if (weight.w == 1 && inside) return weight.data + row;
-        }
-        const T* from = weight.data + (row + column.begin * weight.w);
-        const Int count = column.end - column.begin;
-        if (weight.w == 1) for (Int i = 0; i < count; i += 64 / sizeof(T)) {
-            __builtin_prefetch(from + b.rows.ahead + i);
-        }
-        copy_in(from, weight.w, copy + column.begin, count);
-        return copy;
-    }
-
-    // Calls f(first row, number of rows): it and the row `step` below, or it alone.
-    template <class F> void for_rows(const Tile& t, F f) const {
+    // Calls f(first row) for it and the row `step` below, or for it alone.
+    template <class F> void for_rows(const Tile& t, Rows<T, S>& r, F f) const {
         for (Int top = t.top; top < t.bottom; top += 2 * step) {
             for (Int h = top; h < std::min(top + step, t.bottom); ++h) {
-                f(h, h + step < t.bottom ? 2 : 1);
+                r.rows = h + step < t.bottom ? 2 : 1;
+                f(h);
             }
         }
     }
 
-    void fill_with_input(const Tile& t, Scratch& b) const {
+    void fill_with_input(const Tile& t, Rows<T, S>& r) const {
         const Int left = t.left * s.stride_width - s.padding_width;
-        b.image.fill(at(input, t.n, t.channel), t.channels, input_row(t.top, 0),
+        r.image.fill(at(input, t.n, t.channel), t.channels, input_row(t.top, 0),
                      input_row(t.bottom - 1, s.kernel_height - 1) - input_row(t.top, 0) + 1,
                      s.height, left,
                      (t.right - 1 - t.left) * s.stride_width +
                          (s.kernel_width - 1) * s.dilation_width + 1,
                      s.width, s.stride_width);
-        start(t, t.right - t.left, b);
+        start(t, t.right - t.left, r);
         for (Int kw = 0; kw < s.kernel_width; ++kw) {
             const Int shift = kw * s.dilation_width;
             add_column(left + shift, s.stride_width, s.width,
-                       shift % s.stride_width * b.image.part_pitch + shift / s.stride_width,
-                       kw * weight.kw, b);
+                       shift % s.stride_width * r.image.part_pitch + shift / s.stride_width,
+                       kw * weight.kw, r);
         }
     }
 
-    void find_input_taps(const Tile& t, Int h, Scratch& b) const {
-        find_taps(input_row(h, 0), s.dilation_height, 1, s.height, input_row(t.top, 0),
+    void find_input_lines(const Tile& t, Int h, Rows<T, S>& r) const {
+        find_lines(input_row(h, 0), s.dilation_height, 1, s.height, input_row(t.top, 0),
                   t.n * weight.n + t.g * weight.g + h * weight.h + t.left * weight.w, 0,
-                  step * weight.h - tap_step * weight.kh, b);
+                  step * weight.h - tap_step * weight.kh, r);
     }
 
     // Weights that meet the border are zero, not only the input there: inf * 0 is nan.
-    void forward(const Tile& t, Scratch& b) const {
-        fill_with_input(t, b);
-        Rows<T, S>& r = b.rows;
+    void forward(const Tile& t, Rows<T, S>& r) const {
+        fill_with_input(t, r);
         const Image<T> to = at(output, t.n, t.channel);
         r.to_row = step * to.h;
         r.to_pitch = to.c;
         r.to_column = to.w;
-        for_rows(t, [&](Int h, int rows) {
-            r.rows = rows;
+        for_rows(t, r, [&](Int h) {
             r.to = to.data + h * to.h + t.left * to.w;
-            find_input_taps(t, h, b);
+            find_input_lines(t, h, r);
             multiply_by_taps(r);
         });
     }
@@ -474,62 +471,57 @@ template <class T> class Involution {
     //     h * stride = y + padding - kh * dilation, and likewise w.
     // Columns x with the same (x + padding) % stride have the same taps, at neighbouring w. The tap
     // grows with y, so the first of two rows is the lower one.
-    void grad_input(const Tile& t, Scratch& b) const {
+    void grad_input(const Tile& t, Rows<T, S>& r) const {
         const Int sh = s.stride_height, sw = s.stride_width;
         const Int reach_down = (s.kernel_height - 1) * s.dilation_height;
         const Int reach_across = (s.kernel_width - 1) * s.dilation_width;
         const Int first_row = floor_div(t.top + s.padding_height - reach_down, sh);
         const Int first_column = floor_div(t.left + s.padding_width - reach_across, sw);
-        b.image.fill(at(output, t.n, t.channel), t.channels, first_row,
+        r.image.fill(at(output, t.n, t.channel), t.channels, first_row,
                      (t.bottom - 1 + s.padding_height) / sh - first_row + 1, s.out_height,
                      first_column, (t.right - 1 + s.padding_width) / sw - first_column + 1,
                      s.out_width, 1);
-        Rows<T, S>& r = b.rows;
         const Image<T> to = at(input, t.n, t.channel);
         r.to_row = -step * to.h;
         r.to_pitch = to.c;
         r.to_column = to.w * sw;
         for (Int part = 0; part < std::min(sw, t.right - t.left); ++part) {
-            start(t, ceil_div(t.right - t.left - part, sw), b);
+            start(t, ceil_div(t.right - t.left - part, sw), r);
             for (Int kw = 0; kw < s.kernel_width; ++kw) {
                 const Int w_times_stride = t.left + part + s.padding_width - kw * s.dilation_width;
                 const Int w = floor_div(w_times_stride, sw);
                 if (w * sw == w_times_stride) {
                     add_column(w, 1, s.out_width, w - first_column,
-                               kw * weight.kw + w * weight.w, b);
+                               kw * weight.kw + w * weight.w, r);
                 }
             }
-            for_rows(t, [&](Int h, int rows) {
-                const Int y = h + (rows - 1) * step;
-                r.rows = rows;
+            for_rows(t, r, [&](Int h) {
+                const Int y = h + (r.rows - 1) * step;
                 r.to = to.data + y * to.h + (t.left + part) * to.w;
-                find_taps(y + s.padding_height, -s.dilation_height, sh, s.out_height, first_row,
-                          t.n * weight.n + t.g * weight.g, weight.h, -tap_step * weight.kh, b);
+                find_lines(y + s.padding_height, -s.dilation_height, sh, s.out_height, first_row,
+                          t.n * weight.n + t.g * weight.g, weight.h, -tap_step * weight.kh, r);
                 multiply_by_taps(r);
             });
         }
     }
 
     // Where a tap meets the border the result is zero, not 0 * grad_output: that may be inf.
-    void grad_weight(const Tile& t, Scratch& b) const {
-        fill_with_input(t, b);
-        Rows<T, S>& r = b.rows;
-        b.grad_output.fill(at(output, t.n, t.channel), t.channels, t.top, t.bottom - t.top,
+    void grad_weight(const Tile& t, Rows<T, S>& r) const {
+        fill_with_input(t, r);
+        r.grad_output.fill(at(output, t.n, t.channel), t.channels, t.top, t.bottom - t.top,
                            s.out_height, t.left, r.count, s.out_width, 1);
         r.to = weight.data;
         r.to_row = step * weight.h - tap_step * weight.kh;
-        r.from_row = step * b.grad_output.row_pitch;
-        r.from_pitch = b.grad_output.pitch;
-        for_rows(t, [&](Int h, int rows) {
-            r.rows = rows;
-            r.from = b.grad_output.buffer.data() + (h - t.top) * b.grad_output.row_pitch;
-            find_input_taps(t, h, b);
+        r.from_row = step * r.grad_output.row_pitch;
+        for_rows(t, r, [&](Int h) {
+            r.from = r.grad_output.buffer.data() + (h - t.top) * r.grad_output.row_pitch;
+            find_input_lines(t, h, r);
             sum_over_channels(r);
         });
         for (Int h = t.top; h < t.bottom; ++h) {
             for (Int kh = 0; kh < s.kernel_height; ++kh) {
                 if (input_row(h, kh) >= 0 && input_row(h, kh) < s.height) continue;
-                for (const Column& column : b.columns) {
+                for (const Column& column : r.columns) {
                     T* to = weight.data + t.n * weight.n + t.g * weight.g + kh * weight.kh +
                             h * weight.h + t.left + column.weight;
                     std::fill(to, to + r.count, T{});
@@ -540,8 +532,8 @@ template <class T> class Involution {
 
     void work() {
         try {
-            Scratch b;
-            b.rows.ahead = 2 * weight.h;
+            Rows<T, S> r;
+            r.ahead = 2 * weight.h;
             const Int count = s.batch * s.groups * chunks * tiles_down * tiles_across;
             for (Int i; (i = next++) < count && !failed;) {
                 Tile t;
@@ -555,9 +547,9 @@ template <class T> class Involution {
                 t.n = i / chunks / s.groups;
                 t.channel = t.g * group_channels + i % chunks * channels;
                 t.channels = std::min(channels, (t.g + 1) * group_channels - t.channel);
-                if (kernel == 0) forward(t, b);
-                if (kernel == 1) grad_input(t, b);
-                if (kernel == 2) grad_weight(t, b);
+                if (kernel == 0) forward(t, r);
+                if (kernel == 1) grad_input(t, r);
+                if (kernel == 2) grad_weight(t, r);
             }
         } catch (...) {  // what leaves a thread ends the process
             failed = true;
@@ -608,7 +600,7 @@ public:
                                                 : across * s.stride_width + reach_across);
         const double parts = kernel == 1 ? std::min(s.stride_width, tile_width) : s.stride_width;
         const double window = channels * rows * (columns + parts * lanes<S>);
-        const double other = double(kernel == 2 ? channels * tile_height : 2 * taps);
+        const double other = double(kernel == 2 ? channels * tile_height : 4 * taps);
         return (window + other * (tile_width + lanes<S>)) * sizeof(S) <= largest_window;
     }
 
