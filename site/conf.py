@@ -13,6 +13,7 @@ import re
 import sys
 from gettext import NullTranslations
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 from docutils import nodes
@@ -112,6 +113,7 @@ html_additional_pages = dict.fromkeys(front.FRONT.values(), "front.html")
 html_sidebars = {"**": ["search-button-field.html", "chapters.html"]}
 
 LOG = logging.getLogger(__name__)
+PART = re.compile(r"(?<=[^\W_][_/.=])(?=\w{3})")
 LINK = re.compile(r"(?s:```.*?```)|`[^`\n]*`|\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -188,8 +190,16 @@ def speak(app, document):
         app.builder.templates.environment.install_gettext_translations(words)
 
 
+def let_break(cell):
+    """Lets the lines of a cell break within a name, after_each/part.of=it."""
+    for text in list(cell.findall(nodes.Text)):
+        first, *rest = PART.split(text)
+        pairs = ((nodes.raw("", "<wbr>", format="html"), nodes.Text(part)) for part in rest)
+        text.parent.replace(text, [nodes.Text(first), *chain.from_iterable(pairs)])
+
+
 def on_doctree(app, doctree, document):
-    """Before a page is written: its language; no line break in a cell such as "25 + 20".
+    """Before a page is written: its language; where the lines of a table's cell break.
 
     While the address of the repository is unknown, nothing links to it.
     """
@@ -201,8 +211,10 @@ def on_doctree(app, doctree, document):
         image["loading"] = "lazy"
         image["scale"] = 100  # Sphinx then says how big it is: nothing jumps when it is loaded
     for cell in doctree.findall(nodes.entry):
-        if len(cell.astext()) < 8:
+        if len(cell.astext()) < 8:  # such as "25 + 20"
             cell["classes"].append("short")
+        else:
+            let_break(cell)
 
 
 def on_page(app, document, template, context, doctree):

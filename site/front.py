@@ -73,7 +73,7 @@ def _of_readme(builder, readme):
     marks = (raw for raw in doctree.findall(nodes.raw) if raw.astext().strip() == "<!-- tasks -->")
     table = _first(marks, "the table of tasks").next_node(nodes.table, ascend=True)
     blocks = [b for b in doctree.findall(nodes.literal_block) if "jupyter lab" in b.astext()]
-    code = (t for t in doctree.findall(nodes.literal) if t.astext() == "helpers/ops/softplus.py")
+    code = (t for t in doctree.findall(nodes.literal) if t[-1].astext() == "softplus.py")
     copy = _section(_first(code, "the table of what to copy"))["ids"][0]
     shown = [builder.render_partial(node.deepcopy())["fragment"] for node in (table, *blocks)]
     return {

@@ -149,7 +149,14 @@ def benchmark_reversible(options):
             b = b + g(a)
         return torch.cat([a, b], 1)
 
-    ways = {"the blocks": plainly}
+    def in_checkpoints():
+        a, b = x.chunk(2, 1)
+        for f, g in pairs:
+            a = a + checkpoint(f, b, use_reentrant=False)
+            b = b + checkpoint(g, a, use_reentrant=False)
+        return torch.cat([a, b], 1)
+
+    ways = {"the blocks": plainly, "checkpoint": in_checkpoints}
     if revtorch := peer("revtorch"):
         theirs = [revtorch.ReversibleBlock(f, g) for f, g in pairs]
         ways["revtorch"] = partial(revtorch.ReversibleSequence(nn.ModuleList(theirs)), x)

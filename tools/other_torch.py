@@ -25,7 +25,7 @@ SUITES = {
     "template": ["tests/test_template.py"],
 }
 # They hang on the version of torch, or are not needed without a GPU or notebooks.
-LEFT_OUT = ("torch", "triton", "cupy", "cuda-toolkit", "jupyterlab", "-e")
+LEFT_OUT = ("torch", "triton", "cupy", "cuda-toolkit", "jupyterlab", "-e", "./tools/lab")
 
 
 def requirements(version):

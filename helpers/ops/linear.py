@@ -30,8 +30,6 @@ class LinearFunction(torch.autograd.Function):
     Prefer `linear`, which checks its arguments and takes inputs of any number of dimensions.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(input, weight, bias=None):
         output = input.mm(weight.t())
@@ -58,10 +56,22 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, input_tangent, weight_tangent, bias_tangent):
-        input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input, weight = (unpack_dual(tensor).primal for tensor in ctx.saved_tensors)
             tangent = input_tangent.mm(weight.t()) + input.mm(weight_tangent.t())
             return tangent + bias_tangent if ctx.with_bias else tangent
+
+    @staticmethod
+    def vmap(info, in_dims, input, weight, bias=None):
+        # In PyTorch's operations, because generate_vmap_rule has no rule for unpack_dual.
+        input, weight, bias = (
+            tensor if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((input, weight, bias), in_dims, strict=True)
+        )
+        output = input.matmul(weight.mT)
+        if bias is not None:
+            output = output + (bias if in_dims[2] is None else bias[:, None])
+        return output, 0
 
 
 def linear(input, weight, bias=None):

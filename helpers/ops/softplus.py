@@ -25,8 +25,6 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 
 class _Sigmoid(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(input):
         return torch.sigmoid(input)
@@ -43,15 +41,17 @@ class _Sigmoid(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        input = unpack_dual(ctx.saved_tensors[0]).primal
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input = unpack_dual(ctx.saved_tensors[0]).primal
             return tangent * _Sigmoid.apply(input) * _Sigmoid.apply(-input)
+
+    @staticmethod
+    def vmap(info, in_dims, input):  # generate_vmap_rule has none for unpack_dual
+        return _Sigmoid.apply(input), in_dims[0]
 
 
 class Softplus(torch.autograd.Function):
     """`Softplus.apply(input)`; prefer `softplus`, which checks its argument."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(input):
@@ -72,9 +72,13 @@ class Softplus(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        input = unpack_dual(ctx.saved_tensors[0]).primal
         with _set_fwd_grad_enabled(True):  # for a jvp of it: pytorch issue 197867
+            input = unpack_dual(ctx.saved_tensors[0]).primal
             return tangent * _Sigmoid.apply(input)
+
+    @staticmethod
+    def vmap(info, in_dims, input):
+        return Softplus.apply(input), in_dims[0]
 
 
 def softplus(input, beta=1.0):

@@ -5,6 +5,18 @@ const together = text =>
   text.replace(/(?<=\p{Script=Han}(?:<\/?mark>)*) (?=(?:<\/?mark>)*\p{Script=Han})/gu, "")
     .replaceAll("</mark><mark>", "");
 
+// What holds some of the words, where nothing holds all: somebody has pasted a whole message.
+const holdingSome = async (pagefind, words) => {
+  const found = new Map();
+  for (const word of new Set(words.split(/\s+/))) {
+    for (const result of (await pagefind.search(word)).results) {
+      const score = (found.get(result.id)?.score ?? 0) + result.score;
+      found.set(result.id, { ...result, score });
+    }
+  }
+  return [...found.values()].sort((one, other) => other.score - one.score);
+};
+
 document.addEventListener("DOMContentLoaded", () => {
   const dialog = document.getElementById("pst-search-dialog");
   const input = dialog.querySelector("input");
@@ -42,6 +54,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const ids = new Set(exact.results.map(result => result.id));
       if (ids.size) results = results.filter(result => ids.has(result.id));
     }
+    if (!results.length) results = await holdingSome(pagefind, apart(words));
     const sections = await Promise.all(results.slice(0, 8).map(result => result.data()));
     if (words !== input.value.trim()) return;
     found.replaceChildren(...sections.map(linkTo));

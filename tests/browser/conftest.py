@@ -34,9 +34,8 @@ BROKEN = """async () => {
     await Promise.allSettled(pictures.map(picture => picture.decode()));
     return pictures.filter(picture => !picture.naturalWidth).map(picture => picture.src);
 }"""
-SETTINGS = {  # all cells are in the page, also those that are not in view; nobody asks about news
+SETTINGS = {  # all cells are in the page, also those that are not in view
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false"},
 }
 
 

@@ -23,6 +23,12 @@ def chapter(page, opened):
     return page
 
 
+def test_nobody_asks_a_newcomer_anything(chapter):
+    chapter.wait_for_timeout(3_000)  # the question about news comes when all is loaded
+    asked = chapter.locator(".Toastify__toast, .jp-Dialog").all_inner_texts()
+    assert asked == [], "was ./tools/lab of requirements.txt installed?"
+
+
 def test_a_link_leads_to_the_code(chapter):
     chapter.get_by_role("link", name="helpers/ops/softplus.py").first.click()
     editor = chapter.locator(".jp-FileEditor:visible .cm-content")

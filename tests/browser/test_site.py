@@ -61,7 +61,8 @@ def test_a_page_is_whole(page, site, name, theme):
         look(page, PAGES.get(name))
     sideways = """cells => cells.filter(cell => cell.scrollWidth > cell.clientWidth + 1)
         .map(cell => cell.textContent)"""
-    assert page.locator(".cell_input pre").evaluate_all(sideways) == []  # at 1300
+    at_1300 = ".cell_input pre, .bd-article table, .bd-article mjx-container:not([display])"
+    assert page.locator(at_1300).evaluate_all(sideways) == []
 
 
 @each_page
@@ -163,6 +164,10 @@ def test_a_page_says_what_it_is(page, site, name):
         assert page.locator("a[href*=OWNER]").count() == 0
 
 
+MESSAGE = (  # as it is pasted; no section holds all of it
+    "one of the variables needed for gradient computation has been modified by an inplace "
+    "operation: [torch.FloatTensor [5]], which is output 0 of ExpBackward0"
+)
 SEARCHES = {  # a heading that must be among the first three
     "notebooks": {
         "higher-order": "Higher-order gradients",
@@ -171,6 +176,8 @@ SEARCHES = {  # a heading that must be among the first three
         "checkpointing": "Recompute: activation checkpointing",
         "shared memory": "shared memory, banks and __syncthreads",
         "view modified inplace": "is a view and is being modified inplace",  # a row of 19's index
+        "straight-through estimator": "Straight-through: a gradient",  # one word is nowhere
+        MESSAGE: "one of the variables needed for gradient computation",
     },
     "zh": {
         "高阶导数": "高阶梯度",
@@ -179,6 +186,7 @@ SEARCHES = {  # a heading that must be among the first three
         "编译": "为什么要编译",
         "脉冲神经元": "脉冲的替代梯度",
         "并行": "列并行与行并行",
+        MESSAGE: "one of the variables needed for gradient computation",
     },
 }
 
@@ -191,6 +199,9 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
     assert not any("pagefind" in url or "searchindex" in url for url in loaded)
     page.get_by_role("button", name={"notebooks": "Search", "zh": "搜索"}[folder]).first.click()
     box = page.locator("#pst-search-dialog input")
+    covered = """box => box.form.querySelector(".fa-magnifying-glass").getBoundingClientRect().right
+        - box.getBoundingClientRect().left - parseFloat(getComputedStyle(box).paddingLeft)"""
+    assert box.evaluate(covered) <= 0  # px of the first letter
     for words, expected in SEARCHES[folder].items():
         box.fill("")
         box.press_sequentially(words)

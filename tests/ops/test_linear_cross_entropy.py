@@ -387,3 +387,13 @@ def test_the_module_is_that_of_pytorch():
         )
         assert torch.equal(other.linear.weight, ours.linear.weight)
         torch.testing.assert_close(ours(x, target), other(x, target))
+
+
+def test_a_hook_gets_no_none():
+    """Not even where gradients go to the gradients only."""
+    x, weight, seen = random(2, 3), random(4, 3), []
+    loss = linear_cross_entropy(x, weight, torch.tensor([0, 3]), reduction="sum")
+    loss.register_hook(seen.append)
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    torch.autograd.grad(slope.sum(), x)
+    assert seen and None not in seen

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
-from torch.func import jacrev
+from torch.func import jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -152,6 +152,10 @@ def transformed(make):
     return lambda f, tensors, through: through(make(f))(*tensors)
 
 
+def forward_over_vmap(f):
+    return TRANSFORMS["jvp"](lambda *t: vmap(f)(*(torch.stack([one, one / 2]) for one in t)))
+
+
 def backward(f, tensors, through):
     leaves = [t.clone().requires_grad_() for t in tensors]
     output = through(f)(*leaves)
@@ -192,6 +196,7 @@ def as_it_is(f):
 # (what is done with the function and its tensors, and through which tracer)
 USES = {
     **{name: (transformed(make), as_it_is) for name, make in TRANSFORMS.items()},
+    "jvp(vmap)": (transformed(forward_over_vmap), as_it_is),
     "compile, dynamic shapes": (backward, partial(compiled, dynamic=True)),
     "compile(vmap(grad))": (transformed(COMPILABLE["vmap(grad)"]), compiled),
     "export": (trained, exported),

@@ -1,8 +1,6 @@
-"""The collectives in groups of 2 and of 4 real processes; and what starts the processes."""
+"""The collectives in groups of 2 and of 4 real processes."""
 
-import os
 import sys
-import time
 from copy import deepcopy
 from functools import partial
 
@@ -11,9 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from helpers.lessons.exercise import RIGHT
-from helpers.lessons.exercises import chapter_14
-from helpers.lessons.processes import Team, TeamError, bytes_sent
+from helpers.lessons.processes import bytes_sent
 from helpers.ops import collectives
 from tests.common import FLOATS, TOLERANCE, random
 from tests.processes.table import BAD, CASES, EVERYWHERE, cubes, input_of, ones
@@ -128,6 +124,30 @@ def mapped_all():
 
 def test_vmap(team):
     team(mapped_all)
+
+
+def gradients_batched():
+    """By vmap, as one after the other; what is said of PyTorch's older way to batch them."""
+    said = set()
+    for name, (call, *_) in CASES.items():
+        x = input_of(name, dist.get_rank()).requires_grad_()
+        y = call(x)
+
+        def slope(grad_output, x=x, y=y):
+            return torch.autograd.grad(y, x, grad_output, retain_graph=True)[0]
+
+        several = random(3, *y.shape).detach()
+        torch.testing.assert_close(torch.vmap(slope)(several), torch.stack([*map(slope, several)]))
+        try:
+            torch.autograd.grad(y, x, several, is_grads_batched=True)
+        except RuntimeError as error:
+            said.add(str(error))
+    return said
+
+
+def test_batched_gradients(team):
+    for said in team(gradients_batched):
+        assert len(said) == 1 and "use torch.vmap over torch.autograd.grad" in said.pop()
 
 
 def copied_in_a_group():
@@ -328,80 +348,3 @@ def test_bytes_are_those_of_a_ring(team):
             "halo_exchange": neighbours * rows,
         }
         assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check
-
-
-# The processes: errors come back, and none is left behind
-
-
-def fails_in(rank, how):
-    if dist.get_rank() == rank:
-        how()
-    dist.barrier()
-
-
-def divide():
-    return 1 / 0
-
-
-def sleep():
-    time.sleep(60)
-
-
-def test_an_error_comes_with_its_rank_and_traceback():
-    with Team(3, limit=10) as team:
-        team(dist.get_rank)
-        started = time.monotonic()
-        with pytest.raises(TeamError) as caught:
-            team(fails_in, 1, divide)
-        assert str(caught.value) == "rank 1: ZeroDivisionError: division by zero"
-        assert "in divide" in str(caught.value.__cause__)
-        with pytest.raises(TeamError, match="rank 2: the process ended with exit code 7"):
-            team(fails_in, 2, partial(os._exit, 7))
-        assert team(dist.get_rank) == [0, 1, 2]  # started anew
-        processes = team.processes
-        assert time.monotonic() - started < 10
-    assert not any(process.is_alive() for process in processes)
-
-
-def test_a_process_that_hangs_is_ended_and_says_where():
-    with Team(2, limit=3, timeout=30) as team:
-        team(dist.get_rank)
-        processes, started = team.processes, time.monotonic()
-        with pytest.raises(TeamError) as caught:
-            team(fails_in, 1, sleep)
-        assert time.monotonic() - started < 8
-    assert "rank 1: no answer in 3 s; the process was ended" in str(caught.value)
-    assert "in sleep" in str(caught.value.__cause__)
-    assert "in barrier" in str(caught.value.__cause__)
-    assert not any(process.is_alive() for process in processes)
-
-
-def test_a_team_is_not_sent_to_its_processes():
-    team = Team(2)
-    with pytest.raises(TypeError, match="cannot be used in its own processes"):
-        team(lambda: team(dist.get_rank))
-    team.stop()
-
-
-def prints(times):
-    for i in range(times):
-        print(f"{i} of {times}")
-
-
-def test_what_is_printed_comes_rank_by_rank(capsys):
-    with Team(2) as team:
-        team(prints, 1)
-        assert capsys.readouterr().out == "rank 0: 0 of 1\nrank 1: 0 of 1\n"
-        team(prints, 1000)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 42 and printed[20] == "rank 0: ... 980 more lines"
-
-
-def talkative(function, x):
-    print("once")
-    return chapter_14.wrong_rank(function, x)
-
-
-def test_an_attempt_at_an_exercise_prints_once(capsys):
-    assert chapter_14.EXERCISE_3.judge(talkative).mark == RIGHT
-    assert capsys.readouterr().out == "".join(f"rank {rank}: once\n" for rank in range(3))

@@ -34,14 +34,15 @@ shapes to be the same everywhere. Without `check`, all of them compile in one gr
 
 Tensors: float64, float32, bfloat16 or float16, of any strides, which may differ between processes.
 Derivatives of every order, in backward mode; forward mode raises. `torch.vmap` sends the whole
-batch at once. Its size must be the same on all processes, which nothing checks. If
+batch at once, also around `torch.autograd.grad`, of which `is_grads_batched` raises RuntimeError.
+The size of the batch must be the same on all processes, which nothing checks. If
 `torch.distributed` is not initialised, all functions raise ValueError; in a single process all of
 them work, and nothing is sent.
 
 Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
 `all_reduce` its g); https://docs.pytorch.org/docs/2.15/distributed.html
 
-Needs torch 2.10 or later.
+Needs torch 2.10 or later. Private: `torch._C._functorch.is_legacy_batchedtensor`.
 
 >>> import torch
 >>> import torch.distributed as dist

@@ -53,14 +53,14 @@ def linear_cross_entropy(
     multiples of what forward made; for "none", it computes the logits again.
 
     In bfloat16, the logits of a chunk are widened and their gradients narrowed. These two passes
-    take back the time that chunks save in float32.
+    can take more time than chunks save.
 
     Derivatives of every order, in backward and forward mode, alone and under `torch.func`; vmap
-    takes one sample after the other. The backward of a gradient raises RuntimeError while hooks on
-    saved tensors are on, such as `save_on_cpu`, since torch.func computes it. Under
-    `torch.compile`, static and dynamic shapes, and `torch.export` it is one operator, with one
-    derivative, in backward mode; a transform of `torch.func` that is compiled gets all logits at
-    once.
+    takes one sample after the other. The backward of a gradient, and forward mode, raise
+    RuntimeError while hooks on saved tensors are on, such as `save_on_cpu`, since torch.func
+    computes them. Under `torch.compile`, static and dynamic shapes, and `torch.export` it is one
+    operator, with one derivative, in backward mode; a transform of `torch.func` that is compiled
+    gets all logits at once.
 
     Raises TypeError or ValueError for arguments that do not fit. Targets are looked up on the CPU
     only; one out of range on a CUDA device fails an assertion in the kernel of `gather`.
@@ -100,7 +100,8 @@ def linear_cross_entropy(
             count = weight.to(loss.dtype)[target.masked_fill(~count, 0)] * count
         count = (count if share is None else count * share).sum()
         loss = torch.where(count != 0, loss / torch.where(count != 0, count, 1), math.nan)
-    loss = (loss if reduce else loss.reshape(shape)).to(dtype)
+    # A view, because a hook on an output of the Function is called with None where others get one.
+    loss = loss.reshape(() if reduce else shape).to(dtype)
     return (loss, predicted.reshape(shape)) if return_predicted else loss
 
 

@@ -20,6 +20,16 @@ as they are       449    1                    1                 282    1
 checkpoint         69    1.17                 3.9
 recompute          69    1.19                 5.7               196    1.29
 
+12 pairs of blocks f and g, 4,096 x 256, likewise, from `python -m tools.benchmark reversible`, the
+better of two rounds:
+
+                         peak    time
+as they are               440    1
+checkpoint                 56    1.1
+revtorch                   34    1.2
+memcnn                     55    1.4
+ReversibleSequential       31    1.2
+
 Sources: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016,
 https://arxiv.org/abs/1604.06174; Gomez et al., The Reversible Residual Network: Backpropagation
 Without Storing Activations, 2017, https://arxiv.org/abs/1707.04585, section 3; the hooks are those
