@@ -12,7 +12,8 @@ class Message(NamedTuple):
 MESSAGES = [
     # In eager mode
     Message("one of the variables needed for gradient computation has been modified",
-            "a saved tensor was changed in place between forward and backward",
+            "a saved tensor was changed in place: write `h = h + 1` for `h += 1`; "
+            "`set_detect_anomaly` names the operation that saved it",
             "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
     Message("is a view and is being modified inplace",
             "`forward` returned a view of its input, and someone writes into it",

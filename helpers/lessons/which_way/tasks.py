@@ -30,7 +30,7 @@ TASKS = [
          "02 An output without a derivative: mark_non_differentiable",
          "`requires_grad` of each output"),
     Task("return a dict or a list from a Function, or take a list of tensors", CELLS,
-         "02 Deeper: a list or a dict of tensors, into a Function and out of it (1 minute)",
+         "02 Deeper: a list or a dict of tensors, into a Function and out of it (3 minutes)",
          "`requires_grad` of each output"),
     Task("return a view from `forward` (a slice, `view_as`)", CELLS,
          "02 Deeper: a view returned from forward (5 minutes)", "change the result in place"),
@@ -119,6 +119,9 @@ TASKS = [
          "09 A name and a promise: custom_op", "`opcheck`", True),
     Task("write a fake kernel (`register_fake`)", OPERATOR,
          "09 What is promised must hold: opcheck", "`opcheck`"),
+    Task("return a result whose size depends on the data (`nonzero`, `new_dynamic_size`)", CELLS,
+         "09 Deeper: an operator whose result has a size that depends on the data: "
+         "new_dynamic_size (3 minutes)", "`opcheck`"),
     Task("compile once for many shapes (`dynamic=True`, `SymInt`)", OPERATOR,
          "09 One graph for many shapes: dynamic=True", "count the graphs"),
     Task("export a model that holds my operation (`torch.export`)", OPERATOR,
@@ -136,6 +139,8 @@ TASKS = [
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",
          "on the CPU: every access is checked", True),
+    Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
+         "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)", "replay it twice"),
     Task("write a Triton operator with autograd (`triton_op`, `wrap_triton`)", CELLS,
          "15 Deeper: a Triton kernel with a gradient: triton_op and register_autograd (2 minutes)",
          "Triton's interpreter"),
@@ -208,5 +213,7 @@ TASKS = [
 ]  # fmt: skip
 
 # For the README: words of further tasks
-MORE = ("a view|autocast|bf16|complex inputs|label smoothing|leak|linear system|LoRA|nan|ONNX|"
-        "several outputs|solver|`sort`|Triton operator").split("|")  # fmt: skip
+MORE = ("a dict or a list|a view|autocast|bf16|complex inputs|CUDA graph|label smoothing|leak|"
+        "linear system|LoRA|nan|ONNX|per-sample gradients through a kernel|"
+        "refuse a second derivative|several outputs|size depends on the data|solver|`sort`|"
+        "Triton operator").split("|")  # fmt: skip
