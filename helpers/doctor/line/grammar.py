@@ -180,6 +180,15 @@ def exchanged(site):
     yield from ({a: of(b), b: of(a)} for a, b in pairs if of(a) != of(b))
 
 
+def other_counts(site):
+    """Of elements, or of those that a mask leaves."""
+    if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
+        for name, t in site.hand.items():
+            if torch.is_tensor(t):
+                yield from [f"{name}.sum()"] * (t.dtype is torch.bool)
+                yield from (f"{name}.numel()", *(f"{name}.shape[{d}]" for d in range(t.dim())))
+
+
 NAME = ast.Name, ast.Attribute
 VALUE = *NAME, ast.Call, ast.BinOp, ast.Subscript
 CONSTANT = "a constant for a constant"
@@ -191,6 +200,7 @@ EXPRESSIONS = [
     Row("a function for a function", (ast.Call,), other_functions),
     Row(CONSTANT, (ast.Constant, ast.UnaryOp), other_constants),
     Row("two exchanged", (ast.BinOp, ast.Tuple, ast.List, ast.Call), exchanged),
+    Row("a count for a count", (ast.Call, ast.Subscript), other_counts),
 ]
 MANY = [  # edits, which are tried later
     Row("another view, or a sum", VALUE, VIEWS),
