@@ -148,7 +148,7 @@ TABLES = {  # what else holds templates
 
 def said_to_a_learner():
     """(place, template) of all that `helpers.lessons` says, and of the doctor's sentences."""
-    from helpers.doctor.report import MEANT, NAMELESS, TEXTS
+    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
     from helpers.lessons.exercise import exercises
     from helpers.lessons.said import BEGINS, FOLLOWS
 
@@ -164,6 +164,7 @@ def said_to_a_learner():
             yield code, said
     yield "doctor", NAMELESS
     yield "doctor", MEANT.template
+    yield "doctor", IN_A_CORNER
     yield from clauses()
     yield "said", BEGINS
     yield "said", FOLLOWS
@@ -293,6 +294,18 @@ def compiled(known):
     return file.getvalue()
 
 
+def with_corners(known):
+    """The catalogue, also with what the doctor says of a corner: two messages, put together."""
+    from helpers.doctor.report import IN_A_CORNER, TEXTS, of_a_corner
+
+    corner = translation(IN_A_CORNER, known)
+    for said in {template for text in TEXTS.values() for template in (text.message, text.through)}:
+        whole = translation(said, known)
+        if corner and whole:
+            known.add(of_a_corner(said), corner + whole)
+    return known
+
+
 def outputs(path):
     """(id, source) -> outputs of the code cells of a notebook that has been executed."""
     if not path.exists():
@@ -312,7 +325,7 @@ def built(path):
     """
     known = read(path)
     if path == LESSONS:
-        return LESSONS / "zh.mo", compiled(known)
+        return LESSONS / "zh.mo", compiled(with_corners(known))
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)

@@ -26,6 +26,7 @@ DRAWN = Said(
     **MEANT.gaps,
 )
 NAMELESS = ", in no way that has a name"
+IN_A_CORNER = "In a corner of shape {corner}, "
 CUT_OFF = "what is cut off from autograd: .detach(), .data, .item(), NumPy, torch.no_grad(), hooks"
 TEXTS = {}  # by code
 
@@ -171,6 +172,11 @@ class Finding:
             yield Said(SEEN, numbers=listed(numbers))
 
 
+def of_a_corner(template):
+    """What `template` says, of a part of the input only, whose shape is {corner}."""
+    return IN_A_CORNER + template[0].lower() + template[1:]
+
+
 class Text:
     """What a finding says; called with what fills its gaps, it makes the `Finding`.
 
@@ -191,7 +197,7 @@ class Text:
         """corner: the shape of the part that was judged; remedy: where to look, if elsewhere."""
         template = self.through if through else self.message
         if corner:
-            template = f"In a corner of shape {{corner}}, {template[0].lower()}{template[1:]}"
+            template = of_a_corner(template)
         own = {"x": f"`{x}`", "y": y, "Y": y and y[0].upper() + y[1:], "nameless": NAMELESS}
         gaps = {**own, "meant": "", "through": through, "corner": corner, **gaps}
         sentence, look = (

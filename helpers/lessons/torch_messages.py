@@ -31,6 +31,26 @@ HINTS = {
 }
 
 
+# How PyTorch says what differs between what a kernel returns and what its fake kernel promises.
+DIFFERENCES = {
+    r"Shapes (.*) and (.*) are not equal": Said(
+        "Shapes {kernel} of the kernel and {promise} of the promise are not equal."
+    ),
+    r"Dtypes (.*) and (.*) are not equal": Said(
+        "Dtypes {kernel} of the kernel and {promise} of the promise are not equal."
+    ),
+    r"Devices (.*) and (.*) are not equal": Said(
+        "Devices {kernel} of the kernel and {promise} of the promise are not equal."
+    ),
+    r"Layouts (.*) and (.*) are not equal": Said(
+        "Layouts {kernel} of the kernel and {promise} of the promise are not equal."
+    ),
+    r"Stride mismatch! Strides are (\(.*?\)) and (\(.*?\)) \(.*\)": Said(
+        "Strides are {kernel} in the kernel's result and {promise} in the promise."
+    ),
+}
+
+
 def essence(error):
     """The innermost cause of `error`, or its first line and the explanation under it."""
     beside = r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+"
@@ -46,20 +66,21 @@ def essence(error):
 def in_one_sentence(error):
     """What PyTorch's message says, `Said`: a sentence, and a hint where it has no place to look."""
     line = re.sub(r" in file `.*?`", "", essence(error))
-    line = re.sub(
-        r"(Shapes|Dtypes|Strides|Devices|Layouts) (.*) and (.*) are not equal",
-        r"\1 \2 of the kernel and \3 of the promise are not equal",
-        line,
-    )
-    line = re.sub(
-        r"Stride mismatch! Strides are (\(.*?\)) and (\(.*?\)) \(.*\)",
-        r"Strides are \1 in the kernel's result and \2 in the promise",
-        line,
-    )
-    line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!") + "."
+    line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!")
+    line = _difference(line) or f"{line}."
     hints = (hint for pattern, hint in HINTS.items() if re.search(pattern, str(error)))
     hint = next(hints, None)
     return Said("{line} {hint}", line=line, hint=hint) if hint else Said("{line}", line=line)
+
+
+def _difference(line):
+    """What PyTorch's test says, and what differs in whose words, if a promise was broken."""
+    for pattern, said in DIFFERENCES.items():
+        if match := re.fullmatch(f"(.*?){pattern}", line):
+            before, kernel, promise = match.groups()
+            said = Said(said.template, kernel=kernel, promise=promise)
+            return Said("{before}{difference}", before=before, difference=said)
+    return None
 
 
 def raised(error):
