@@ -110,3 +110,26 @@ def sharded_within_f():
 
 def test_a_module_within_f_is_not_cut(team):
     team(sharded_within_f)
+
+
+def summed_here():
+    """The gradient of one process, and that of a sum divided as chapter 19 says, under DDP."""
+    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    torch.manual_seed(0)
+    net, x = nn.Linear(3, 4), torch.randn(6, 3)
+    labels = torch.tensor([0, 3, 1, -1, -1, 2])  # three of the first half count, one of the second
+    nn.functional.cross_entropy(net(x), labels, ignore_index=-1).backward()
+    expected = net.weight.grad.clone()
+    net.zero_grad()
+    mine, wanted = x.chunk(size)[rank], labels.chunk(size)[rank]
+    counted = (wanted != -1).sum()
+    torch.distributed.all_reduce(counted)
+    parallel = DistributedDataParallel(net)  # without a name, it would be gone before backward
+    loss = nn.functional.cross_entropy(parallel(mine), wanted, ignore_index=-1, reduction="sum")
+    (loss / counted * size).backward()
+    return expected, net.weight.grad
+
+
+def test_a_sum_divided_by_the_count_of_all_and_multiplied_by_their_number(team):
+    for expected, given in team(summed_here):
+        torch.testing.assert_close(given, expected)

@@ -16,7 +16,7 @@ MESSAGES = [
             "`set_detect_anomaly` names the operation that saved it",
             "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
     Message("is a view and is being modified inplace",
-            "`forward` returned a view of its input, and someone writes into it",
+            "`forward`, `unbind` or `split` returned a view, and someone writes into it",
             "02 Deeper: a view returned from forward (5 minutes)"),
     Message("a leaf Variable that requires grad is being used in an in-place operation",
             "a parameter is changed in place while autograd records",
