@@ -55,8 +55,8 @@ class Tensors:
         reference = self.references.get(id(tensor))
         return reference is not None and reference() is tensor
 
-    def __len__(self):
-        return len(self.references)
+    def __iter__(self):
+        return (tensor for ref in self.references.values() if (tensor := ref()) is not None)
 
     def forget_the_dead(self):
         self.references = {n: ref for n, ref in self.references.items() if ref() is not None}
@@ -93,7 +93,8 @@ class Reads(TorchFunctionMode):
             result = function(*args, **kwargs)
             if not isinstance(result, torch.Tensor):  # a shape, not `x.T`
                 return result
-        taken = [(t, version_of(t)) for t in _tensors_in((args, kwargs)) if self._is_outside(t)]
+        read = _tensors_in((args, {**kwargs, "out": None}))  # into `out` it only writes
+        taken = [(t, version_of(t)) for t in read if self._is_outside(t)]
         for tensor, version in taken:
             self._meet(tensor, version)
         self.operation = name
@@ -142,4 +143,5 @@ class Reads(TorchFunctionMode):
         """Forget what did not outlive the run."""
         self.outside.forget_the_dead()
         self.made.forget_the_dead()
-        self.passing -= len(self.outside)
+        # By now, what compiled code made and returned has a node of this run.
+        self.passing -= sum(map(self._is_outside, self.outside))
