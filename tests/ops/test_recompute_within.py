@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.ops.fixed_point import fixed_point
 from helpers.ops.recompute import ReversibleSequential, recompute
 from tests.common import Does, random
+from tests.needs import NO_COMPILER
 
 checkpointed = partial(checkpoint, use_reentrant=False)
 
@@ -157,3 +158,37 @@ def test_what_cannot_be_right_is_refused(kind, way):
     module, x = modules[kind](), random(4, 6)
     with pytest.raises(RuntimeError, match=REFUSED[kind, way]):
         grad(ways[way](module, x).sum(), x)
+
+
+class Stores(nn.Module):
+    """Each backend makes some of what is returned and stored where `Reads` cannot see it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(linear(), nn.Dropout(), nn.BatchNorm1d(6).double(), linear())
+
+    def forward(self, x):
+        self.read = y = self.layers(x).tanh()
+        self.stored = y.detach() @ self.layers[0].weight.detach()
+        return (y @ self.layers[3].weight).tanh()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("way", ["recompute", "reversible"])
+def test_a_compiled_module_inside(way, backend):
+    if backend == "inductor" and NO_COMPILER:
+        pytest.skip(NO_COMPILER)
+    results = []
+    for how in (ways[way], lambda module, x: module(x)):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        module, steps = Stores(), []
+        compiled = torch.compile(module, backend=backend)
+        for rows in (4, 5):  # of several sizes: dynamic shapes
+            torch.manual_seed(rows)
+            x = random(rows, 6)
+            y = how(compiled, x)
+            steps += [y, *grad(y.square().sum(), (x, *module.parameters()))]
+        results.append([*steps, *module.buffers(), module.stored])
+    rtol = 1e-12 if way == "reversible" else 0
+    torch.testing.assert_close(*results, rtol=rtol, atol=rtol)

@@ -93,7 +93,8 @@ class Reads(TorchFunctionMode):
             result = function(*args, **kwargs)
             if not isinstance(result, torch.Tensor):  # a shape, not `x.T`
                 return result
-        taken = [(t, version_of(t)) for t in _tensors_in((args, kwargs)) if self._is_outside(t)]
+        read = _tensors_in((args, {**kwargs, "out": None}))  # into `out` it only writes
+        taken = [(t, version_of(t)) for t in read if self._is_outside(t)]
         for tensor, version in taken:
             self._meet(tensor, version)
         self.operation = name
