@@ -31,8 +31,9 @@ MESSAGES = [
             "`backward()` of a tensor with several elements: pass `gradient=`, or sum first",
             "02 The same thing as a Function: forward, backward, ctx"),
     Message("Trying to backward through the graph a second time",
-            "the first backward pass freed what was saved: `retain_graph=True`, or a new forward",
-            "04 Save the result for backward, not the input"),
+            "what the last step left holds a graph that is freed: `h = h.detach()`; "
+            "`retain_graph=True` only for two passes over one graph",
+            "12 Deeper: what keeps memory alive in a training loop: cycle, closure, view, graph"),
     Message("returned an incorrect number of gradients",
             "`backward` must return one gradient, or None, for each argument of `forward`",
             "03 A constant argument: its gradient is None"),

@@ -29,16 +29,16 @@ With `--scaling --threads 2`, on two cores of an AMD EPYC, milliseconds of forwa
 together (unfold loses much of its time to fresh memory, which that machine hands out slowly):
 
 channels, size    unfold  plain   cpu   times as fast as unfold
- 64, 56 x 56         599   41.8   8.3   72
-128, 28 x 28         273   25.3   4.5   61
-256, 14 x 14         129   18.8   2.5   51
-512,  7 x 7           68   19.5   1.6   41
+ 64, 56 x 56         509   25.6   5.1   99
+128, 28 x 28         241   15.2   2.6   93
+256, 14 x 14         121   11.8   1.4   87
+512,  7 x 7           61   12.7   0.9   65
 
 128, 28 x 28      unfold, 1 thread   cpu, 1 thread   unfold, 2 threads   cpu, 2 threads
-3 x 3                           30             3.4                  20              2.1
-5 x 5                          143             5.6                  95              3.1
-7 x 7                          412             8.2                 262              4.5
-9 x 9                          700            12.6                 428              6.9
+3 x 3                           21             1.7                  15              1.1
+5 x 5                          148             2.9                 124              1.7
+7 x 7                          343             4.5                 243              2.8
+9 x 9                          584             7.7                 412              4.2
 
 The peak of the memory: unfold 29.8, plain 1.1, cpu 1.0.
 """
