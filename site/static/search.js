@@ -40,14 +40,21 @@ document.addEventListener("DOMContentLoaded", () => {
     return link;
   };
 
-  input.addEventListener("input", async () => {
-    const words = input.value.trim();
-    if (!words) return found.replaceChildren();
+  let loaded; // once, so that the letters that come meanwhile are searched for in their order
+  const load = async () => {
     const pagefind = await import(new URL("pagefind/pagefind.js", root));
     const ranking = { pageLength: 0.2, termFrequency: 0.5 }; // or short sections win
     await pagefind.options({ baseUrl: "/", excerptLength: 40, ranking });
+    return pagefind;
+  };
+
+  input.addEventListener("input", async () => {
+    const words = input.value.trim();
+    if (!words) return found.replaceChildren();
+    const pagefind = await (loaded ??= load());
+    if (words !== input.value.trim()) return; // more was typed meanwhile
     const answer = await pagefind.debouncedSearch(apart(words), {}, 150);
-    if (!answer) return; // more was typed meanwhile
+    if (!answer) return;
     let results = answer.results;
     if (apart(words) !== words) { // what holds the characters in this order, if anything does
       const exact = await pagefind.search(`"${apart(words)}"`);
