@@ -173,7 +173,7 @@ SEARCHES = {  # a heading that must be among the first three
         "higher-order": "Higher-order gradients",
         "gradcheck": "gradcheck by hand",
         "vmap": "A rule for vmap",
-        "checkpointing": "Recompute: activation checkpointing",
+        "activation checkpointing": "Recompute: activation checkpointing",
         "shared memory": "shared memory, banks and __syncthreads",
         "view modified inplace": "is a view and is being modified inplace",  # a row of 19's index
         "straight-through estimator": "Straight-through: a gradient",  # one word is nowhere
