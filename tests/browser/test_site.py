@@ -42,7 +42,8 @@ def show(page, site, name, theme="light", width=1300):
 
     page.on("request", watch)
     page.set_viewport_size({"width": width, "height": 1000})
-    page.emulate_media(color_scheme=theme)
+    # no colour is caught on its way to another
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     page.goto(site + name)
     if name in PAGES and formulas(PAGES[name]):
         page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
