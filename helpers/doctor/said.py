@@ -48,10 +48,12 @@ def said(value):
     return Said(value) if isinstance(value, str) else value
 
 
-def listed(parts, between=", "):
-    """The parts, one after the other."""
+def listed(parts, between=", ", last=None):
+    """The parts, one after the other; `last`, if given, stands before the last one."""
     parts = {str(k): part for k, part in enumerate(parts)}
-    return Said("{between}".join(f"{{{k}}}" for k in parts), **parts, between=between)
+    *before, end = [f"{{{k}}}" for k in parts] or [""]
+    template = "{last}".join(["{between}".join(before), end] if before else [end])
+    return Said(template, **parts, between=between, last=last or between)
 
 
 def gaps_of(template):

@@ -123,6 +123,7 @@ def test_a_translator_may_be_passed_in():
         (Said("{1} of {0}", **{"0": 2, "1": 3}), "3 of 2"),
         (Said("a set {x}"), "a set {x}"),  # without gaps, braces are braces
         (listed(["{x}", Said("no {c}", c=3)], " or "), "{x} or no 3"),
+        (listed([1, 2, 3], last=" and "), "1, 2 and 3"),
         (listed([]), ""),
     ],
 )

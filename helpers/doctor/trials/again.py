@@ -201,4 +201,4 @@ def one_input(exam):
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
         seen = {f"operations for `{x}` alone": total, "for all inputs": total}
-        yield NOT_ASKED(x, seen=seen, others=listed(vain, " and "))
+        yield NOT_ASKED(x, seen=seen, others=listed(vain, last=" and "))

@@ -85,7 +85,7 @@ def derivative_of_forward(exam):
             one.clause = one.clause and exam.lines.mends_all.clause()
     if found and is_estimator(exam, wrong, found):
         inputs = dict.fromkeys(one.input for one in found.values())
-        yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), " and "))
+        yield ESTIMATOR(which=listed((f"`{x}`" for x in inputs), last=" and "))
         return
     for i, o in wrong:
         yield finding_of(exam, i, o, found)
@@ -279,7 +279,7 @@ def elsewhere(exam, m):
 
     if exam.run.stale and right_under(saving(copies)):
         which = Said(BEFORE_RETURNING, x=m.input)
-        clause = Clause(Said(COPIES), listed(places, ", and "))
+        clause = Clause(Said(COPIES), listed(places, last=", and "))
         return Diagnosis(SAVED_MODIFIED, None, clause, seen=m.evidence, which=which)
     if exam.outside.changed() and right_under(exam.outside.as_before()):
         words = {"when": LEFT, "remedy": exam.outside.left}

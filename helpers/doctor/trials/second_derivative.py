@@ -193,8 +193,8 @@ def accused(exam, of, wrong, is_right):
     remedy = (wrong and constants_saved(exam) or IN_BACKWARD) if own else CUT_OFF
     more = {"severity": severity, "clause": clause, "remedy": remedy}
     for by, xs in groups.items():
-        which = listed((f"`{x}`" for x in xs), " and ")
-        yield WRONG(xs[0], which=which, by=listed(by, " and "), **more)
+        which = listed((f"`{x}`" for x in xs), last=" and ")
+        yield WRONG(xs[0], which=which, by=listed(by, last=" and "), **more)
 
 
 def constants_saved(exam):
@@ -218,7 +218,7 @@ def constants_saved(exam):
     for (t, name, place), (other, *_) in zip(here, there, strict=False):
         if name and is_number(t) and not (t.requires_grad or torch.equal(t, other)):
             moving.setdefault(place, []).append(f"`{name}`")
-    these = [Said("{names} ({place})", names=listed(xs, " and "), place=at)
+    these = [Said("{names} ({place})", names=listed(xs, last=" and "), place=at)
              for at, xs in moving.items()]  # fmt: skip
     return Said(SAVED, these=listed(these)) if these else None
 

@@ -56,7 +56,7 @@ JVP_FAILS = error(
 def forward_mode(exam):
     """Is what jvp gives the derivative of forward, if each input moves alone, and if all do?"""
     subject, declared = exam.subject, () if exam.subject.sparse else declaring(exam, "jvp")
-    name = listed(declared, " and ")
+    name = listed(declared, last=" and ")
     lies = {f.input for f in exam.findings if f.code == "unfaithful"}
     symmetric = exam.has("symmetric-only")
     us = {i: exam.dice.direction(value, symmetric) for i, value in enumerate(subject.values)
@@ -143,7 +143,7 @@ def over_batches(exam):
     if not rules or subject.sparse or subject.run(subject.values) and draws():
         return
     by_hand = any(cls.vmap is not Function.vmap for cls in rules.values())
-    more = {"name": listed(rules, " and "), "remedy": BY_HAND if by_hand else GENERATED}
+    more = {"name": listed(rules, last=" and "), "remedy": BY_HAND if by_hand else GENERATED}
     others = dict(zip(subject.examined, map(exam.dice.nearby, subject.values), strict=True))
     pairs = [(t, others.get(k, t)) for k, t in enumerate(subject.tensors)]
     everything = [*range(len(pairs))]

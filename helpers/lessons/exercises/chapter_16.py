@@ -171,7 +171,7 @@ def _catches(attempt):
                 kind = type(given).__name__
                 yield Wrong("it must return a list, got a value of type {kind}.", kind=kind)
             template = "the package's files are {files}, the tag {tags}"
-            what = Said(template, files=", ".join(files), tags=listed(tags, " and "))
+            what = Said(template, files=", ".join(files), tags=listed(tags, last=" and "))
             if bad and not given:
                 yield Wrong("{says} goes through: {what}.", says=says, what=what)
             if given and not bad:

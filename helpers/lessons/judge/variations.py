@@ -138,7 +138,7 @@ class Feed:
     def _with(self, constants):
         pairs = zip(self.names.split(), constants, strict=False)
         pairs = [f"{name} = {value}" for name, value in pairs]
-        return Said("with {constants}", constants=listed(pairs, " and ")) if pairs else ""
+        return Said("with {constants}", constants=listed(pairs, last=" and ")) if pairs else ""
 
 
 def _sized(axes, sizes, leading):
@@ -150,7 +150,7 @@ def _sized(axes, sizes, leading):
 def _of(shapes):
     if len(shapes) == 1:
         return Said("with an input of shape {shape}", shape=shapes[0])
-    return Said("with inputs of shapes {shapes}", shapes=listed(map(str, shapes), " and "))
+    return Said("with inputs of shapes {shapes}", shapes=listed(map(str, shapes), last=" and "))
 
 
 def _place(place, constants):
