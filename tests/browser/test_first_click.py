@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import jupyter
+from tests.browser.conftest import ROOT, jupyter
 
 
 @pytest.fixture(scope="module", params=["README.md", "README.zh.md"])
@@ -33,3 +33,10 @@ def test_a_link_leads_to_the_code(chapter):
     chapter.get_by_role("link", name="helpers/ops/softplus.py").first.click()
     editor = chapter.locator(".jp-FileEditor:visible .cm-content")
     expect(editor).to_contain_text("softplus", timeout=20_000)
+
+
+def test_opening_changes_nothing(chapter, course):
+    chapter.wait_for_timeout(3_000)  # JupyterLab writes when the kernel has said what it is
+    assert chapter.locator(".jp-mod-dirty").count() == 0, "was ./tools/lab installed?"
+    for path in course.glob("*/00_start_here.ipynb"):
+        assert path.read_bytes() == (ROOT / path.relative_to(course)).read_bytes()
