@@ -34,6 +34,11 @@ def test_the_version_that_is_written_in_several_places():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert pin == VERIFIED_WITH
     assert set(re.findall(r"torch(?:==| )(\d+\.\d+\.\d+)", readme)) == {pin}
+    documentation = set()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        text = path.read_text(encoding="utf-8")
+        documentation |= set(re.findall(r"docs\.pytorch\.org/docs/([^/]*)", text))
+    assert documentation == {pin.rpartition(".")[0]}
     workflow = (ROOT / ".github/workflows/other-torch.yml").read_text(encoding="utf-8")
     oldest = min(TORCH.values(), key=lambda version: tuple(map(int, version.split("."))))
     assert f'torch: "{oldest}.0"' in workflow
