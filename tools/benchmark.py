@@ -13,7 +13,8 @@ included; the best time; and, because a round can be disturbed, the median over 
 as a share of the first way's in the same round.
 
 Peers that are no part of the course are compared where they are installed:
-`pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`.
+`pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`. jaxopt is none of them, because it
+needs JAX.
 
 `launch` needs no GPU: it times what the processor does for a call of `involution2d` on a CUDA
 device, where CuPy does nothing.

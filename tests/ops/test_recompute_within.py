@@ -192,3 +192,14 @@ def test_a_compiled_module_inside(way, backend):
         results.append([*steps, *module.buffers(), module.stored])
     rtol = 1e-12 if way == "reversible" else 0
     torch.testing.assert_close(*results, rtol=rtol, atol=rtol)
+
+
+def test_a_compiled_batch_norm_must_be_the_function():
+    torch.compiler.reset()
+    norm = nn.BatchNorm1d(3).double()
+    compiled, x = torch.compile(norm, backend="aot_eager"), random(4, 3)
+    recompute(compiled, x).sum().backward()
+    assert norm.num_batches_tracked == 1
+    y = recompute(lambda x: compiled(x), x)
+    with pytest.raises(RuntimeError, match="that fn reads has been modified"):
+        y.sum().backward()

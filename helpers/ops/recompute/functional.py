@@ -28,7 +28,7 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
     If `fn` is a module, the second run has the parameters of the first, also those that
     `torch.func.functional_call` gave it, and copies of its buffers, so that these change once, not
     twice: a batch norm counts each batch once. Inside any other function it counts twice, and all
-    other side effects happen twice.
+    other side effects happen twice; compiled with the backend "aot_eager", it raises in backward.
 
     Gradients to inputs, to parameters and to whatever `fn` closes over; derivatives of every order,
     `retain_graph`, calls within calls, DDP, FSDP2 around or inside a module. Under `torch.compile`
