@@ -176,7 +176,18 @@ def on_source_read(app, document, content):
     content[0] = json.dumps(notebook)
 
 
+def lead_to_pytorch(doctree):
+    """The first mention of each of PyTorch's names on a page leads to its documentation."""
+    left = json.loads((ROOT / "site" / "pytorch.json").read_text(encoding="utf-8"))
+    for name in list(doctree.findall(nodes.literal)):
+        if isinstance(name.parent, nodes.paragraph):  # no heading, and no link already
+            address = left.pop(name.astext().removesuffix("()"), None)
+            if address:
+                name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=address))
+
+
 def on_doctree_read(app, doctree):
+    lead_to_pytorch(doctree)
     add_help(doctree, edition(app.env.current_document.docname))
     name_rows(doctree)
 

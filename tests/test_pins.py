@@ -35,7 +35,7 @@ def test_the_version_that_is_written_in_several_places():
     assert pin == VERIFIED_WITH
     assert set(re.findall(r"torch(?:==| )(\d+\.\d+\.\d+)", readme)) == {pin}
     documentation = set()
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
+    for path in [*(ROOT / "notebooks").glob("*.ipynb"), ROOT / "site/pytorch.json"]:
         text = path.read_text(encoding="utf-8")
         documentation |= set(re.findall(r"docs\.pytorch\.org/docs/([^/]*)", text))
     assert documentation == {pin.rpartition(".")[0]}

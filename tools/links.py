@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).parents[1]
-KINDS = {".md", ".ipynb", ".py", ".cpp", ".cu", ".h", ".toml", ".yml"}
+KINDS = {".md", ".ipynb", ".py", ".cpp", ".cu", ".h", ".toml", ".yml", ".json"}
 GONE = "gone"
 LINK = re.compile(r"https://[^\s\"'<>`\\(){}\[\]]+")
 

@@ -177,12 +177,17 @@ SEARCHES = {  # a heading that must be among the first three
         "activation checkpointing": "Recompute: activation checkpointing",
         "shared memory": "shared memory, banks and __syncthreads",
         "view modified inplace": "is a view and is being modified inplace",  # a row of 19's index
+        "double backward": "differentiate twice",
+        "quantization": "train through rounding",
+        "element 0 of tensors does not require grad": "element 0 of tensors",
         "straight-through estimator": "Straight-through: a gradient",  # one word is nowhere
         MESSAGE: "one of the variables needed for gradient computation",
     },
     "zh": {
         "高阶导数": "高阶梯度",
         "检查梯度": "检查梯度是否正确",  # a row
+        "梯度检查": "检查梯度是否正确",
+        "内存泄漏": "内存泄漏",
         "自定义算子": "能编译的自定义算子",
         "编译": "为什么要编译",
         "脉冲神经元": "脉冲的替代梯度",
@@ -217,6 +222,14 @@ def test_the_search_finds_the_section_in_its_edition(page, site, folder):
     box.press("Enter")
     expect(page.locator("#pst-search-dialog")).to_be_hidden()
     assert page.evaluate("document.getElementById(decodeURI(location.hash.slice(1))) !== null")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_first_mention_of_a_name_leads_to_pytorch(page, site, folder):
+    page.goto(f"{site}{folder}/09_custom_operators.html")
+    links = page.locator("a:has(> code)", has_text=re.compile(r"^torch\.library\.opcheck$"))
+    expect(links).to_have_count(1)
+    expect(links).to_have_attribute("href", re.compile(r"/library\.html#torch\.library\.opcheck$"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

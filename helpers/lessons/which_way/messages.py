@@ -21,7 +21,7 @@ MESSAGES = [
     Message("a leaf Variable that requires grad is being used in an in-place operation",
             "a parameter is changed in place while autograd records",
             "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
-    Message("does not require grad and does not have a grad_fn",
+    Message("element 0 of tensors does not require grad",
             "nothing that led to the loss requires a gradient, or it was detached on the way",
             "02 An output without a derivative: mark_non_differentiable"),
     Message("The .grad attribute of a Tensor that is not a leaf Tensor is being accessed",
