@@ -180,7 +180,10 @@ def lead_to_pytorch(doctree):
     """The first mention of each of PyTorch's names on a page leads to its documentation."""
     left = json.loads((ROOT / "site" / "pytorch.json").read_text(encoding="utf-8"))
     for name in list(doctree.findall(nodes.literal)):
-        if isinstance(name.parent, nodes.paragraph):  # no heading, and no link already
+        # no heading, no link already, and no table, where links lead to the course
+        if isinstance(name.parent, nodes.paragraph) and not isinstance(
+            name.parent.parent, nodes.entry
+        ):
             address = left.pop(name.astext().removesuffix("()"), None)
             if address:
                 name.replace_self(nodes.reference("", "", name.deepcopy(), refuri=address))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from .course import section_of
-from .said import Said, gaps_of, listed, said
+from .said import Name, Said, gaps_of, listed, said
 
 # White words on these colours can be read, and these colours on a white and on a black page.
 SEVERITIES = {"error": "#c04a00", "warning": "#8f6400", "note": "#1a73b8"}
@@ -74,11 +74,11 @@ def what_was(judged):
             groups.setdefault((one.points, one.order, why), []).append(f"`{one.input}`")
     parts = []
     for (points, order, why), names in groups.items():
-        what = Said(ORDERS[min(points, 2), order], which=", ".join(names), points=points)
+        what = Said(ORDERS[min(points, 2), order], which=listed(names), points=points)
         parts.append(Said(FEWER, what=what, why=why) if why else what)
     left = [one for one in judged if not one.points]
     found = [Said(JUDGED, what=listed(parts, "; "))] if parts else []
-    return found + [Said(UNJUDGED, x=one.input, why=one.why or PREVENTED) for one in left]
+    return found + [Said(UNJUDGED, x=Name(one.input), why=one.why or PREVENTED) for one in left]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ ENGLISH = "message", "remedy", "change", "place", "section"  # of a finding, in 
 HEAD = "({code}): {message}"
 LOOK = "look at: {remedy}"
 CLAUSE = "{what} ({place})"
-SEEN = "seen: {numbers}"
+SEEN, NUMBER = "seen: {numbers}", "{what} {number}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Finding:
 
     def lines(self):
         """After the severity, each `Said`: message; clause, or where to look; numbers."""
-        yield Said(HEAD, code=self.code, message=self.sentence)
+        yield Said(HEAD, code=Name(self.code), message=self.sentence)
         if self.clause:
             yield Said(CLAUSE, **vars(self.clause))
         elif self.look:
@@ -165,7 +165,7 @@ class Finding:
         ratio = distinct(self.evidence.get("ratio"), 1.0)
         digits = {"given": pair, "expected": pair, "ratio": ratio}
         numbers = [
-            Said("{what} {number}", what=k, number=brief(v, digits.get(k, 3)))
+            Said(NUMBER, what=k, number=v if isinstance(v, Said) else brief(v, digits.get(k, 3)))
             for k, v in self.evidence.items() if not isinstance(v, torch.Tensor)
         ]  # fmt: skip
         if numbers:
@@ -198,7 +198,8 @@ class Text:
         template = self.through if through else self.message
         if corner:
             template = of_a_corner(template)
-        own = {"x": f"`{x}`", "y": y, "Y": y and y[0].upper() + y[1:], "nameless": NAMELESS}
+        Y = "The output" if y == "the output" else y
+        own = {"x": f"`{x}`", "y": y, "Y": Y, "nameless": NAMELESS}
         gaps = {**own, "meant": "", "through": through, "corner": corner, **gaps}
         sentence, look = (
             Said(text, **{name: gaps[name] for name in gaps_of(text)})
@@ -228,6 +229,9 @@ class Report:
     examined: bool = True  # False if forward did not run, or there is nothing to differentiate
     judged: list = field(default_factory=list)  # a `Judged` for each input
 
+    # What each report that is shown is translated with: put another in here, of all reports.
+    translate = staticmethod(str)
+
     @property
     def ok(self):
         return all(finding.severity != "error" for finding in self.findings)
@@ -236,7 +240,7 @@ class Report:
         """The report in one line: `Said`."""
         counts = [(s, sum(f.severity == s for f in self.findings)) for s in SEVERITIES]
         found = [Said(COUNTS[s][n > 1], n=n) for s, n in counts if n]
-        return Said(SUMMARY, name=self.name, found=listed(found) if found else NOTHING)
+        return Said(SUMMARY, name=Name(self.name), found=listed(found) if found else NOTHING)
 
     def text(self, translate=str):
         """The report in words; translate(template) is a template in another language."""
@@ -248,7 +252,7 @@ class Report:
         return "\n".join(lines)
 
     def __repr__(self):
-        return self.text()
+        return self.text(self.translate)
 
     def html(self, translate=str):
         """The same as HTML."""
@@ -264,7 +268,7 @@ class Report:
         return "".join(rows)
 
     def _repr_html_(self):
-        return self.html()
+        return self.html(self.translate)
 
     def to_json(self):
         """All fields of the report and of its findings; what JSON does not know is a string."""

@@ -3,11 +3,15 @@
 import string
 
 
+class Name(str):
+    """What fills a gap as it is, in every language: the name of an input, of a function."""
+
+
 class Said:
     """A template, and what fills its gaps: `Said("{x} lacks {count} terms", x="`w`", count=2)`.
 
-    gaps: values, or what is `Said` itself; a string is a template without gaps. They have names, or
-          are numbered ("0") as in `str.format`.
+    gaps: values, or what is `Said` itself; a string is a template without gaps, and a `Name` is
+          none. They have names, or are numbered ("0") as in `str.format`.
     """
 
     def __init__(self, template, /, **gaps):
@@ -36,7 +40,7 @@ def filled(template, gaps, translate):
     def words(part):
         if isinstance(part, Said):
             return part.text(translate)
-        return translate(part) if part and isinstance(part, str) else part
+        return translate(part) if part and type(part) is str else part
 
     parts = {name: words(part) for name, part in gaps.items()}
     numbered = [parts[k] for k in map(str, range(len(parts))) if k in parts]

@@ -51,7 +51,8 @@ document.addEventListener("DOMContentLoaded", () => {
   input.addEventListener("input", async () => {
     const words = input.value.trim();
     if (!words) return found.replaceChildren();
-    const pagefind = await (loaded ??= load());
+    loaded ??= load().catch(error => { loaded = null; throw error; }); // the next letter tries again
+    const pagefind = await loaded;
     if (words !== input.value.trim()) return; // more was typed meanwhile
     const answer = await pagefind.debouncedSearch(apart(words), {}, 150);
     if (!answer) return;

@@ -57,14 +57,14 @@ def test_what_is_expected_is_the_derivative(forward, shape):
 
 def test_operations_are_counted():
     """Two products of 3 · 5 · 4 multiplications and as many additions, whoever asks."""
-    seen = {"operations for `input` alone": 240, "for all inputs": 240}
+    seen = {"operations": 240, "for all inputs": 240}
     assert PATIENTS["NeverAsks"].examine(lines=False).findings[0].evidence == seen
 
 
 def test_both_slopes_of_a_kink_are_seen():
     (note,) = examine(torch.abs, torch.tensor([1.0, 0.0], dtype=torch.float64)).findings
     assert (note.code, note.severity) == ("kink", "note")
-    assert note.evidence == {"at": [1], "slopes": "-1 and 1"}
+    assert note.evidence["at"] == [1] and str(note.evidence["slopes"]) == "-1 and 1"
 
 
 def test_names_of_inputs_and_outputs():

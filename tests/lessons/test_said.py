@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.lessons import exercise, language
+from helpers.lessons.patients import PATIENTS
 from helpers.lessons.said import Said, Wrong, at
 from tools import translate
 
@@ -58,6 +59,23 @@ def test_a_clause_of_the_doctor_is_a_message_if_the_catalogue_holds_it():
     held = [text for _, text in translate.clauses()]
     assert {"everywhere", "Backward", "is negated{value}"} <= {*held}
     assert not {"double-copy", "an output"} & {*held}  # a code; and what it does not say
+
+
+def test_reports_of_the_doctor_are_chinese(chinese):
+    """Each part of them that is words; code and what PyTorch says are English."""
+    english = []
+
+    def asked(text):
+        words = re.sub(r"`[^`]*`|^\w*(Error|Exception): .*", "", text)
+        if re.search(r"[a-z]{2,} [a-z]{2,}", words) and language.translated(text) == text:
+            english.append(text)
+        return text
+
+    for name in ("NeverAsks", "abs_at_0", "root_or_zero", "OneStep", "UntransposedMatrix"):
+        report = PATIENTS[name].examine()
+        report.text(asked)
+        assert not re.search("error|warning|note|judged|seen", repr(report))
+    assert english == []
 
 
 def test_a_gap_that_is_lost_is_noticed():

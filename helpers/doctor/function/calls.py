@@ -15,6 +15,7 @@ from inspect import Parameter
 
 import torch
 
+from ..said import Name, Said, listed
 from .frames import HERE, LIBRARIES, LIBRARY
 from .private import methods, operator, takes_ctx, transforming, without_modes
 from .source import closure, module_of
@@ -207,23 +208,27 @@ def where(frame):
     if not frames:
         return "a thread of the engine"
     text = linecache.getline(frames[0].f_code.co_filename, frames[0].f_lineno).strip()
-    said = [f"at {spot(frames[0])}" + (text and f", `{text}`")]
+    said = [Said("at {place}", place=spot(frames[0])), *([f"`{text}`"] if text else [])]
     far = (frames[0].f_code.co_filename, "<frozen", *LIBRARIES)
-    said += [f"from {spot(f)}" for f in frames if not f.f_code.co_filename.startswith(far)][:1]
+    callers = [f for f in frames if not f.f_code.co_filename.startswith(far)]
+    said += [Said("from {place}", place=spot(f)) for f in callers[:1]]
     if modules:
         names = [name for name, m in modules[-1].named_modules() if m is modules[0] and name]
         kind = type(modules[0]).__name__
-        said.append(f"in module `{names[0]}` ({kind})" if names else f"in module `{kind}`")
-    return ", ".join(said)
+        which = f"`{names[0]}` ({kind})" if names else f"`{kind}`"
+        said.append(Said("in module {which}", which=which))
+    return listed(said)
 
 
 def spot(frame):
     """In words, the line that runs in this frame."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     if "ipykernel" in file or file.startswith("<ipython"):
-        said = f"line {frame.f_lineno} of a cell"
+        said = Said("line {line} of a cell", line=frame.f_lineno)
     else:
         folders = [os.getcwd(), *filter(None, map(os.path.abspath, sys.path))]
         inside = [os.path.relpath(file, f) for f in folders if file.startswith(f + os.sep)]
         said = f"{min(inside, key=len, default=file)}:{frame.f_lineno}"
-    return said if function.startswith("<") else f"{said} in {function}"
+    if function.startswith("<"):
+        return said
+    return Said("{place} in {function}", place=said, function=Name(function))

@@ -6,7 +6,7 @@ import sysconfig
 
 import torch
 
-from ..said import Said
+from ..said import Name, Said
 from .private import on_ctx
 
 PLACE = "line {line}, in `{function}`"
@@ -26,7 +26,7 @@ def users_frame():
 
 
 def place_of(frame):
-    return Said(PLACE, line=frame.f_lineno, function=frame.f_code.co_name)
+    return Said(PLACE, line=frame.f_lineno, function=Name(frame.f_code.co_name))
 
 
 def saving(instead):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..function.frames import PLACE
 from ..function.source import Source, code_of, nodes_of
 from ..report import Clause
-from ..said import Said
+from ..said import Name, Said
 
 RIGHT_IF, AS_IF = "right if: {what}", "as if: {what}"
 STANDS = "`{new}` stood in place of `{old}`"
@@ -33,7 +33,7 @@ class Edit(NamedTuple):
 
     def place(self):
         """Where it is: `Said`."""
-        return Said(PLACE, line=self.code.line(self.node), function=self.code.fn.__name__)
+        return Said(PLACE, line=self.code.line(self.node), function=Name(self.code.fn.__name__))
 
     def clause(self, how=RIGHT_IF):
         """The `Clause` that it is; how: what it mends, or explains."""

@@ -8,6 +8,7 @@ import torch
 
 from ..function.tensors import as_vector, largest, position
 from ..report import brief, note
+from ..said import listed
 
 KINK = note(
     "kink",
@@ -164,7 +165,7 @@ def edges(point, i):
         kinks = bends & ((100 * narrow - wide).abs() <= 0.1 * size).all(0)
         if kinks.any() and not seen:
             ahead, behind = (wide[:, int(kinks.nonzero()[0])] / (1e-5 * step)).tolist()
-            slopes = " and ".join(map(brief, sorted([ahead, -behind])))
+            slopes = listed(map(brief, sorted([ahead, -behind])), " and ")
             seen = {"at": position(s, value.shape), "slopes": slopes}
     x = point.subject.inputs[i]
     return found.reshape(value.shape), KINK(x, seen=seen) if seen else NOT_JUDGED(x)

@@ -185,7 +185,7 @@ class Found:
 
     @property
     def summary(self):
-        return self.headline().text(str)
+        return self.headline().text(Report.translate)
 
     def text(self, translate=str):
         """What was found in words; translate(template) is a template in another language."""
@@ -194,7 +194,7 @@ class Found:
         return "\n".join([*lines, *(visit.text(translate) for visit in self.visits)])
 
     def __repr__(self):
-        return self.text()
+        return self.text(Report.translate)
 
     def raise_if_wrong(self):
         """Raise WrongGradientError if there is an error; otherwise return what was found."""

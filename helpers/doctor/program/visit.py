@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..report import PREVENTED, SUMMARY, Report, shown, what_was, wrapped
-from ..said import Said, listed
+from ..said import Name, Said, listed
 
 NO_GRADIENT = "no input required a gradient"
 CALLS = "{n} call", "{n} calls"  # of one, of another number
@@ -51,7 +51,8 @@ class Visit(Report):
         """Why not all of it was examined that could have been, or ""."""
         harmless = NO_GRADIENT if self.examined else None
         inputs = [
-            Said("`{x}`: {why}", x=one.input, why=one.why or PREVENTED) for one in self.unjudged
+            Said("`{x}`: {why}", x=Name(one.input), why=one.why or PREVENTED)
+            for one in self.unjudged
         ]
         return str(listed([*(why for why in self.left if why != harmless), *inputs]))
 
@@ -65,7 +66,7 @@ class Visit(Report):
         """Notes are left out: a float32 program has one for each Function."""
         serious = [finding for finding in self.findings if finding.severity != "note"]
         head = Report(self.name, serious).headline() if self.examined else None
-        head = head or Said(SUMMARY, name=self.name, found="not examined")
+        head = head or Said(SUMMARY, name=Name(self.name), found="not examined")
         about = [self.counts(), *what_was(self.unjudged)]
         about[1:1] = [Said("first in {test}", test=self.first)] if self.first else []
         about += [Said("called {place}", place=self.called)] if self.called else []

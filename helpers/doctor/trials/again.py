@@ -200,5 +200,5 @@ def one_input(exam):
             ignored.append((x, vain))
     if len(ignored) == len(subject.inputs):
         x, vain = ignored[0]
-        seen = {f"operations for `{x}` alone": total, "for all inputs": total}
+        seen = {"operations": total, "for all inputs": total}
         yield NOT_ASKED(x, seen=seen, others=listed(vain, last=" and "))

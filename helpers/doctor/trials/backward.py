@@ -106,7 +106,7 @@ def gradients_are_finite(exam):
             continue
         k = int(bad.reshape(-1).nonzero()[0])
         given, value = (t.reshape(-1)[k].item() for t in (grad, subject.values[i]))
-        seen = {"at": position(k, grad.shape), f"`{x}` there": value, "given": given}
+        seen = {"at": position(k, grad.shape), "input there": value, "given": given}
         point = Point(subject, subject.values, exam.dice)
         slopes = [slope for _, u, _ in point.units(i, k) for slope in point.slopes(i, u)]
         if all(slope.trusted.all() for slope in slopes):
