@@ -230,7 +230,7 @@ class Report:
     judged: list = field(default_factory=list)  # a `Judged` for each input
 
     # What each report that is shown is translated with: put another in here, of all reports.
-    translate = staticmethod(str)
+    translate = str
 
     @property
     def ok(self):
@@ -252,7 +252,7 @@ class Report:
         return "\n".join(lines)
 
     def __repr__(self):
-        return self.text(self.translate)
+        return self.text(Report.translate)
 
     def html(self, translate=str):
         """The same as HTML."""
@@ -268,7 +268,7 @@ class Report:
         return "".join(rows)
 
     def _repr_html_(self):
-        return self.html(self.translate)
+        return self.html(Report.translate)
 
     def to_json(self):
         """All fields of the report and of its findings; what JSON does not know is a string."""

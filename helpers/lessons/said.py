@@ -10,7 +10,7 @@ from helpers.doctor.report import Report
 from helpers.lessons.language import translated
 
 BEGINS, FOLLOWS = "{where}: {words}", "{before} {after}"  # Chinese needs no space
-Report.translate = staticmethod(translated)  # the doctor speaks the language of the edition, too
+Report.translate = translated  # the doctor speaks the language of the edition, too
 
 
 class Said(doctor.Said):
