@@ -1,0 +1,60 @@
+"""What chapter 17 says of transforms and of second derivatives, and no cell of it shows."""
+
+import pytest
+import torch
+from torch.autograd import Function, grad
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class Declared(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_output_grad_dtype(inputs[0].dtype)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+def test_a_declared_dtype_under_vmap():
+    with pytest.raises(RuntimeError, match="number of declarations"):
+        torch.vmap(Declared.apply)(torch.ones(2, 3))
+
+
+def packed(x):
+    with saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float):
+        return x**3
+
+
+def test_hooks_under_a_function_transform():
+    with pytest.raises(RuntimeError, match="don't yet support saved tensor hooks"):
+        torch.func.grad(packed)(torch.tensor(2.0))
+
+
+class Cube(Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+        return grad_output * 3 * x**2
+
+
+@pytest.mark.parametrize(("enabled", "second"), [(False, 30), (True, 18)])
+def test_a_second_derivative_with_cast_inputs(enabled, second):
+    x = torch.ones(1, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        loss = Cube.apply(x).square().sum()
+    (first,) = grad(loss, x, create_graph=True)
+    assert grad(first.sum(), x)[0].item() == second

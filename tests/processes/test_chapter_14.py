@@ -1,0 +1,96 @@
+"""What chapter 14 says and no cell of it shows: where DDP or a compiler goes wrong."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Function, grad
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from tests.needs import needs_compiler
+
+two_processes = pytest.mark.parametrize("team", [2], indirect=True, scope="module")
+
+
+def net_and_part():
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), torch.randn(4, 2)
+    return net, x, x.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def penalised(static_graph):
+    """Whether the gradients of a penalty, added to a loss of the output, are averaged."""
+    net, _, mine = net_and_part()
+    wrapped = DistributedDataParallel(net, static_graph=static_graph)
+    alone, x, _ = net_and_part()
+    for f, part in (wrapped, mine), (alone, x):
+        part.requires_grad_()
+        output = f(part)
+        (slope,) = grad(output.sum(), part, create_graph=True)
+        (slope.square().sum(1).mean() + output.mean()).backward()
+    return torch.allclose(net[0].weight.grad, alone[0].weight.grad)
+
+
+@two_processes
+def test_a_penalty_is_not_averaged_with_a_static_graph(team):
+    assert team(penalised, False) == [True, True]
+    assert team(penalised, True) == [False, False]
+
+
+def backward_within_backward(find_unused_parameters):
+    net, _, mine = net_and_part()
+    within = nn.Sequential(net[0], Within(net[1:]))
+    wrapped = DistributedDataParallel(within, find_unused_parameters=find_unused_parameters)
+    try:
+        wrapped(mine).sum().backward()
+    except RuntimeError as error:
+        return "mark a variable ready only once" in str(error)
+    return False
+
+
+class Within(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=True)  # a Function, with such a backward
+
+
+@two_processes
+def test_a_backward_within_backward_and_unused_parameters(team):
+    assert team(backward_within_backward, False) == [False, False]
+    assert team(backward_within_backward, True) == [True, True]
+
+
+class Keep(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return grad_output
+
+
+class Turn(Keep):
+    @staticmethod
+    def backward(ctx, grad_output):
+        return -grad_output
+
+
+def together(x, in_one_graph):
+    y = 2 * x
+    kept, turned = Keep.apply(y), Turn.apply(y)
+    if not in_one_graph:
+        torch._dynamo.graph_break()
+    return kept + 10 * turned
+
+
+@needs_compiler
+@pytest.mark.parametrize("in_one_graph", [True, False])
+def test_two_functions_with_one_forward(in_one_graph):
+    x = torch.ones(1, requires_grad=True)
+    (slope,) = grad(torch.compile(together, backend="inductor")(x, in_one_graph), x)
+    assert (slope.item() == 2 - 20) == in_one_graph
