@@ -93,6 +93,9 @@ MESSAGES = [
     Message("Timed out waiting",
             "a process did not call the collective that the others wait in",
             "14 When one is missing: time-out, deadlock, mismatch"),
+    Message("are out of bounds for storage of size 0",
+            "FSDP2 freed the parameters between two derivatives: `unshard` them again",
+            "14 A gradient penalty: gather the parameters again"),
     # Compilers
     Message("Unsupported: Data-dependent branching",
             "an `if` on a tensor's elements under `fullgraph=True`",
