@@ -137,7 +137,7 @@ MESSAGES = [
             "09 What is promised must hold: opcheck"),
     Message("Cannot register autograd formula for non-functional operator",
             "an operator that writes has no gradient: make one that returns a new tensor",
-            "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)"),
+            "16 Deeper: an operator that writes into its argument, Tensor(a!) (4 minutes)"),
     Message("Could not find schema for",
             "a package of AOTInductor calls an operator that is not in it: import its module, or "
             "define its schema in C++",

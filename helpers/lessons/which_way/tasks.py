@@ -135,7 +135,7 @@ TASKS = [
          "19 An operator that writes into a buffer or a cache: mutates_args",
          "the buffer, compiled and not"),
     Task("write a schema for an operator that changes its argument (`Tensor(a!)`)", CELLS,
-         "16 Deeper: an operator that writes into its argument, Tensor(a!) (3 minutes)",
+         "16 Deeper: an operator that writes into its argument, Tensor(a!) (4 minutes)",
          "`opcheck`"),
     # Kernels and packages
     Task("write a CUDA kernel", OPS + "involution/", "07 One thread, one element",

@@ -1,0 +1,54 @@
+"""What chapter 02 says of function transforms, and no cell of it shows."""
+
+import torch
+from torch.autograd import Function
+
+
+class FirstTwo(Function):
+    @staticmethod
+    def forward(x):
+        return x[:2]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.nn.functional.pad(grad_output, (0, 1))
+
+
+def doubled_base(first_two, x):
+    base = 3 * x
+    first = first_two(base)
+    base.mul_(2)
+    return first.sum()
+
+
+def test_a_changed_base_of_a_view_under_a_function_transform():
+    x = torch.ones(3)
+    right = torch.func.grad(lambda x: doubled_base(lambda base: base[:2], x))(x)
+    ours = torch.func.grad(lambda x: doubled_base(FirstTwo.apply, x))(x)
+    assert (right.tolist(), ours.tolist()) == ([6, 6, 0], [3, 3, 0])
+
+
+class Mask(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.zeros_like(grad_output)
+
+
+def test_vmap_loses_the_mark_of_a_constant_output():
+    x = torch.ones(3, requires_grad=True)
+    assert not Mask.apply(x).requires_grad
+    assert torch.vmap(Mask.apply)(x).requires_grad
