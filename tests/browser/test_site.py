@@ -152,6 +152,17 @@ def test_no_formula_is_cut_off(page, site):
     assert page.locator(".bd-article mjx-container").evaluate_all(cut) == 0
 
 
+def test_no_outline_is_cut_off(page, site):
+    page.set_viewport_size({"width": 1300, "height": 1000})
+    cut = []
+    for name in PAGES:
+        page.goto(site + name)
+        outline = page.locator(".bd-sidebar-secondary")
+        if outline.count() and outline.evaluate("o => o.scrollWidth > o.clientWidth"):
+            cut.append(name)
+    assert cut == []
+
+
 @pytest.mark.parametrize("name", [*FRONT.values(), "README.zh.html", "notebooks/04_exp.html"])
 def test_a_page_says_what_it_is(page, site, name):
     page.goto(site + name)
