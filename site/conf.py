@@ -93,6 +93,7 @@ nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "anchors.of_jupyterlab"
+smartquotes_action = "qe"  # quotes and ellipses: `--doctor` in a heading keeps its two dashes
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"
