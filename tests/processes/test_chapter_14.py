@@ -1,4 +1,4 @@
-"""What chapter 14 says and no cell of it shows: where DDP or a compiler goes wrong."""
+"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes wrong."""
 
 import pytest
 import torch
@@ -63,6 +63,17 @@ class Within(nn.Module):
 def test_a_backward_within_backward_and_unused_parameters(team):
     assert team(backward_within_backward, False) == [False, False]
     assert team(backward_within_backward, True) == [True, True]
+
+
+def sum_of_a_column():
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    dist.all_reduce(x[:, 0])
+    return x.tolist()
+
+
+@two_processes
+def test_the_sum_of_a_tensor_with_gaps(team):
+    assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2  # 2, 2 and 6, 4 would be right
 
 
 class Look(Function):
