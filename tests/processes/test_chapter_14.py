@@ -1,4 +1,4 @@
-"""What chapter 14 says and no cell of it shows: where DDP or a compiler goes wrong."""
+"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes wrong."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from torch.autograd import Function, grad
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from helpers.ops.collectives import ColumnParallelLinear
 from tests.needs import needs_compiler
 
 two_processes = pytest.mark.parametrize("team", [2], indirect=True, scope="module")
@@ -64,6 +65,72 @@ def test_a_backward_within_backward_and_unused_parameters(team):
     assert team(backward_within_backward, True) == [True, True]
 
 
+def sum_of_a_column():
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    dist.all_reduce(x[:, 0])
+    return x.tolist()
+
+
+@two_processes
+def test_the_sum_of_a_tensor_with_gaps(team):
+    assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2  # 2, 2 and 6, 4 would be right
+
+
+class Look(Function):
+    @staticmethod
+    def forward(ctx, table, index):
+        ctx.save_for_backward(index)
+        ctx.size = table.shape
+        return table[index]
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (index,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(index[None], grad_output, ctx.size), None
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, index):
+        return Look.apply(self.table, index)
+
+
+def sparse_gradient(wrap):
+    try:
+        wrap(Table())(torch.tensor([dist.get_rank()])).sum().backward()
+    except NotImplementedError as error:
+        return "SparseTensorImpl" in str(error)
+    return False
+
+
+def ddp_in_a_variable(module):
+    ddp_in_a_variable.wrapped = DistributedDataParallel(module)
+    return ddp_in_a_variable.wrapped
+
+
+@two_processes
+def test_a_sparse_gradient_under_ddp(team):
+    assert team(sparse_gradient, lambda module: module) == [False, False]
+    assert team(sparse_gradient, ddp_in_a_variable) == [True, True]
+
+
+def moments():
+    layer = ColumnParallelLinear(2, 4)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    first, _ = optimizer.state_dict()["state"].values()
+    return first["exp_avg"].shape, layer.state_dict()["weight"].shape
+
+
+@two_processes
+def test_the_state_of_an_optimizer_is_of_the_parts(team):
+    assert team(moments) == [((2, 2), (4, 2))] * 2
+
+
 class Keep(Function):
     @staticmethod
     def forward(ctx, x):
@@ -94,3 +161,17 @@ def test_two_functions_with_one_forward(in_one_graph):
     x = torch.ones(1, requires_grad=True)
     (slope,) = grad(torch.compile(together, backend="inductor")(x, in_one_graph), x)
     assert (slope.item() == 2 - 20) == in_one_graph
+
+
+class TurnView(Turn):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_view_that_a_function_returns_beside_its_input(backend):
+    x = torch.ones(1, requires_grad=True)
+    f = torch.compile(lambda x: (y := 2 * x, TurnView.apply(y)), backend=backend, fullgraph=True)
+    slopes = [grad(y, x, retain_graph=True)[0].item() for y in f(x)]
+    assert slopes == ([2, -2] if backend == "eager" else [2, 2])
