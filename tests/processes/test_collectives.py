@@ -348,3 +348,39 @@ def test_bytes_are_those_of_a_ring(team):
             "halo_exchange": neighbours * rows,
         }
         assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check
+
+
+TOTALS = {
+    "copied": lambda x: collectives.copy(collectives.all_reduce(x)),
+    "summed": lambda x: collectives.all_reduce(x, loss="summed"),
+    "replicated": collectives.all_reduce,
+}
+
+
+def normalized_features(x, inner, outer, total=lambda x: x, cut=lambda x: x, joined=lambda x: x):
+    """The gradients of an RMS norm between two layers; the features may be cut."""
+    x, inner, outer = leaves = [t.detach().requires_grad_() for t in (x, inner, outer)]
+    hidden = cut(x) @ inner.t()
+    hidden = hidden / total(hidden.square().sum(1, keepdim=True)).sqrt()
+    return torch.autograd.grad(joined(hidden @ outer.t()).exp().sum(), leaves)
+
+
+def layers():
+    return [random(*shape, seed=seed) for seed, shape in enumerate(((3, 5), (8, 5), (2, 8)))]
+
+
+def normalized_here(total):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x, inner, outer = layers()
+    parts = inner.chunk(size)[rank], outer.chunk(size, 1)[rank]
+    return normalized_features(x, *parts, TOTALS[total], collectives.copy, collectives.all_reduce)
+
+
+def test_a_sum_that_each_process_uses_for_its_own_part(team):
+    of_x, of_inner, of_outer = normalized_features(*layers())
+    for total in TOTALS:
+        found = team(normalized_here, total)
+        inner, outer = torch.cat([g[1] for g in found]), torch.cat([g[2] for g in found], 1)
+        right = [torch.allclose(*pair) for pair in ((found[0][0], of_x), (inner, of_inner))]
+        assert right == [total != "replicated"] * 2, total
+        torch.testing.assert_close(outer, of_outer)

@@ -133,3 +133,63 @@ def summed_here():
 def test_a_sum_divided_by_the_count_of_all_and_multiplied_by_their_number(team):
     for expected, given in team(summed_here):
         torch.testing.assert_close(given, expected)
+
+
+class Notes(torch.autograd.Function):
+    """The identity, whose backward adds to `noted`."""
+
+    @staticmethod
+    def forward(ctx, x, noted):
+        ctx.noted = noted
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        ctx.noted += grad_output.sum()
+        return grad_output, None
+
+
+class Noting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.noted = nn.Parameter(torch.ones(1)), nn.Buffer(torch.zeros(1))
+
+    def forward(self, x):
+        return Notes.apply(self.weight * x, self.noted)
+
+
+def noted_here(broadcast_buffers):
+    """What two backward passes noted, each process its rank + 1, and the mean of all processes."""
+    module = Noting()
+    parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
+    for _ in range(2):
+        parallel(torch.ones(1)).backward(torch.full((1,), torch.distributed.get_rank() + 1.0))
+    mine = module.noted.item()
+    torch.distributed.all_reduce(module.noted)
+    module.noted /= torch.distributed.get_world_size()
+    return mine, module.noted.item()
+
+
+def test_a_buffer_that_backward_fills(team):
+    assert team(noted_here, False) == [(2.0, 3.0), (4.0, 3.0)]
+    assert team(noted_here, True) == [(2.0, 2.5), (3.0, 2.5)]  # rank 1 lost its first 2
+
+
+def stepped_in_a_hook():
+    """Each process steps in a hook, after an average of its own."""
+    weight, size = nn.Parameter(torch.zeros(1)), torch.distributed.get_world_size()
+
+    def step(weight):
+        torch.distributed.all_reduce(weight.grad)
+        weight.grad /= size
+        with torch.no_grad():
+            weight -= weight.grad
+        weight.grad = None
+
+    weight.register_post_accumulate_grad_hook(step)
+    (weight * (torch.distributed.get_rank() + 1.0)).backward()
+    return weight.item()
+
+
+def test_a_step_in_a_hook_averages_by_itself(team):
+    assert team(stepped_in_a_hook) == [-1.5, -1.5]

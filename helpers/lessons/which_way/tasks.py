@@ -44,6 +44,8 @@ TASKS = [
          "13 Straight-through in plain operations: detach", "the gradient of each row"),
     Task("write a loss of my own (label smoothing)", CELLS,
          "19 A loss of your own: label smoothing", "`gradcheck`, and PyTorch's own"),
+    Task("write a loss of my own over a large vocabulary, never all logits (focal loss)", CELLS,
+         "19 A loss of your own over a large vocabulary", "the peak, and the same gradients"),
     Task("accumulate gradients over micro-batches with a loss of my own", CELLS,
          "19 Gradient accumulation with a loss of your own", "the gradient of the whole batch"),
     Task("get None for an unused output (`set_materialize_grads`)", FUNCTION,
@@ -113,9 +115,11 @@ TASKS = [
          "10 Per-sample gradients: vmap(grad(loss))", "a loop over the samples", True),
     Task("get per-sample gradients through a kernel in C++ or NumPy (`register_vmap`)", OPERATOR,
          OPERATOR, "a loop over the samples"),
+    Task("write an operator whose backward is a kernel, too (C++, CUDA)", CELLS,
+         "19 An operator whose backward is a kernel, too", "`vmap(grad)`, and `gradgradcheck`"),
     Task("support `vmap` (`generate_vmap_rule`, a `vmap` rule)", FUNCTION,
          "10 A rule for vmap: generate_vmap_rule, or your own", "`in_dims` other than 0"),
-    Task("support forward mode (`jvp`, `jacfwd`)", FUNCTION,
+    Task("support forward mode and `hessian` (`jvp`, `jacfwd`)", FUNCTION,
          "10 Forward mode: dual numbers and jvp", "`gradcheck`, in forward mode"),
     # Compilers and operators
     Task("use `torch.compile` without a graph break (`fullgraph`)", OPS + "exp.py",
@@ -129,6 +133,9 @@ TASKS = [
          "new_dynamic_size (3 minutes)", "`opcheck`"),
     Task("compile once for many shapes (`dynamic=True`, `SymInt`)", OPERATOR,
          "09 One graph for many shapes: dynamic=True", "count the graphs"),
+    Task("export a model with an operator, also with AOTInductor", CELLS,
+         "19 Export a model that holds an operator, also with AOTInductor",
+         "load the file in a new process"),
     Task("export a model that holds my operation (`torch.export`)", OPERATOR,
          "09 Export: torch.export", "load the file in a new process, and train it further"),
     Task("copy or pickle a model that holds an operator: call it in `forward`, keep no attribute",
@@ -186,6 +193,8 @@ TASKS = [
     Task("add up bfloat16 gradients in float32 (`weight.grad_dtype = torch.float32`)", CELLS,
          "17 Deeper: where PyTorch adds up in bfloat16: embedding, index and .grad, with "
          "grad_dtype (2 minutes)", "1,000 gradients of 1, and a step of the optimizer"),
+    Task("keep a layer in bf16, or only what its backward keeps", CELLS,
+         "19 A layer in bfloat16, or only what its backward keeps", "the dtype of each gradient"),
     Task("keep in bf16 what backward needs", CELLS,
          "17 Save for backward in bfloat16", "the error, and the second derivative"),
     Task("train in float16 or float8 (loss scale, `GradScaler`)", CELLS,
@@ -202,9 +211,18 @@ TASKS = [
     Task("have a gradient through `sort` or `topk`", CELLS,
          "13 Deeper: the gradient of sort and of the top k (7 minutes)",
          "three elements that move in a circle"),
+    Task("take a norm or a softmax over features that are cut (tensor parallel)",
+         OPS + "collectives/", "14 The backward of a collective, in one table",
+         "one process with all the features"),
     Task("have a gradient through `all_reduce` or `all_gather` (DDP, tensor parallel)",
          OPS + "collectives/", "14 Two correct answers: the identity, or an all-reduce",
          "the adjoint test"),
+    Task("take a contrastive loss under DDP", OPS + "collectives/",
+         '14 Deeper: a contrastive loss under DDP, and loss="summed" (4 minutes)',
+         "one process with all the data"),
+    Task("fill a buffer in backward, or take a step in a hook, under DDP", CELLS,
+         "19 A buffer that backward fills, or a step in a hook, under DDP",
+         "the buffer of each process"),
     Task("train under DDP a parameter that some steps do not use (`find_unused_parameters`)", CELLS,
          "14 Deeper: a gradient that is None, under DDP and AdamW (7 minutes)",
          "two steps, as the first raises nothing"),
@@ -224,6 +242,8 @@ TASKS = [
          "`state_dict`, loaded again"),
     Task("tie two weights, or freeze one", CELLS, "06 Tied weights, frozen weights",
          "`is`, after loading and copying"),
+    Task("tie two weights that have a parametrization (`weight_norm`)", CELLS,
+         "19 Tied weights with a parametrization", "count the parameters"),
     Task("load a checkpoint whose names have changed (`load_state_dict`)", CELLS,
          "06 Rename a parameter: register_load_state_dict_pre_hook", "an old and a new checkpoint"),
     Task("know whether every parameter gets a gradient", CELLS,
@@ -234,7 +254,8 @@ TASKS = [
 ]  # fmt: skip
 
 # For the README: words of further tasks
-MORE = ("a dict or a list|a view|autocast|bf16|complex inputs|CUDA graph|label smoothing|leak|"
-        "linear system|LoRA|nan|ONNX|per-sample gradients through a kernel|"
-        "refuse a second derivative|several outputs|size depends on the data|solver|`sort`|"
+MORE = ("a dict or a list|a view|AOTInductor|autocast|bf16|complex inputs|contrastive loss|"
+        "CUDA graph|forward mode|label smoothing|large vocabulary|leak|linear system|LoRA|nan|ONNX|"
+        "per-sample gradients through a kernel|refuse a second derivative|several outputs|"
+        "size depends on the data|solver|`sort`|tensor parallel|tie two weights|"
         "Triton operator").split("|")  # fmt: skip

@@ -23,6 +23,10 @@ order:
                   differentiated is their sum. The results y_s = x_0 + x_1 + ... are n tensors, and
                   dL/dx_r is the sum of all dL_s/dy_s: an all-reduce.
 
+If the loss is the same, but each process goes on in its own way, as with the norm or the softmax of
+features that are cut, write `copy(all_reduce(x))`: the sum is one tensor, and each process uses it
+for a part of the model of its own.
+
 The wrong one is off by a factor, or worse. Every process must call the same functions in the same
 order, forward *and* backward: one whose loss does not depend on the result leaves the others
 waiting, until the time-out of the group.
