@@ -207,7 +207,7 @@ def _rounds(attempt):
                 **fed,
             )
         if value != below and len(given.unique()) == 1:
-            template = "of {value} with step = {step} it makes {given:g} each time."
+            template = "with step = {step}, each element of a tensor of {value} becomes {given:g}."
             yield Wrong(template, given=given[0].item(), **fed)
         mean = given.mean().item()
         if abs(mean - value) > 5 * step / 2 / draws**0.5:  # five standard deviations at most
@@ -226,9 +226,9 @@ EXERCISE_3 = Exercise(
     reference=round_randomly,
     stub="def round_randomly(x, step): ...",
     wrong=[
-        ({"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"}, "each time"),
+        ({"torch.floor(x / step + torch.rand_like(x))": "torch.round(x / step)"}, "each element"),
         ({"torch.floor(": "torch.round("}, "on average"),
-        ({"torch.rand_like(x)": "torch.rand(())"}, "each time"),
+        ({"torch.rand_like(x)": "torch.rand(())"}, "each element"),
         ({"torch.rand_like(x)": "(torch.rand_like(x) < 0.5)"}, "on average"),
         ({") * step": ")"}, "not a multiple of the step next to it"),
         ({"torch.rand_like(x)": "torch.randn_like(x)"}, "not a multiple of the step next to it"),
