@@ -17,6 +17,9 @@ wrong = CASES.of_two
 
 wrong("a number that is the factor", "scaled", "multiplied by 0.333", inputs=(*vector(), 3.0),
       forward=lambda x, c: c * x, backward=lambda g, x, c: g)  # fmt: skip
+wrong("a real factor of what is complex", "scaled", "multiplied by 0.5.", "ratio 0.5,",
+      inputs=draw((3,), dtype=torch.complex128), forward=lambda z: z * z,
+      backward=lambda g, z: g * z.conj())  # fmt: skip
 wrong(
     "the bound of a difference, and a factor with a name",
     "partly-right",
