@@ -324,8 +324,8 @@ def distinct(one, other):
 def brief(value, digits=3):
     """A number with this many digits, a dtype without "torch.", anything else as it prints."""
     if isinstance(value, complex):
-        parts = brief(value.real, digits), brief(abs(value.imag), digits)
-        return f"{parts[0]}{'-' if value.imag < 0 else '+'}{parts[1]}i"
+        real, imaginary = brief(value.real, digits), brief(abs(value.imag), digits)
+        return real + (f"{'-+'[value.imag > 0]}{imaginary}i" if imaginary != "0" else "")
     if isinstance(value, float):
         return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
     return str(value).removeprefix("torch." * isinstance(value, torch.dtype))

@@ -99,6 +99,34 @@ for name, fn, inputs, why in (
 ):  # fmt: skip
     case("", f"first and second order (not at more: {why}", name=name, inputs=inputs)(fn)
 
+case("", "judged: `b` at 3 points, first and second order", inputs=(ones(0, 3), ones(2, 3)),
+     name="an empty tensor")(
+    function(lambda a, b: 2 * torch.cat((a, b)), lambda g, a, b: (2 * g[: len(a)], 2 * g[len(a) :]))
+)  # fmt: skip
+
+
+@case("gradient-wrong", "not judged: `x` (element by element, that would take long)",
+      note="not-examined", inputs=lambda: (0.2 * drawn((3, 3))[0], *draw((2, 3))))  # fmt: skip
+class Slow(torch.autograd.Function):
+    """Both gradients are wrong; calls suffice to say it of one."""
+
+    @staticmethod
+    def forward(ctx, w, x):
+        z = torch.zeros_like(x)
+        for _ in range(200):
+            z = torch.tanh(z @ w + x)
+        ctx.save_for_backward(w, z)
+        return z
+
+    @staticmethod
+    def backward(ctx, g):
+        w, z = ctx.saved_tensors
+        u, slope = g, 1 - z * z
+        for _ in range(200):
+            u = g + (u @ w.T) * slope
+        return z.T @ (u * slope), u * slope
+
+
 # --- what is saved in low precision ---------------------------------------------------------------
 
 

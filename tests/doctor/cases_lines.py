@@ -280,3 +280,60 @@ class AsksAboutTheOther(Function):
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         return g @ w.t(), x.t() @ g if ctx.needs_input_grad[0] else None
+
+
+@case("gradient-wrong", "`(g * y).sum(ctx.dim, keepdim=True)` stood in place of",
+      inputs=lambda: (*drawn((4, 5)), 0))  # fmt: skip
+class AlongTheLast(Function):
+    """A dimension that is written as -1, and is an argument."""
+
+    @staticmethod
+    def forward(ctx, x, dim):
+        y = x.softmax(dim)
+        ctx.save_for_backward(y)
+        ctx.dim = dim
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return y * (g - (g * y).sum(-1, keepdim=True)), None
+
+
+@case("contribution-lost", "`grad.index_add_(0, rows, g)` stood in place of",
+      inputs=lambda: (*drawn((5, 3)), torch.tensor([0, 2, 2, 4])))  # fmt: skip
+class OneOfSeveral(Function):
+    """A call whose value nothing takes."""
+
+    @staticmethod
+    def forward(ctx, table, rows):
+        ctx.save_for_backward(rows)
+        return table[rows]
+
+    @staticmethod
+    def backward(ctx, g):
+        (rows,) = ctx.saved_tensors
+        grad = g.new_zeros(5, 3)
+        grad.index_copy_(0, rows, g)
+        return grad, None
+
+
+@case("scaled", "`valid.sum()` stood in place of `valid.numel()`",
+      inputs=lambda: (*drawn((5, 4)), torch.tensor([0, 2, -1, 1, 3])))  # fmt: skip
+class MeanOfAll(Function):
+    """Of two counts that are 4, that of the tensor that is counted already."""
+
+    @staticmethod
+    def forward(ctx, logits, target):
+        valid, safe = target >= 0, target.clamp_min(0)
+        logs = logits.log_softmax(-1)
+        n = valid.sum()
+        ctx.save_for_backward(logs, safe, valid)
+        return -(logs.gather(1, safe[:, None])[:, 0] * valid).sum() / n
+
+    @staticmethod
+    def backward(ctx, g):
+        logs, safe, valid = ctx.saved_tensors
+        grad = logs.exp() - torch.nn.functional.one_hot(safe, 4)
+        grad = grad * valid[:, None]
+        return g * grad / valid.numel(), None

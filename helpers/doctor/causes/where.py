@@ -59,8 +59,8 @@ def of_elements(m):
     by = (off / size).nan_to_num().amax(0)[wrong]
     smooth = bool(near.any() or len(by) and by.min() < 1e-3 * by.median())
     sizes = {what: t[m.elements] for what, t in sizes_of(m, m.x).items()}
-    bounds = {} if smooth else dict(WHOLE)
-    bounds |= m.subject.numbers | {f"-{name}": -n for name, n in m.subject.numbers.items()}
+    bounds = m.subject.numbers | {f"-{name}": -n for name, n in m.subject.numbers.items()}
+    bounds |= {} if smooth else WHOLE
     return Spots(m.elements, m.trusted & right & ~near, wrong, sizes, bounds, smooth)
 
 

@@ -70,17 +70,15 @@ class Code(Source):
     def is_value(self, node):
         """Is it an expression that may have a number or a tensor for a value?"""
         kinds = ast.Name, ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Attribute, ast.IfExp
-        if not isinstance(node, (*kinds, ast.Compare, ast.Constant)):
-            return False
-        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+        loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        if not (loaded and isinstance(node, (*kinds, ast.Compare, ast.Constant))):
             return False
         up = self.up.get(node)
         if isinstance(node, ast.Name) and inspect.ismodule(self.fn.__globals__.get(node.id)):
             return False
         is_called = isinstance(up, ast.Call) and up.func is node
         is_annotation = isinstance(up, (ast.arg, ast.AnnAssign)) and up.annotation is node
-        names = "ctx", "self", "ctx.saved_tensors"
-        bare = isinstance(up, ast.Expr) or ast.unparse(node) in names
+        bare = ast.unparse(node) in ("ctx", "self", "ctx.saved_tensors")
         return not (is_called or is_annotation or bare)
 
     def statement(self, node):

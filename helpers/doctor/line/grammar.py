@@ -143,8 +143,7 @@ def other_constants(site):
     elif isinstance(n, (int, float)):
         near = [m for m in (n + 1, n - 1, -n, 2 * n, n / 2, n * n) if type(m) is type(n)]
         written = [m for m in site.code.literals if type(m) in (int, float)]
-        kinds = (int,) if isinstance(n, int) else (int, float)
-        names = [name for name, v in site.hand.items() if type(v) in kinds]
+        names = [name for name, v in site.hand.items() if type(v) in (int, type(n))]
         every = *map(repr, (*near, *written, 0, 1, 2, 3, 0.5)), *names, "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
@@ -154,7 +153,8 @@ def other_negatives(site):
     if is_negative(site.node):
         n = -site.node.operand.value
         near = (*range(3), n - 1, n + 1, -n, 2 * n) if type(n) is int else (-n, 2 * n, n / 2)
-        every = *map(repr, near), *map(repr, site.code.literals), "None"
+        names = [name for name, v in site.hand.items() if type(v) is int]
+        every = *names, *map(repr, near), *map(repr, site.code.literals), "None"
         yield from (text for text in dict.fromkeys(every) if text != site.text)
 
 
@@ -183,7 +183,7 @@ def exchanged(site):
 def other_counts(site):
     """Of elements, or of those that a mask leaves."""
     if re.fullmatch(r"len\(.*\)|.*\.(numel\(\)|size\(-?\d\)|shape\[-?\d\])", site.text):
-        for name, t in site.hand.items():
+        for name, t in sorted(site.hand.items(), key=lambda one: one[0] not in site.text):
             if torch.is_tensor(t):
                 yield from [f"{name}.sum()"] * (t.dtype is torch.bool)
                 yield from (f"{name}.numel()", *(f"{name}.shape[{d}]" for d in range(t.dim())))

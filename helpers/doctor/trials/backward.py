@@ -8,7 +8,7 @@ from ..causes.exceptions import GRAD_OUTPUT_MODIFIED, SAVED_MODIFIED, told
 from ..function.grain import Grain, dtype_of
 from ..function.raised import CallError
 from ..function.random_state import OwnGenerators, draws
-from ..function.tensors import differentiable, is_number, largest, position, values_of, worst
+from ..function.tensors import is_number, largest, position, values_of, worst
 from ..measure.measurement import Point
 from ..report import CUT_OFF, brief, error, note, warning
 
@@ -72,7 +72,7 @@ def what_backward_does(exam):
         t = exam.subject.arguments[x]
         if not is_number(t):
             yield GRADIENT_FOR_INDEX(x, dtype=brief(t.dtype))
-        elif not differentiable(values_of(grad)) or torch.finfo(grad.dtype).eps > exam.precision:
+        elif not is_number(values_of(grad)) or torch.finfo(grad.dtype).eps > exam.precision:
             yield GRADIENT_DTYPE(x, dtype=brief(grad.dtype))
         if grad.shape != t.shape:
             yield ENGINE_SUMS(x, got=tuple(grad.shape), wanted=tuple(t.shape))

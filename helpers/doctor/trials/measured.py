@@ -63,6 +63,8 @@ class Measured:
         number, self.limit = shared(calls_allowed(subject) // self.points, len(inputs) or 1)
         unknown = {s.i for s in self.suspected if s.verdict == "unknown"}
         self.left = unknown | set(sorted(inputs)[number:])
+        for judged in (self.exam.judged[subject.inputs[i]] for i in self.left):
+            judged.points, judged.order, judged.why = 0, 0, LONG
 
     def measure(self, s):
         """Measure one; False if forward takes no element that moves alone."""
