@@ -325,7 +325,8 @@ def brief(value, digits=3):
     """A number with this many digits, a dtype without "torch.", anything else as it prints."""
     if isinstance(value, complex):
         real, imaginary = brief(value.real, digits), brief(abs(value.imag), digits)
-        return real + (f"{'-+'[value.imag > 0]}{imaginary}i" if imaginary != "0" else "")
+        sign = "-" if value.imag < 0 else "+"
+        return real if imaginary == "0" else f"{real}{sign}{imaginary}i"
     if isinstance(value, float):
         return "0" if abs(value) < 1e-12 else f"{value:.{digits}g}"
     return str(value).removeprefix("torch." * isinstance(value, torch.dtype))

@@ -20,7 +20,7 @@ wrong("a number that is the factor", "scaled", "multiplied by 0.333", inputs=(*v
 wrong("a real factor of what is complex", "scaled", "multiplied by 0.5.", "ratio 0.5,",
       inputs=draw((3,), dtype=torch.complex128), forward=lambda z: z * z,
       backward=lambda g, z: g * z.conj())  # fmt: skip
-wrong("a bound that was given, where 1 would fit", "partly-right", "where `x` is above `high` = 0.8",
+wrong("a bound that was given, where 1 fits", "partly-right", "where `x` is above `high` = 0.8",
       inputs=(torch.tensor([0.2, -0.3, 0.7, 2.2, -1.2, 0.5, 1.6, -2.2, 0.4, 1.4]).double(), 0.8),
       forward=lambda x, high: x.clamp(max=high), backward=lambda g, x, high: g)  # fmt: skip
 wrong(
