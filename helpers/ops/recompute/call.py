@@ -1,5 +1,6 @@
 """One call of a function, and how to repeat it."""
 
+import math
 import random
 import sys
 import threading
@@ -60,7 +61,8 @@ class Call:
 
     def _keep(self, leaves):
         # By backward a module may have other parameters, and has other statistics.
-        own = _each_place("parameters", self.fn) if _has_its_own_parameters(self.fn) else {}
+        has_its_own = isinstance(self.fn, torch.nn.Module) and not _is_sharded(self.fn)
+        own = _each_place("parameters", self.fn) if has_its_own else {}
         tensors = [*filter(torch.is_tensor, leaves), *own.values()]
         # Of a leaf, the program may replace `data`, or freeze it, before backward.
         self.tensors = kept(*(tensor.detach() for tensor in tensors))
@@ -83,6 +85,8 @@ class Call:
             with self.contexts[0], hooks, self.reads:
                 result = self.fn(*args, **kwargs)
             self.reads.end()
+            if _is_sharded(self.fn):  # FSDP does something else in backward, and brings tensors
+                self.reads.passing = math.inf
             with torch._C.DisableTorchFunction():
                 self._forget()
         return result
@@ -224,11 +228,11 @@ def _versions(buffers):
     return [(id(buffer), buffer._version) for buffer in buffers.values()]
 
 
-def _has_its_own_parameters(fn):
-    """Whether it is a module, and not FSDP exchanges its parameters while it runs."""
+def _is_sharded(fn):
+    """Whether it is a module, and FSDP exchanges its parameters while it runs."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     sharded = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()
-    return isinstance(fn, torch.nn.Module) and not any(isinstance(m, sharded) for m in fn.modules())
+    return isinstance(fn, torch.nn.Module) and any(isinstance(m, sharded) for m in fn.modules())
 
 
 def _like_before(tensor, needs_grad):
