@@ -176,7 +176,7 @@ class Call:
             return self.fn(*before, *args, **kwargs)
 
     def _changed(self, parameters):
-        """What `fn` has to be given to be as it was: mostly nothing, and other threads may run it."""
+        """What `fn` has to be given to be as it was: mostly nothing, for threads may share it."""
         now = _each_place("parameters", self.fn) if parameters else {}
         with torch._C.DisableTorchFunction():
             same = [name for name, before in self.own.items() if before == _identity(now.get(name))]
