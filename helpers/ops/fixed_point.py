@@ -109,22 +109,23 @@ class _Recorded:
         """within: the record whose graph the function differentiates, so that this one needs it."""
         held = weakref.WeakKeyDictionary()  # not self is in the hooks: the graph holds them
         variables = [tensor.detach().requires_grad_() for tensor in tensors]
-        self.within, self.held = within, [held]
+        self.within, self.held = within, [held, *(within.held if within else [])]
         # Where gradients arrive, also those of a leaf that is frozen or converted by then.
         with torch._C.DisableTorchFunctionSubclass():
             self.edges = [get_gradient_edge(variable) for variable in variables]
         self.lock = within.lock if within else threading.RLock()
         if within:
             self.edges += within.edges
-            self.held += within.held
 
         def pack(tensor):
             ticket = _Ticket()
-            held[ticket] = tensor.detach()
+            held[ticket], ticket.version = tensor.detach(), tensor._version
             return ticket
 
         with torch.enable_grad(), saved_tensors_hooks(pack, lambda ticket: held[ticket]):
             self.outputs = function(*variables)
+        if any(tensor._version != ticket.version for ticket, tensor in held.items()):
+            raise ValueError("f must not change in place what its gradient needs")
 
     def _holds(self):
         return [tensor for held in self.held for tensor in held.values()]
@@ -309,8 +310,8 @@ def _checked(result, z):
     return result
 
 
-def _versions(*tensors):
-    return [tensor._version for tensor in tensors if not tensor.is_inference()]
+def _versions(*things):
+    return [t._version for t in things if torch.is_tensor(t) and not t.is_inference()]
 
 
 def _autocast_now(device_type):
@@ -335,10 +336,10 @@ def _solve(f, z0, inputs, iterate):
         arguments = list(inputs)
         for n, tensor in zip(positions, tensors, strict=True):
             arguments[n] = tensor
-        before = _versions(z, *tensors)
+        before = _versions(z, *arguments)
         with autocast():
             result = _checked(f(z, *arguments), z)
-        if _versions(z, *tensors) != before:
+        if _versions(z, *arguments) != before:
             raise ValueError("f must not change z or its other arguments in place")
         return (result,)
 
@@ -351,16 +352,15 @@ def _solve(f, z0, inputs, iterate):
 
     z = iterate(step, z0.detach().clone(), what="fixed point")
     recorded, leaves = _record(g, z, tensors) if torch.is_grad_enabled() else (None, [])
-    if recorded is None:
-        return z
-    return _Solution.apply(recorded, iterate, *tensors, *leaves)
+    return _Solution.apply(recorded, iterate, *tensors, *leaves) if recorded else z
 
 
 def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     """The z for which z = f(z, *inputs), found from z0, differentiated by the implicit theorem.
 
     f: a function or module that returns a tensor with the shape, dtype and device of z; the same
-    one for the same arguments, so no dropout; and that changes none of them in place.
+    one for the same arguments, so no dropout; and that changes in place none of them, and nothing
+    that its gradient needs.
     z0: a floating-point tensor, where the iteration begins. No gradient flows to it: where there
     are several solutions it chooses one, and does not move it.
     inputs: what else f is called with. Gradients flow to the tensors among them, to f's parameters

@@ -77,6 +77,8 @@ def gradient_reversal(input, scale=1.0):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
+    if input.dtype.itemsize == 1:
+        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
     _check_scale(scale)
     if torch.compiler.is_compiling():
         # A Function would be refused for its jvp, or its backward dropped in favour of forward's

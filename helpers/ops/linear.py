@@ -162,6 +162,8 @@ class Linear(torch.nn.Module):
                 raise ValueError(f"{name} must not be negative, got {size}")
         if dtype is not None and not getattr(dtype, "is_floating_point", False):
             raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
+        if dtype is not None and dtype.itemsize == 1:
+            raise TypeError(f"dtype must have 16 bits or more, got {dtype}")
         self.in_features, self.out_features = in_features, out_features
         options = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, **options))

@@ -120,6 +120,7 @@ OPS = {
         small=("contiguous, 0.5",),
         bad=[
             *NOT_A_NUMBER,
+            FLOAT8,
             ({"scale": random(2)}, TypeError, "scale must be a Python number, got Tensor"),
             ({"scale": True}, TypeError, "got bool"),
             ({"scale": -1.0}, ValueError, "scale must be finite and not negative, got -1.0"),

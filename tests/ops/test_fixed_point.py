@@ -268,7 +268,19 @@ def test_bad_input_is_named(change, kind, words):
 
 def test_an_input_that_f_changes_is_named():
     spoils = lambda z, x: z / 2 + x.mul_(0.5)  # noqa: E731
+    for x in (random(2), random(2).detach()):
+        assert_raises(ValueError, "in place", fixed_point, spoils, torch.zeros(2).double(), x)
+
+
+def test_what_f_saves_and_then_changes_is_named():
+    def spoils(z, x):
+        y = x * 2
+        result = z / 2 + y.sin()
+        y.zero_()
+        return result
+
     assert_raises(ValueError, "in place", fixed_point, spoils, torch.zeros(2).double(), random(2))
+    fixed_point(spoils, torch.zeros(2).double(), random(2).detach())  # without a gradient it may
 
 
 def test_a_start_is_left_alone_also_where_f_is_refused():

@@ -183,3 +183,36 @@ def test_threads_that_draw_from_generators_of_their_own():
     results = []
     in_threads([partial(one, seed, results) for seed in range(4)])
     assert len(results) == 80 and all(results)
+
+
+class Slow(nn.Module):
+    """The threads run it at once."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.weight, self.norm = nn.Parameter(random(3).detach()), norm
+
+    def forward(self, x):
+        x = (x * self.weight).sin()
+        time.sleep(0.002)
+        return self.norm(x * self.weight).sin()
+
+
+@pytest.mark.parametrize("kind", ["recompute", "reversible"])
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm1d(3).double()], ids=["", "norm"])
+def test_threads_may_share_a_module(kind, norm):
+    module, x, results = Slow(norm), random(4, 3), []
+    blocks = ReversibleSequential([(module, nn.Tanh())])
+    call = {"recompute": lambda: recompute(module, x), "reversible": lambda: blocks(x, x)[0]}[kind]
+    state = [*module.parameters(), *module.buffers()]
+
+    def one():
+        for _ in range(5):
+            y = call().square().sum()
+            results.append(grad(y, module.weight, allow_unused=True)[0])
+
+    one()
+    in_threads(4 * [one])
+    assert len(results) == 25 and all(result.allclose(results[0]) for result in results)
+    now = [*module.parameters(), *module.buffers()]
+    assert all(a is b for a, b in zip(now, state, strict=True))

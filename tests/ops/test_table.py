@@ -324,6 +324,7 @@ loss = partial(LinearCrossEntropyLoss, 3, 4)
         (Linear, (-1, 5), ValueError, "in_features must not be negative, got -1"),
         (Linear, (3, 5, True, None, torch.cfloat), TypeError, "floating-point torch.dtype, got to"),
         (Linear, (3, 5, True, None, "float32"), TypeError, "torch.dtype, got 'float32'"),
+        (Linear, (3, 5, True, None, torch.float8_e5m2), TypeError, "16 bits or more, got torch.fl"),
         (partial(loss, softcap=-1.0), (), ValueError, "softcap must be 0 or more, got -1.0"),
         (partial(loss, reduction="max"), (), ValueError, "'mean', 'sum' or 'none', got 'max'"),
         (partial(loss, temperature=2.0), (), TypeError, "unexpected keyword argument 'temperat"),

@@ -101,6 +101,30 @@ def test_the_gradients_of_one_process(team, kind):
             torch.testing.assert_close(grads, expected)
 
 
+class Whole(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return recompute(self.layers, x)
+
+
+def recomputed_as_a_whole():
+    torch.manual_seed(0)
+    net, layers = part().double(), part().double()
+    layers.load_state_dict(net.state_dict())
+    for layer in (layers[0], layers[2], layers):
+        fully_shard(layer)
+    x = data("recompute")
+    return gradients(Whole(layers), x), gradients(Whole(net), x)
+
+
+def test_recompute_of_parts_that_are_cut_one_within_the_other(team):
+    for found, expected in team(recomputed_as_a_whole):
+        torch.testing.assert_close(found, expected)
+
+
 def sharded_within_f():
     net = model("fixed point")
     fully_shard(net[1].inner)

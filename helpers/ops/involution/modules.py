@@ -24,8 +24,8 @@ class Involution2d(nn.Module):
     dilation: of the kernels. Raises ValueError or TypeError for other arguments.
     keep_filters: the kernels are the largest part of what the layer keeps for backward, two thirds
     at the defaults and stride 1. If False, backward computes them again from the hidden layer, by
-    the second convolution: the same results to the last bit. `torch.func` then raises, and
-    `torch.fx` records a layer that keeps them.
+    the second convolution: the same results to the last bit. `torch.func` and forward mode then
+    raise, and `torch.fx` records a layer that keeps them.
 
     Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 3 and
     algorithm 1.

@@ -1,5 +1,6 @@
 """One call of a function, and how to repeat it."""
 
+import math
 import random
 import sys
 import threading
@@ -13,9 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .reads import Reads, kind_of
+from .reads import Reads, kind_of, version_of
 
 A_TENSOR = object()  # where one stood among the inputs
+LOCKS = weakref.WeakKeyDictionary()  # of modules with buffers
 
 
 class KeepTensors(torch.autograd.Function):
@@ -50,7 +52,8 @@ class Call:
         leaves, self.structure = tree_flatten((args, kwargs))
         check_mode(filter(torch.is_tensor, leaves))
         self.leaves = [A_TENSOR if torch.is_tensor(leaf) else leaf for leaf in leaves]
-        with torch._C.DisableTorchFunction():  # an outer call watches what fn does, not this
+        self.alone = _lock_of(fn)
+        with self.alone, torch._C.DisableTorchFunction():  # an outer call watches fn, not this
             self._keep(leaves)
         self.autocast = _autocast_now()
         self.tickets, self.kinds = [], []
@@ -58,12 +61,13 @@ class Call:
 
     def _keep(self, leaves):
         # By backward a module may have other parameters, and has other statistics.
-        own = _each_place("parameters", self.fn) if _has_its_own_parameters(self.fn) else {}
-        self.names = list(own)
+        has_its_own = isinstance(self.fn, torch.nn.Module) and not _is_sharded(self.fn)
+        own = _each_place("parameters", self.fn) if has_its_own else {}
         tensors = [*filter(torch.is_tensor, leaves), *own.values()]
         # Of a leaf, the program may replace `data`, or freeze it, before backward.
         self.tensors = kept(*(tensor.detach() for tensor in tensors))
         self.need_grad = [tensor.requires_grad for tensor in tensors]
+        self.own = {name: _identity(tensor) for name, tensor in own.items()}
         self.random = [(read, write, read()) for read, write in _random_sources(leaves)]
         self.buffers = self.named_buffers()
         self.copies = {name: buffer.clone() for name, buffer in self.buffers.items()}
@@ -77,11 +81,14 @@ class Call:
         self.reads = Reads()
         self.reads.are_given(*filter(torch.is_tensor, tree_flatten((args, kwargs))[0]))
         hooks = saved_tensors_hooks(self.pack, partial(self.unpack, start))
-        with self.contexts[0], hooks, self.reads:
-            result = self.fn(*args, **kwargs)
-        self.reads.end()
-        with torch._C.DisableTorchFunction():
-            self._forget()
+        with self.alone:
+            with self.contexts[0], hooks, self.reads:
+                result = self.fn(*args, **kwargs)
+            self.reads.end()
+            if _is_sharded(self.fn):  # FSDP does something else in backward, and brings tensors
+                self.reads.passing = math.inf
+            with torch._C.DisableTorchFunction():
+                self._forget()
         return result
 
     def _forget(self):
@@ -149,14 +156,17 @@ class Call:
 
     def replay(self, *before, reads=None):
         """`fn(*before, *args, **kwargs)`, as it was called first."""
+        with self.alone:
+            return self._replay(before, reads)
+
+    def _replay(self, before, reads):
         tensors = map(_like_before, self.tensors(), self.need_grad)
         leaves = [next(tensors) if leaf is A_TENSOR else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)
-        state = dict(zip(self.names, tensors, strict=True))
-        state |= {name: buffer.clone() for name, buffer in self.copies.items()}
+        state = self._changed(dict(zip(self.own, tensors, strict=True)))
         reads = reads or Reads(first=self.reads)
-        reads.are_given(*before, *filter(torch.is_tensor, leaves), *state.values())
-        state = self.buffers | state
+        given = [tensor for name, tensor in state.items() if tensor is not self.buffers.get(name)]
+        reads.are_given(*before, *filter(torch.is_tensor, leaves), *given)
         with _replayed(self.random), ExitStack() as stack:
             for context in (*self.autocast(), reads):
                 stack.enter_context(context)
@@ -164,6 +174,30 @@ class Call:
                 args = *before, *args
                 return functional_call(self.fn, state, args, kwargs, tie_weights=False)
             return self.fn(*before, *args, **kwargs)
+
+    def _changed(self, parameters):
+        """What `fn` has to be given to be as it was: mostly nothing, for threads may share it."""
+        now = _each_place("parameters", self.fn) if parameters else {}
+        with torch._C.DisableTorchFunction():
+            same = [name for name, before in self.own.items() if before == _identity(now.get(name))]
+        now = self.named_buffers()
+        state = {name: b for name, b in self.buffers.items() if b is not now.get(name)}
+        state |= {name: p for name, p in parameters.items() if name not in same}
+        return state | {name: buffer.clone() for name, buffer in self.copies.items()}
+
+
+def _lock_of(fn):
+    """Second runs exchange buffers, so of a module that has some, threads take turns."""
+    has_buffers = isinstance(fn, torch.nn.Module) and next(fn.buffers(), None) is not None
+    return LOCKS.setdefault(fn, threading.RLock()) if has_buffers else nullcontext()
+
+
+def _identity(parameter):
+    """What is not equal if it was changed, frozen or replaced, or its `data` was."""
+    if type(parameter) is not torch.nn.Parameter:  # of others, not all have a place in memory
+        return object()
+    place = parameter.data_ptr(), parameter.shape, parameter.stride()
+    return id(parameter), version_of(parameter), parameter.requires_grad, place
 
 
 def _each_place(kind, module):
@@ -194,11 +228,11 @@ def _versions(buffers):
     return [(id(buffer), buffer._version) for buffer in buffers.values()]
 
 
-def _has_its_own_parameters(fn):
-    """Whether it is a module, and not FSDP exchanges its parameters while it runs."""
+def _is_sharded(fn):
+    """Whether it is a module, and FSDP exchanges its parameters while it runs."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     sharded = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()
-    return isinstance(fn, torch.nn.Module) and not any(isinstance(m, sharded) for m in fn.modules())
+    return isinstance(fn, torch.nn.Module) and any(isinstance(m, sharded) for m in fn.modules())
 
 
 def _like_before(tensor, needs_grad):

@@ -29,6 +29,7 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
     `torch.func.functional_call` gave it, and copies of its buffers, so that these change once, not
     twice: a batch norm counts each batch once. Inside any other function it counts twice, and all
     other side effects happen twice; compiled with the backend "aot_eager", it raises in backward.
+    Threads may share a module; one that has buffers they run one after the other.
 
     Gradients to inputs, to parameters and to whatever `fn` closes over; derivatives of every order,
     `retain_graph`, calls within calls, DDP, FSDP2 around or inside a module. Under `torch.compile`
