@@ -3,7 +3,12 @@ import math
 import pytest
 import torch
 
-from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
+from helpers.ops.straight_through import (
+    round_straight_through,
+    sign_straight_through,
+    spike,
+    straight_through,
+)
 from tests.common import FLOATS, random
 
 INF, NAN = math.inf, math.nan
@@ -71,3 +76,43 @@ def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
         (y,) = torch.autograd.grad(y, x, create_graph=True)
         right = -(1 / 25) * math.factorial(order) * (-25 * side) ** order / falling ** (order + 1)
         assert y.item() == pytest.approx(right * side, rel=1e-12)
+
+
+def by_quarters(x):
+    return straight_through(torch.round(4 * x) / 4, torch.sin(x))
+
+
+def test_a_step_of_ones_own_has_its_values_and_the_derivatives_of_the_other():
+    x = random(20)
+    assert_same_bits(by_quarters(x), (torch.round(4 * x) / 4).detach())
+    first = torch.autograd.grad(by_quarters(x).sum(), x, create_graph=True)[0]
+    torch.testing.assert_close(first, x.cos())
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], -x.sin())
+    history = straight_through(x * 3, torch.sin(x))  # of the step, nothing arrives
+    torch.testing.assert_close(torch.autograd.grad(history.sum(), x)[0], x.cos())
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.10 loses it, says the docstring")
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_step_of_ones_own_is_trained_after_export(lowered):
+    module = torch.nn.Linear(2, 3)
+    module.forward = lambda x: by_quarters(module.weight * x).sum()
+    x = torch.tensor([0.5, 2.0])
+    program = torch.export.export(module, (x,))
+    loaded = (program.run_decompositions() if lowered else program).module()
+    loaded(x).backward()
+    torch.testing.assert_close(loaded.weight.grad, (module.weight * x).cos() * x)
+
+
+@pytest.mark.parametrize(
+    ("step", "smooth", "error", "message"),
+    [
+        (1.0, torch.ones(2), TypeError, "step must be a torch.Tensor, got float"),
+        (torch.ones(2), torch.ones(2).long(), TypeError, "smooth must be floating-point"),
+        (torch.ones(2), torch.ones(3), ValueError, r"one shape, got torch.Size\(\[2\]\) and"),
+        (torch.ones(2), torch.ones(2).double(), ValueError, "one dtype, got torch.float32 and"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(step, smooth, error, message):
+    with pytest.raises(error, match=message):
+        straight_through(step, smooth)
