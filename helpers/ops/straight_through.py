@@ -10,6 +10,8 @@ here has the values of a step and the derivatives, of every order, of a smoother
     sign_straight_through     1 if x >= 0 else -1         x clamped to ±clip
     spike                     1 if x > 0 else 0           x / (1 + slope · |x|)
 
+`straight_through(step, smooth)` makes one of a step and an s of your own.
+
 They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its history, so every
 transform and compiler sees the decision, where several of them lose the backward of a Function. In
 the brackets stands +0 exactly, so the values are those of the step to the last bit; the popular
@@ -46,26 +48,46 @@ def _constant(tensor):
     return tensor.view(bits).view(tensor.dtype)
 
 
-def _with_slope_of(smooth, step):
-    """The values of `step`, to the last bit, with the derivatives of `smooth`, which is finite."""
-    # Subtracted, because -0 - (+0) is -0, but -0 + (+0) is +0.
-    return step - (_constant(smooth) - smooth)
-
-
-def _check(input, **numbers):
+def _check(input, what="input", **numbers):
     if not isinstance(input, torch.Tensor):
-        raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
+        raise TypeError(f"{what} must be a torch.Tensor, got {type(input).__name__}")
     if not input.is_floating_point():
-        raise TypeError(f"input must be floating-point, got {input.dtype}")
+        raise TypeError(f"{what} must be floating-point, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(f"{what} must have numbers of 16 bits or more, got {input.dtype}")
     if input.layout is not torch.strided:
-        raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
+        raise TypeError(f"{what} must be dense (torch.strided), got {input.layout}")
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError(f"{name} must be a Python number, got {type(number).__name__}")
         if not number > 0:
             raise ValueError(f"{name} must be larger than 0, got {number}")
+
+
+def _with_slope_of(smooth, step):
+    # Subtracted, because -0 - (+0) is -0, but -0 + (+0) is +0.
+    return step - (_constant(smooth) - smooth)
+
+
+def straight_through(step, smooth):
+    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every order.
+
+    step, smooth: floating-point tensors of one shape, dtype and device, which the result has, too.
+    No gradient flows to `step`. `smooth` must be finite: where it is not, the result is nan.
+
+    Works under `torch.compile`, `torch.export` and every transform of `torch.func`, in forward
+    mode, too.
+    Raises TypeError or ValueError for other arguments.
+    """
+    _check(step, "step")
+    _check(smooth, "smooth")
+    for what in ("shape", "dtype", "device"):
+        if getattr(step, what) != getattr(smooth, what):
+            raise ValueError(
+                f"step and smooth must have one {what}, got {getattr(step, what)} and "
+                f"{getattr(smooth, what)}"
+            )
+    return _with_slope_of(smooth, _constant(step))
 
 
 def _clamped(input, limit):

@@ -92,22 +92,27 @@ TASKS = [
          "03 Deeper: clip a gradient inside the network (3 minutes)", "a gradient above the limit"),
     Task("stop a gradient in one branch (`detach`)", CELLS,
          "13 Straight-through in plain operations: detach", "the gradient of each branch"),
-    Task("train through rounding, quantization, a sign or a spike (straight-through)",
+    Task("train through rounding, quantization, a sign, a spike or a step of my own "
+         "(straight-through)",
          OPS + "straight_through.py", "13 Straight-through: a gradient for round and sign",
          "`examine(…, faithful=False)`", True),
-    Task("have a gradient through a lookup or a scatter (`index_put_`, `accumulate=True`)",
-         "helpers/lessons/exercises/chapter_11.py",
-         "11 Choose the inputs: branches, extreme values, repeats", "an index that occurs twice"),
+    Task("have a gradient through a lookup or a scatter, with repeated indices (`scatter_add`, "
+         "`index_put`, `accumulate=True`)", CELLS,
+         "13 Deeper: the gradient of sort and of the top k (7 minutes)",
+         "an index that occurs twice"),
     # Derivatives of derivatives, and transforms
     Task("differentiate twice (double backward): gradient penalty (`create_graph`)", CELLS,
          "05 A gradient penalty", "`gradgradcheck`"),
+    Task("take a gradient penalty under `torch.compile`", CELLS,
+         "05 Deeper: a gradient penalty under torch.compile (7 minutes)",
+         "the gradient in eager mode"),
     Task("repair a second derivative that is silently wrong (gradient penalty, Hessian)",
          OPS + "sinh.py", "05 Two repairs: recompute the intermediate, or return it",
          "`gradgradcheck`", True),
     Task("refuse a second derivative (`once_differentiable`, and what it lets pass)", CELLS,
          "05 Deeper: refuse a second derivative where grad meets it (6 minutes)",
          "`gradgradcheck` raises"),
-    Task("multiply by a Hessian (`hvp`), take a Newton step", CELLS,
+    Task("multiply a Hessian by a vector (`hvp`), take a Newton step", CELLS,
          "05 A Hessian times a vector, without the Hessian", "compare with `func.hessian`"),
     Task("differentiate through an optimizer step (MAML, `functional_call`)", CELLS,
          "19 Differentiate through an optimizer step (MAML)", "`gradcheck`"),
@@ -136,7 +141,7 @@ TASKS = [
     Task("export a model with an operator, also with AOTInductor", CELLS,
          "19 Export a model that holds an operator, also with AOTInductor",
          "load the file in a new process"),
-    Task("export a model that holds my operation (`torch.export`)", OPERATOR,
+    Task("export a model that holds a Function (`torch.export`, strict or not)", OPERATOR,
          "09 Export: torch.export", "load the file in a new process, and train it further"),
     Task("copy or pickle a model that holds an operator: call it in `forward`, keep no attribute",
          CELLS, "19 Copy and pickle a module that calls an operator", "pickle the model"),
@@ -254,8 +259,9 @@ TASKS = [
 ]  # fmt: skip
 
 # For the README: words of further tasks
-MORE = ("a dict or a list|a view|AOTInductor|autocast|bf16|complex inputs|contrastive loss|"
-        "CUDA graph|forward mode|label smoothing|large vocabulary|leak|linear system|LoRA|nan|ONNX|"
-        "per-sample gradients through a kernel|refuse a second derivative|several outputs|"
-        "size depends on the data|solver|`sort`|tensor parallel|tie two weights|"
-        "Triton operator").split("|")  # fmt: skip
+MORE = ("a dict or a list|a view|AOTInductor|autocast|bf16|checkpoint whose names have changed|"
+        "complex inputs|contrastive loss|CUDA graph|forward mode|"
+        "gradient penalty under `torch.compile`|Hessian by a vector|label smoothing|"
+        "large vocabulary|leak|linear system|LoRA|nan|ONNX|per-sample gradients through a kernel|"
+        "refuse a second derivative|repeated indices|several outputs|size depends on the data|"
+        "solver|`sort`|tensor parallel|tie two weights|Triton operator").split("|")  # fmt: skip

@@ -57,6 +57,13 @@ torch.Size([1, 1, 4, 3])
 >>> all_gather(strip, dim=2, loss="summed").sum().backward()
 >>> strip.grad.sum()
 tensor(6.)
+>>> def softmax(x):  # over features that are cut: each process has its part of the last dimension
+...     largest = x.detach().amax(-1, keepdim=True).contiguous()
+...     dist.all_reduce(largest, dist.ReduceOp.MAX)
+...     shares = (x - largest).exp()
+...     return shares / copy(all_reduce(shares.sum(-1, keepdim=True)))
+>>> softmax(torch.zeros(2, 4))[0]
+tensor([0.2500, 0.2500, 0.2500, 0.2500])
 >>> dist.destroy_process_group()
 
 The files: `functional.py` has the functions to call; `agreement.py` compares what the processes
