@@ -1,4 +1,4 @@
-"""What chapter 17 says of transforms and of second derivatives, and no cell of it shows."""
+"""What chapter 17 says of transforms, second derivatives and scales, and no cell of it shows."""
 
 import pytest
 import torch
@@ -25,6 +25,30 @@ class Declared(Function):
 def test_a_declared_dtype_under_vmap():
     with pytest.raises(RuntimeError, match="number of declarations"):
         torch.vmap(Declared.apply)(torch.ones(2, 3))
+
+
+class Rounded(Function):
+    declared = ()
+
+    @staticmethod
+    def forward(ctx, x):
+        rounded = x.int()
+        ctx.mark_non_differentiable(rounded)
+        ctx.set_output_grad_dtype(*Rounded.declared)
+        return x.clone(), rounded
+
+    @staticmethod
+    def backward(ctx, grad_output, _):
+        return grad_output
+
+
+def test_a_declaration_for_an_output_without_a_gradient(monkeypatch):
+    x = torch.ones(1, requires_grad=True)
+    monkeypatch.setattr(Rounded, "declared", (torch.float32, None))
+    Rounded.apply(x)[0].backward()
+    monkeypatch.setattr(Rounded, "declared", (torch.float32, torch.int32))
+    with pytest.raises(RuntimeError, match="Pass None for output 1"):
+        Rounded.apply(x)
 
 
 def packed(x):
@@ -58,3 +82,11 @@ def test_a_second_derivative_with_cast_inputs(enabled, second):
         loss = Cube.apply(x).square().sum()
     (first,) = grad(loss, x, create_graph=True)
     assert grad(first.sum(), x)[0].item() == second
+
+
+def test_a_scaler_refuses_weights_in_float16():
+    weight = torch.ones(1, dtype=torch.float16, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([weight]), torch.amp.GradScaler("cpu")
+    scaler.scale(weight.sum()).backward()
+    with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+        scaler.step(optimizer)
