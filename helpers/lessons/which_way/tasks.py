@@ -112,8 +112,7 @@ TASKS = [
     Task("refuse a second derivative (`once_differentiable`, and what it lets pass)", CELLS,
          "05 Deeper: refuse a second derivative where grad meets it (6 minutes)",
          "`gradgradcheck` raises"),
-    Task("multiply a Hessian by a vector (`hvp`; of any shape: `jvp` of `grad`), "
-         "take a Newton step", CELLS,
+    Task("multiply a Hessian by a vector (`hvp`), take a Newton step", CELLS,
          "05 A Hessian times a vector, without the Hessian", "compare with `func.hessian`"),
     Task("differentiate through an optimizer step (MAML, `functional_call`)", CELLS,
          "19 Differentiate through an optimizer step (MAML)", "`gradcheck`"),
