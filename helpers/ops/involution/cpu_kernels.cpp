@@ -58,8 +58,7 @@ template <class T> using SumOf = std::conditional_t<std::is_same_v<T, double>, d
 inline std::uint32_t bits_of(float f) { std::uint32_t u; std::memcpy(&u, &f, 4); return u; }
 inline float float_of(std::uint32_t u) { float f; std::memcpy(&f, &u, 4); return f; }
 
-inline float widen(float x) { return x; }
-inline double widen(double x) { return x; }
+template <class S> S widen(S x) { return x; }
 inline float widen(BFloat16 x) { return float_of(std::uint32_t(x.bits) << 16); }
 inline float widen(Float16 x) {
     // Exponent and fraction move to the places of a float's. The product with 2^112 accounts for
@@ -70,8 +69,7 @@ inline float widen(Float16 x) {
     return float_of(bits_of(float_of(size) * 0x1p112f) | top | sign);
 }
 
-inline void narrow(float x, float* to) { *to = x; }
-inline void narrow(double x, double* to) { *to = x; }
+template <class S> void narrow(S x, S* to) { *to = x; }
 inline void narrow(float x, BFloat16* to) {
     const std::uint32_t u = bits_of(x);
     const std::uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;  // to nearest even
@@ -93,29 +91,7 @@ inline Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
 inline Int floor_div(Int a, Int b) { return a / b - (a % b < 0); }
 template <int n> using Constant = std::integral_constant<int, n>;
 
-// Rows are short, and a call of memcpy takes longer than they do: a row of 16 to 31 bytes is its
-// first and its last 16, and so on.
-inline void copy_bytes(const void* from, void* to, Int size) {
-    const char* source = static_cast<const char*>(from);
-    char* target = static_cast<char*>(to);
-    const auto both_ends = [=](auto length) {
-        char first[length], last[length];
-        std::memcpy(first, source, length);
-        std::memcpy(last, source + size - length, length);
-        std::memcpy(target, first, length);
-        std::memcpy(target + size - length, last, length);
-    };
-    if (size >= 128) std::memcpy(to, from, size);
-    else if (size >= 64) both_ends(Constant<64>());
-    else if (size >= 32) both_ends(Constant<32>());
-    else if (size >= 16) both_ends(Constant<16>());
-    else for (Int i = 0; i < size; ++i) target[i] = source[i];
-}
-
 template <class T, class S> void copy_in(const T* from, Int stride, S* to, Int count) {
-    if constexpr (std::is_same_v<T, S>) {
-        if (stride == 1) return copy_bytes(from, to, count * Int(sizeof(T)));
-    }
     if (stride == 1) for (Int i = 0; i < count; ++i) to[i] = widen(from[i]);
     else for (Int i = 0; i < count; ++i) to[i] = widen(from[i * stride]);
 }
@@ -153,10 +129,8 @@ template <class S, class T> inline void store(Vector<S> v, T* to, Int stride, In
     T numbers[lanes<S>];
     if constexpr (std::is_same_v<T, S>) std::memcpy(numbers, &v, sizeof v);
     else narrow_vector<S>(v, numbers);
-    const Int count = std::min<Int>(room, lanes<S>);
-    if (stride != 1) for (Int i = 0; i < count; ++i) to[i * stride] = numbers[i];
-    else if (count == lanes<S>) std::memcpy(to, numbers, sizeof numbers);
-    else copy_bytes(numbers, to, count * Int(sizeof(T)));
+    if (stride == 1 && room >= lanes<S>) std::memcpy(to, numbers, sizeof numbers);
+    else for (Int i = 0; i < lanes<S> && i < room; ++i) to[i * stride] = numbers[i];
 }
 
 #if defined(__AVX512VL__) || defined(__aarch64__)
@@ -337,6 +311,7 @@ template <class T> class Involution {
     const Weight<T> weight;
     const Int group_channels, taps;
     Int height, width, tile_height, tile_width, tiles_down, tiles_across, channels, chunks;
+    Int down, across;    // in the image, from a row or column of the result to the next, at most
     Int step, tap_step;  // between two rows of the result that are made at once
     Int weight_end;
     std::atomic<Int> next{0};
@@ -521,11 +496,9 @@ template <class T> class Involution {
         for (Int h = t.top; h < t.bottom; ++h) {
             for (Int kh = 0; kh < s.kernel_height; ++kh) {
                 if (input_row(h, kh) >= 0 && input_row(h, kh) < s.height) continue;
-                for (const Column& column : r.columns) {
-                    T* to = weight.data + t.n * weight.n + t.g * weight.g + kh * weight.kh +
-                            h * weight.h + t.left + column.weight;
-                    std::fill(to, to + r.count, T{});
-                }
+                T* to = weight.data + t.n * weight.n + t.g * weight.g + kh * weight.kh +
+                        h * weight.h + t.left;
+                for (const Column& one : r.columns) std::fill_n(to + one.weight, r.count, T{});
             }
         }
     }
@@ -566,6 +539,8 @@ public:
           group_channels(s.channels / s.groups), taps(s.kernel_height * s.kernel_width) {
         height = kernel == 1 ? s.height : s.out_height;
         width = kernel == 1 ? s.width : s.out_width;
+        down = kernel == 1 ? 1 : s.stride_height;
+        across = kernel == 1 ? 1 : s.stride_width;
         channels = kernel == 2 ? group_channels : std::min(chunk, group_channels);
         chunks = ceil_div(group_channels, channels);
         // h * stride + kh * dilation is the same for (h, kh) and (h + step, kh - tap_step)
@@ -581,25 +556,17 @@ public:
         tiles_across = ceil_div(width, std::clamp<Int>(narrow, lanes<S>, 128));
         tile_width = ceil_div(width, tiles_across);
         // As many rows as keep the window in the cache, but no more than that
-        const Int row_size = channels * (tile_width * (kernel == 1 ? 1 : s.stride_width) + 24);
-        Int rows = tile_bytes / sizeof(S) / row_size;
-        rows = std::max<Int>(1, kernel == 1 ? rows : rows / s.stride_height);
-        tiles_down = ceil_div(height, rows);
+        const Int rows = tile_bytes / sizeof(S) / (channels * (tile_width * across + 24)) / down;
+        tiles_down = ceil_div(height, std::max<Int>(1, rows));
         tile_height = ceil_div(height, tiles_down);
-        tiles_down = ceil_div(height, tile_height);
     }
 
     // Counted in double: a dilation may be so large that an integer overflows.
     bool fits() const {
-        const double reach_down = double(s.kernel_height - 1) * s.dilation_height;
-        const double reach_across = double(s.kernel_width - 1) * s.dilation_width;
-        const double down = tile_height - 1, across = tile_width - 1;
-        const double rows = 2 + (kernel == 1 ? (down + reach_down) / s.stride_height
-                                             : down * s.stride_height + reach_down);
-        const double columns = 2 + (kernel == 1 ? (across + reach_across) / s.stride_width
-                                                : across * s.stride_width + reach_across);
-        const double parts = kernel == 1 ? std::min(s.stride_width, tile_width) : s.stride_width;
-        const double window = channels * rows * (columns + parts * lanes<S>);
+        const double reach_down = double(s.kernel_height) * s.dilation_height;
+        const double reach_across = double(s.kernel_width) * s.dilation_width;
+        const double columns = double(tile_width + lanes<S>) * across + reach_across;
+        const double window = channels * (double(tile_height) * down + reach_down) * columns;
         const double other = double(kernel == 2 ? channels * tile_height : 4 * taps);
         return (window + other * (tile_width + lanes<S>)) * sizeof(S) <= largest_window;
     }
