@@ -18,7 +18,8 @@ class Alive(TorchDispatchMode):
 
     history has the bytes after each operation, operations the names of these, results the pairs
     (shape, operation) of all that was floating-point. What a kernel takes and gives back before it
-    returns is not seen, nor is what is older than the `with`.
+    returns is not seen, nor is what is older than the `with`. What is compiled runs in eager
+    mode inside it.
     """
 
     def __init__(self):

@@ -33,11 +33,12 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
 
     Gradients to inputs, to parameters and to whatever `fn` closes over; derivatives of every order,
     `retain_graph`, calls within calls, DDP, FSDP2 around or inside a module. Under `torch.compile`
-    it is `torch.utils.checkpoint`, which the compiler knows. `fn` may be compiled: what its backend
-    refuses, such as a second derivative, stays refused, and what the kernels of inductor read is
-    not watched, so that a change there may pass unseen, as under `checkpoint`; inputs, and the
-    parameters of a module, are watched as ever. Under `torch.func` and in forward mode it raises
-    RuntimeError.
+    it is `torch.utils.checkpoint`, which the compiler knows: the gradient is silently wrong there
+    if what `fn` returns depends on a buffer that it changes, as in spectral norm. `fn` may be
+    compiled: what its backend refuses, such as a second derivative, stays refused, and what the
+    kernels of inductor read is not watched, so that a change there may pass unseen, as under
+    `checkpoint`; inputs, and the parameters of a module, are watched as ever. Under `torch.func`
+    and in forward mode it raises RuntimeError.
 
     Raises TypeError if `fn` or `context_fn` cannot be called. In backward, RuntimeError if
 
