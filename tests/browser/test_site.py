@@ -138,6 +138,7 @@ def test_what_is_predicted_is_folded(page, site, name):
     cells = json.loads(PAGES[name].read_text(encoding="utf-8"))["cells"]
     folded = [c for c in cells if c["metadata"].get("jupyter", {}).get("outputs_hidden")]
     folds = page.locator("details.hide")
+    assert page.locator("summary[aria-label]").count() == 0  # it would be read out instead
     assert folds.count() == len(folded) > 0
     for fold in folds.all():
         output = fold.locator(".cell_output")
@@ -192,6 +193,9 @@ SEARCHES = {  # a heading that must be among the first three
         "quantization": "train through rounding",
         "element 0 of tensors does not require grad": "element 0 of tensors",
         "straight-through estimator": "Straight-through: a gradient",  # one word is nowhere
+        "straight through estimator sign": "Straight-through: a gradient",  # all: in the README
+        "my gradient is None": "its gradient is None",
+        "write cuda kernel python": "write a CUDA kernel",
         MESSAGE: "one of the variables needed for gradient computation",
     },
     "zh": {
@@ -203,6 +207,10 @@ SEARCHES = {  # a heading that must be among the first three
         "编译": "为什么要编译",
         "脉冲神经元": "脉冲的替代梯度",
         "并行": "列并行与行并行",
+        "梯度裁剪": "在网络内部裁剪梯度",  # the same words, in another order
+        "共享权重": "绑定两个权重",
+        "混合精度训练": "自动混合精度",
+        "显存不足": "减少训练时的内存或显存",
         MESSAGE: "one of the variables needed for gradient computation",
     },
 }
@@ -275,9 +283,11 @@ def test_the_switch_leads_to_the_same_page(page, site):
 
 @each_front
 def test_a_first_visit_is_light(page, site, folder, name):
-    loaded = {}
+    loaded, complaints = {}, []
     page.on("response", lambda answer: loaded.update({answer.url: len(answer.body())}))
+    page.on("console", lambda message: complaints.append((message.type, message.text)))
     page.goto(site + name, wait_until="networkidle")
+    assert complaints == []
     assert sum(loaded.values()) < 1_000_000, sorted(loaded.items(), key=lambda item: item[1])
     assert not any("pagefind" in url or "/_images/" in url for url in loaded)
 

@@ -72,6 +72,15 @@ def test_a_fold_shows_nothing_that_was_computed(path):
             assert line and line in cell.source, f"print a heading before {line!r}, of its words"
 
 
+@each_notebook
+def test_what_is_predicted_is_folded(path):
+    for cell in read(path)[1]:
+        shown = "".join(output.get("text", "") for output in cell.outputs)
+        for answer in re.findall("○ It is (.+)[.] Predict before you run", shown):
+            folded = cell.metadata.get("jupyter", {}).get("outputs_hidden")
+            assert folded or answer in cell.source, f"fold the output: it says {answer}"
+
+
 def test_each_rule_is_able_to_fail():
     def spoil(cell):
         cell.execution_count = 7
