@@ -322,6 +322,7 @@ def test_the_front_page_leads_somewhere(page, site, folder, name):
         assert not anchor or f'id="{unquote(anchor)}"' in unescape(answer.text()), link
     assert page.locator(".front table a").count() >= 15  # what people look for
     assert "jupyter lab" in page.locator(".front pre").first.inner_text()
+    assert "89" not in page.locator(".front figcaption").inner_text()  # chapter 00 asks for it
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
