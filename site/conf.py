@@ -97,6 +97,7 @@ smartquotes_action = "qe"  # quotes and ellipses: `--doctor` in a heading keeps 
 mathjax_path = "mathjax/tex-chtml.js"
 
 html_theme = "sphinx_book_theme"
+html_context = {"default_mode": "auto"}  # or the theme complains in the console of each page
 html_theme_options = {
     "footer_content_items": "",
     "navbar_persistent": [],  # or hidden twins of the buttons are wired instead of these
@@ -273,6 +274,8 @@ def on_page(app, document, template, context, doctree):
             )
         line = f'<a href="{other}">{SWITCH[folder]}</a> · {line}'
         context["body"] = f'<p class="how-to-run">{line}</p>\n{context["body"]}'
+    unhelpful = ' aria-label="Toggle hidden content"'  # is read out instead of "Show the output"
+    context["body"] = context["body"].replace(unhelpful, "")
     paragraphs = (  # of words; the first of a README is the link to the other edition
         text.astext()
         for text in doctree.findall(nodes.paragraph)

@@ -19,8 +19,8 @@ WORDS = {
     "notebooks": {
         "claim": "A course on writing your own differentiable operations in PyTorch, with tested "
         "code to copy into your project.",
-        "caption": "Plain autograd loses this slope at x = 89. The first chapter repairs it, in "
-        "one `backward`.",
+        "caption": "Plain autograd loses this slope where x is large. The first chapter repairs "
+        "it, in one `backward`.",
         "start": "Start with chapter 00",
         "install": "Install it",
         "more": "All commands, what they download, and how to teach with the course: the README",
@@ -36,9 +36,9 @@ WORDS = {
         },
     },
     "zh": {
-        "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微操作，"
+        "claim": "一门课程，讲怎样在 PyTorch 里写你自己的可微算子，"
         "并附有经过测试、可以复制到你的项目里的代码。",
-        "caption": "从 x = 89 起，普通的 autograd 算不出这个斜率。"
+        "caption": "x 较大时，普通的 autograd 算不出这个斜率。"
         "第 00 章用一个 `backward` 把它修好。",
         "start": "从第 00 章开始",
         "install": "安装",
@@ -47,7 +47,7 @@ WORDS = {
             "learn": ("学习", "每一章让你看到显而易见的代码怎样失败，然后把它修好。"
                       "练习当场告诉你错在哪里。"),
             "look up": ("查找", "从你想做的事，或从一条报错信息，直接找到代码和讲解它的那一节。"),
-            "copy": ("复制", "经过测试的操作，每个自成一个文件或文件夹，只需要 torch。"),
+            "copy": ("复制", "经过测试的算子，每个自成一个文件或文件夹，只需要 torch。"),
             "check": ("检查我的梯度", "梯度医生说出梯度错在哪里，往往还能指出要改的那一行。"),
         },
     },

@@ -5,16 +5,33 @@ const together = text =>
   text.replace(/(?<=\p{Script=Han}(?:<\/?mark>)*) (?=(?:<\/?mark>)*\p{Script=Han})/gu, "")
     .replaceAll("</mark><mark>", "");
 
-// What holds some of the words, where nothing holds all: somebody has pasted a whole message.
-const holdingSome = async (pagefind, words) => {
+const segmenter = new Intl.Segmenter("zh", { granularity: "word" }); // knows English words, too
+const wordsOf = text =>
+  new Set([...segmenter.segment(text)].filter(part => part.isWordLike).map(part => part.segment));
+
+// The results that hold a word; a Chinese one with its characters in this order.
+const holding = async (pagefind, word) => {
+  const { results } = await pagefind.search(apart(word));
+  if (apart(word) === word) return results;
+  const inOrder = await pagefind.search(`"${apart(word)}"`);
+  const ids = new Set(inOrder.results.map(result => result.id));
+  return results.filter(result => ids.has(result.id));
+};
+
+// What holds the words best, or most of them: a learner's words are rarely all the course's own.
+const holdingMost = async (pagefind, text) => {
   const found = new Map();
-  for (const word of new Set(words.split(/\s+/))) {
-    for (const result of (await pagefind.search(word)).results) {
-      const score = (found.get(result.id)?.score ?? 0) + result.score;
-      found.set(result.id, { ...result, score });
+  for (const word of wordsOf(text)) {
+    for (const result of await holding(pagefind, word)) {
+      const { score, words } = found.get(result.id) ?? { score: 0, words: 0 };
+      found.set(result.id, { ...result, score: score + result.score, words: words + 1 });
     }
   }
-  return [...found.values()].sort((one, other) => other.score - one.score);
+  const rank = result => result.score * result.words ** 2;
+  const { results } = await pagefind.search(apart(text)); // marks all words, not only the first
+  const marked = new Map(results.map(result => [result.id, result]));
+  return [...found.values()].sort((one, other) => rank(other) - rank(one))
+    .map(result => marked.get(result.id) ?? result);
 };
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -53,16 +70,9 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!words) return found.replaceChildren();
     loaded ??= load().catch(error => { loaded = null; throw error; }); // the next letter tries again
     const pagefind = await loaded;
+    await new Promise(resolve => setTimeout(resolve, 150));
     if (words !== input.value.trim()) return; // more was typed meanwhile
-    const answer = await pagefind.debouncedSearch(apart(words), {}, 150);
-    if (!answer) return;
-    let results = answer.results;
-    if (apart(words) !== words) { // what holds the characters in this order, if anything does
-      const exact = await pagefind.search(`"${apart(words)}"`);
-      const ids = new Set(exact.results.map(result => result.id));
-      if (ids.size) results = results.filter(result => ids.has(result.id));
-    }
-    if (!results.length) results = await holdingSome(pagefind, apart(words));
+    const results = await holdingMost(pagefind, words);
     const sections = await Promise.all(results.slice(0, 8).map(result => result.data()));
     if (words !== input.value.trim()) return;
     found.replaceChildren(...sections.map(linkTo));

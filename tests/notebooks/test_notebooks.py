@@ -11,6 +11,7 @@ from tests.notebooks.worked_in import why_left_out
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 IGNORED_OUTPUTS_LIMIT = 4  # in the whole course
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 FOR_LOOKING_UP = {"19"}  # what these chapters hold is practised in the chapters they lead to
 DEEPER = re.compile(r"^## Deeper: ", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,8 +36,8 @@ def breaches(notebook):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         yield "not executed in order from a fresh kernel"
-    if notebook.metadata.kernelspec.name != "python3":
-        yield "the kernel is not python3"
+    if notebook.metadata.kernelspec != KERNEL:
+        yield f"the kernel is not {KERNEL}, and JupyterLab changes the notebook when it is opened"
     for cell in code:
         where = f"In [{cell.execution_count}]"
         if "execution" in cell.metadata:
@@ -70,6 +71,15 @@ def test_a_fold_shows_nothing_that_was_computed(path):
         if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
             line = cell.outputs[0].get("text", "").split("\n")[0].strip()
             assert line and line in cell.source, f"print a heading before {line!r}, of its words"
+
+
+@each_notebook
+def test_what_is_predicted_is_folded(path):
+    for cell in read(path)[1]:
+        shown = "".join(output.get("text", "") for output in cell.outputs)
+        for answer in re.findall("○ It is (.+)[.] Predict before you run", shown):
+            folded = cell.metadata.get("jupyter", {}).get("outputs_hidden")
+            assert folded or answer in cell.source, f"fold the output: it says {answer}"
 
 
 def test_each_rule_is_able_to_fail():
