@@ -42,7 +42,7 @@ TASKS = [
          "19 Freeze a part of a parameter: some rows of an embedding", "a step of AdamW"),
     Task("freeze a part of a batch: `torch.where(mask, x, x.detach())`", CELLS,
          "13 Straight-through in plain operations: detach", "the gradient of each row"),
-    Task("write a loss of my own (label smoothing)", CELLS,
+    Task("write a custom loss function (label smoothing)", CELLS,
          "19 A loss of your own: label smoothing", "`gradcheck`, and PyTorch's own"),
     Task("write a loss of my own over a large vocabulary, never all logits (focal loss)", CELLS,
          "19 A loss of your own over a large vocabulary", "the peak, and the same gradients"),
