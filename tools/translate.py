@@ -234,6 +234,7 @@ def write(path, known):
     catalogue(path).parent.mkdir(parents=True, exist_ok=True)
     for message in known:
         message.flags.discard("python-format")  # Babel takes "95% of" for one, msgfmt refuses it
+        message.user_comments = []  # what Babel makes of old English that it wrapped
     with open(catalogue(path), "wb") as file:
         write_po(file, known, width=0, ignore_obsolete=True, include_previous=True)
 
