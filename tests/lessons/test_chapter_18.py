@@ -121,3 +121,21 @@ def test_double(kind, kept):
     layer.double()
     assert layer.weight.dtype == torch.float64
     assert layer.weight.elements.dtype == kept
+
+
+class Product(Diagonal):
+    """Below autograd, the product of a diagonal matrix and a tensor."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is aten.t.default:
+            return cls(args[0].elements)
+        assert func is aten.mm.default
+        return args[0].elements[:, None] * args[1]
+
+
+def test_a_parameter_inside_a_tensor_gets_no_gradient():
+    inside, x = nn.Parameter(torch.ones(2)), torch.ones(2, 2, requires_grad=True)
+    torch.mm(Product(inside), x).sum().backward()
+    assert inside.grad is None
+    torch.testing.assert_close(x.grad, torch.ones(2, 2))  # autograd did go back

@@ -93,7 +93,7 @@ TASKS = [
     Task("stop a gradient in one branch (`detach`)", CELLS,
          "13 Straight-through in plain operations: detach", "the gradient of each branch"),
     Task("train through rounding, quantization, a sign, a spike or a step of my own "
-         "(straight-through)",
+         "(straight-through, surrogate)",
          OPS + "straight_through.py", "13 Straight-through: a gradient for round and sign",
          "`examine(…, faithful=False)`", True),
     Task("have a gradient through a lookup or a scatter, with repeated indices (`scatter_add`, "
@@ -136,6 +136,8 @@ TASKS = [
     Task("return a result whose size depends on the data (`nonzero`, `new_dynamic_size`)", CELLS,
          "09 Deeper: an operator whose result has a size that depends on the data: "
          "new_dynamic_size (3 minutes)", "`opcheck`"),
+    Task("write a fake kernel for a transposed or strided result", OPERATOR, OPERATOR,
+         "`opcheck`, with transposed samples"),
     Task("compile once for many shapes (`dynamic=True`, `SymInt`)", OPERATOR,
          "09 One graph for many shapes: dynamic=True", "count the graphs"),
     Task("export a model with an operator, also with AOTInductor", CELLS,
@@ -162,7 +164,7 @@ TASKS = [
          "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)", "replay it twice"),
     Task("write a Triton operator with autograd (`triton_op`, `wrap_triton`)", CELLS,
          "15 Deeper: a Triton kernel with a gradient: triton_op and register_autograd (2 minutes)",
-         "Triton's interpreter"),
+         "without a GPU: `TRITON_INTERPRET=1` before `import triton`"),
     Task("write a longer Triton kernel (blocks, masks, `tl.constexpr`)", CELLS,
          "15 Deeper: the same in Triton (12 minutes)", "Triton's interpreter"),
     Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
@@ -182,6 +184,8 @@ TASKS = [
     # Memory
     Task("use less memory in training (checkpoint, recompute)", OPS + "recompute/",
          "12 Tickets instead of tensors: recompute", "the peak, and the same gradients", True),
+    Task("offload saved tensors to the CPU or to a disk (`save_on_cpu`)", CELLS,
+         "12 Deeper: offload saved tensors to the CPU or to a disk", "the same gradients"),
     Task("recompute dropout with the same mask (seed, `fork_rng`)", OPS + "recompute/",
          "12 Surprise: dropout rolls the dice again", "the same gradients"),
     Task("take the cross-entropy of many classes without the logits",
