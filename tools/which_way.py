@@ -7,7 +7,13 @@ import re
 
 import nbformat
 
-from helpers.lessons.which_way import ROOT, index_of_messages, index_of_tasks, most_wanted
+from helpers.lessons.which_way import (
+    ROOT,
+    index_of_messages,
+    index_of_tasks,
+    linked_matrix,
+    most_wanted,
+)
 
 CHAPTER = ROOT / "notebooks" / "19_which_way.ipynb"
 README = ROOT / "README.md"
@@ -17,9 +23,10 @@ BETWEEN = re.compile(r"(?<=<!-- tasks -->\n)(?s:.*?)(?=<!-- end of tasks -->)")
 
 def written(notebook, readme):
     """The notebook, whose cells are changed, and the README's text, with today's indexes."""
-    for cell in notebook.cells:
-        if cell.id in INDEXES:
-            cell.source = INDEXES[cell.id]()
+    cells = {cell.id: cell for cell in notebook.cells}
+    for name, index in INDEXES.items():
+        cells[name].source = index()
+    cells["matrix-links"].source = linked_matrix(cells)
     return notebook, BETWEEN.sub(lambda _: f"\n{most_wanted()}\n\n", readme)
 
 

@@ -18,6 +18,9 @@ from helpers.lessons.which_way.messages import MESSAGES
 from helpers.lessons.which_way.tasks import MORE, TASKS
 
 ROOT = Path(__file__).parents[3]
+AT_THE_END = re.compile(r"\]\(([^)]+)\) \|$", re.MULTILINE)  # of a row: a link's target
+SIGNS = {"·": "✓", "error": "!", "WRONG": "✗"}
+AOTINDUCTOR = "16 Deeper: AOTInductor, running a model without Python (10 minutes)"
 
 
 @cache
@@ -75,3 +78,25 @@ def most_wanted():
     reads = {word: next(t.read for t in TASKS if word in t.want) for word in MORE}
     more = ", ".join(section(read, at, word) for word, read in reads.items())
     return f"{table(('I want to …', 'copy', 'read'), rows)}\n\nAnd: {more}."
+
+
+def linked_matrix(cells):
+    """The matrix of chapter 19, from what its cells show, with a link in each field.
+
+    What is right leads to the section on the way to write it, all else to that on the situation.
+    cells: those of the notebook, by their id.
+    """
+    ways = AT_THE_END.findall(cells["w06"].source)
+    explained = {}
+    for row in re.findall(r"^\| `.+$", cells["w11"].source, re.MULTILINE):
+        for situation in re.findall("`([^`]+)`", row.split("|")[1]):
+            (explained[situation],) = AT_THE_END.findall(row)
+    rows = []
+    for line in cells["w07"].outputs[0].text.split("\n\n")[1].splitlines()[1:]:
+        situation, words = line[:20].strip(), line[20:].split()
+        targets = [way if word == "·" else explained[situation]
+                   for word, way in zip(words, ways, strict=True)]  # fmt: skip
+        linked = [f"[{SIGNS[word]}]({at})" for word, at in zip(words, targets, strict=True)]
+        rows.append((f"`{situation}`", *linked))
+    untried = "`AOTInductor`", *[section(AOTINDUCTOR, text="?")] * len(ways)
+    return table(("", *map(str, range(1, len(ways) + 1))), [*rows, untried])

@@ -61,6 +61,8 @@ TASKS = [
     Task("find out what is wrong with a gradient, and in which line", "helpers/doctor/",
          "11 A wrong gradient: what gradcheck says, what the doctor says",
          "`examine(f, *inputs)`"),
+    Task("find the wrong Function of a training run", "helpers/doctor/",
+         "11 A whole program: rounds", "`python -m helpers.doctor --run train.py`"),
     Task("know which checks belong in CI", "helpers/doctor/",
          "11 Deeper: which checks belong in CI: pytest --doctor (8 minutes)",
          "`pytest -p doctor.plugin --doctor`", True),
@@ -112,6 +114,9 @@ TASKS = [
     Task("refuse a second derivative (`once_differentiable`, and what it lets pass)", CELLS,
          "05 Deeper: refuse a second derivative where grad meets it (6 minutes)",
          "`gradgradcheck` raises"),
+    Task("write an activation that does not overflow and has a Hessian", OPS + "softplus.py",
+         "05 Two repairs: recompute the intermediate, or return it",
+         "`gradgradcheck`, at 0 and far out; compiled, too"),
     Task("multiply a Hessian by a vector (`hvp`), take a Newton step", CELLS,
          "05 A Hessian times a vector, without the Hessian", "compare with `func.hessian`"),
     Task("differentiate through an optimizer step (MAML, `functional_call`)", CELLS,
@@ -263,9 +268,10 @@ TASKS = [
 ]  # fmt: skip
 
 # For the README: words of further tasks
-MORE = ("a dict or a list|a view|AOTInductor|autocast|bf16|checkpoint whose names have changed|"
-        "complex inputs|contrastive loss|CUDA graph|forward mode|"
-        "gradient penalty under `torch.compile`|Hessian by a vector|label smoothing|"
-        "large vocabulary|leak|linear system|LoRA|nan|ONNX|per-sample gradients through a kernel|"
-        "refuse a second derivative|repeated indices|several outputs|size depends on the data|"
-        "solver|`sort`|tensor parallel|tie two weights|Triton operator").split("|")  # fmt: skip
+MORE = ("a dict or a list|a view|activation|AOTInductor|autocast|bf16|"
+        "checkpoint whose names have changed|complex inputs|contrastive loss|CUDA graph|"
+        "forward mode|FSDP2|gradient penalty under `torch.compile`|Hessian by a vector|"
+        "label smoothing|large vocabulary|leak|linear system|LoRA|nan|ONNX|"
+        "per-sample gradients through a kernel|refuse a second derivative|repeated indices|"
+        "several outputs|size depends on the data|solver|`sort`|tensor parallel|tie two weights|"
+        "Triton operator|wrong Function").split("|")  # fmt: skip
