@@ -43,8 +43,10 @@ def _tensors_in(thing):
 
 def _changes_unseen(function, name, kwargs):
     """Whether it may change a tensor, a buffer above all, and leave its version as it is."""
+    if name == "batch_norm":
+        return kwargs.get("training", False)
     of_data = getattr(function, "__self__", None) is torch.Tensor.data
-    return of_data or name == "batch_norm" and kwargs.get("training", False)
+    return of_data or name == "fused_moving_avg_obs_fake_quant"  # of quantization-aware training
 
 
 class Tensors:
