@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -269,3 +270,13 @@ def test_a_keyword_may_be_called_fn_and_fn_must_be_callable():
         with torch.set_grad_enabled(recording):
             y = recompute(lambda x, fn: fn(x), random(3), fn=torch.sin)
         assert y.equal(random(3).sin())
+
+
+@pytest.mark.parametrize("again", [recompute, theirs])
+def test_what_numpy_draws_is_drawn_anew(again):
+    def dropped(x):
+        return x * torch.from_numpy(numpy.random.rand(1000) < 0.5)
+
+    x = torch.ones(1000, requires_grad=True)
+    y = again(dropped, x)
+    assert not grad(y.sum(), x)[0].equal(y)

@@ -77,30 +77,40 @@ def test_autocast_and_cuda_are_not_asked_for_where_they_are_not(monkeypatch, aga
 
 
 class Counts(nn.Module):
-    """Counts its calls in a buffer, in place or by a new one; and its results depend on that."""
+    """Counts its calls in a buffer, and its results depend on that."""
 
-    def __init__(self, in_place):
+    def __init__(self, how):
         super().__init__()
-        self.in_place = in_place
+        self.how = how
         self.register_buffer("calls", torch.zeros(2))
 
     def forward(self, x):
-        if self.in_place:
+        if self.how == "in place":
             self.calls += 1
+        elif self.how == "in place, unseen":
+            self.calls.data.add_(1)
         else:
             self.calls = self.calls + 1
         return x.sin() * self.calls.sum()
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("how", ["in place", "in place, unseen", "a new one"])
 @each_way
-def test_buffers_count_the_first_call_only(again, in_place):
-    module, x = Counts(in_place), random(3)
+def test_buffers_count_the_first_call_only(again, how):
+    module, x = Counts(how), random(3)
     for calls in (1, 2):
         y = again(module, x).sum()
         for _ in range(2):
             torch.testing.assert_close(grad(y, x, retain_graph=True)[0], 2 * calls * x.cos())
         assert module.calls.tolist() == [calls, calls]
+
+
+@each_way
+def test_a_batch_norm_that_counts_no_batches(again):
+    norm, x = nn.BatchNorm1d(3).double(), random(4, 3)
+    norm.num_batches_tracked = None
+    again(nn.Sequential(norm, nn.Tanh()), x).sum().backward()
+    torch.testing.assert_close(norm.running_mean, 0.1 * x.detach().mean(0))
 
 
 @each_way

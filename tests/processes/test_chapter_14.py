@@ -1,5 +1,7 @@
 """What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes wrong."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,6 +76,27 @@ def sum_of_a_column():
 @two_processes
 def test_the_sum_of_a_tensor_with_gaps(team):
     assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2  # 2, 2 and 6, 4 would be right
+
+
+def all_but(missing):
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    try:
+        if dist.get_rank() != missing:
+            dist.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("team", [3], indirect=True, scope="module")
+def test_detail_names_the_missing_rank_unless_it_is_rank_0(team):
+    said, of_rank_0 = team(all_but, 1), team(all_but, 0)
+    assert "Ranks 1 failed to pass" in said[0]
+    rank_2 = [message.split("\n")[0] for message in (said[2], of_rank_0[2])]
+    assert rank_2[0] == rank_2[1] and "check rank 0 logs" in rank_2[0]
+    assert "Ranks 0" not in of_rank_0[1] and of_rank_0[0] == ""
 
 
 class Look(Function):

@@ -94,8 +94,8 @@ class Call:
     def _forget(self):
         """What the first run neither drew from nor changed."""
         self.random = [s for s in self.random if not _same(s[2], s[0]())]
-        # Of all or of none: a batch norm changes its statistics without a trace, but it counts.
-        if self.before == _versions(self.named_buffers()):
+        # Of all or of none: a batch norm changes its statistics, and leaves their versions.
+        if not self.reads.unseen and self.before == _versions(self.named_buffers()):
             self.copies = {}
 
     def pack(self, tensor):

@@ -41,6 +41,14 @@ def _tensors_in(thing):
     return [tensor for part in thing for tensor in _tensors_in(part)]
 
 
+def _changes_unseen(function, name, kwargs):
+    """Whether it may change a tensor, a buffer above all, and leave its version as it is."""
+    if name == "batch_norm":
+        return kwargs.get("training", False)
+    of_data = getattr(function, "__self__", None) is torch.Tensor.data
+    return of_data or name == "fused_moving_avg_obs_fake_quant"  # of quantization-aware training
+
+
 class Tensors:
     """A weak set of tensors: by identity, where == would compare their elements."""
 
@@ -76,6 +84,7 @@ class Reads(TorchFunctionMode):
         # those from outside that do not outlive the run: something made them unseen
         self.passing = 0
         self.strangers = 0  # those that the first run has not met
+        self.unseen = False  # whether a tensor may have changed that is at its old version
         self.start = torch._C._autograd._get_sequence_nr()
 
     def are_given(self, *tensors):
@@ -89,6 +98,7 @@ class Reads(TorchFunctionMode):
         if torch.compiler.is_compiling():  # what it compiles is not to contain this
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
+        self.unseen = self.unseen or _changes_unseen(function, name, kwargs)
         if name in OF_NO_NUMBERS:
             result = function(*args, **kwargs)
             if not isinstance(result, torch.Tensor):  # a shape, not `x.T`
