@@ -228,8 +228,8 @@ class Whole(nn.Module):
 
 
 def test_threads_may_share_a_part_of_their_modules():
-    part = Slow(nn.BatchNorm1d(3).double())
-    x, shared, results, state = random(4, 3), [part, Whole(part), Whole(part)], [], [*part.buffers()]
+    part, x, results = Slow(nn.BatchNorm1d(3).double()), random(4, 3), []
+    shared, state = [part, Whole(part), Whole(part)], [*part.buffers()]
 
     def one(module):
         for _ in range(5):

@@ -53,8 +53,8 @@ class Call:
         check_mode(filter(torch.is_tensor, leaves))
         self.leaves = [A_TENSOR if torch.is_tensor(leaf) else leaf for leaf in leaves]
         self.locks, self.thread = _locks_of(fn), None
-        with _alone(self.locks["buffers"]), torch._C.DisableTorchFunction():  # an outer call watches fn, not this
-            self._keep(leaves)
+        with _alone(self.locks["buffers"]), torch._C.DisableTorchFunction():
+            self._keep(leaves)  # unseen by an outer call, which watches fn
         self.autocast = _autocast_now()
         self.tickets, self.kinds = [], []
         self.found, self.lock = weakref.WeakKeyDictionary(), threading.RLock()
