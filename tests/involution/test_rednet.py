@@ -94,6 +94,15 @@ def test_filters_that_are_not_kept_give_the_same_numbers_to_the_last_bit(stride,
         assert one.dtype == same.dtype and one.equal(same)
 
 
+def test_filters_that_are_made_again_leave_the_parameters_in_their_place():
+    """Where recompute or hooks bring copies in backward, other threads would use them."""
+    layer, seen = Involution2d(16, keep_filters=False), []
+    weight, look = layer.span.weight, lambda span, _: seen.append(span.weight is weight)
+    layer.span.register_forward_pre_hook(look)
+    recompute(layer, torch.randn(2, 16, 5, 5)).sum().backward()
+    assert len(seen) == 3 and all(seen)
+
+
 def test_filters_that_are_not_kept_need_a_third_of_the_memory():
     layer, input = Involution2d(64), torch.randn(1, 64, 14, 14)
     totals, sizes = [], []

@@ -216,3 +216,82 @@ def test_threads_may_share_a_module(kind, norm):
     assert len(results) == 25 and all(result.allclose(results[0]) for result in results)
     now = [*module.parameters(), *module.buffers()]
     assert all(a is b for a, b in zip(now, state, strict=True))
+
+
+class Whole(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part, self.weight = part, nn.Parameter(random(3).detach())
+
+    def forward(self, x):
+        return recompute(self.part, x * self.weight) * x
+
+
+def test_threads_may_share_a_part_of_their_modules():
+    part, x, results = Slow(nn.BatchNorm1d(3).double()), random(4, 3), []
+    shared, state = [part, Whole(part), Whole(part)], [*part.buffers()]
+
+    def one(module):
+        for _ in range(5):
+            y = recompute(module, x).square().sum()
+            results.append(grad(y, part.weight)[0].isfinite().all())
+
+    in_threads([partial(one, module) for module in shared * 2])
+    assert len(results) == 30 and part.norm.num_batches_tracked == 30
+    assert all(a is b for a, b in zip(part.buffers(), state, strict=True))
+
+
+def test_threads_may_go_back_through_calls_within_calls_while_others_go_forward():
+    module, x, done = Whole(Slow(nn.BatchNorm1d(3).double())), random(4, 3), []
+    y = recompute(module, x).sum()
+
+    def back():
+        done.extend(grad(y, x, retain_graph=True)[0] for _ in range(5))
+
+    def forward():
+        done.extend(recompute(module, x) for _ in range(5))
+
+    in_threads([back, forward] * 3)
+    assert len(done) == 30
+
+
+def test_threads_may_go_back_to_parameters_that_functional_call_gave():
+    module, x = Slow(nn.Identity()), random(4, 3)
+    weights, slopes = [random(3) for _ in range(4)], [None] * 4
+    held = Does(partial(recompute, module))
+    held.module = module
+    ys = [functional_call(held, {"module.weight": weight}, x).sum() for weight in weights]
+
+    def back(n):
+        slopes[n] = grad(ys[n], weights[n])[0]
+
+    before = module.weight
+    in_threads([partial(back, n) for n in range(4)])
+    for weight, slope in zip(weights, slopes, strict=True):
+        plain = functional_call(module, {"weight": weight}, x).sum()
+        assert slope.equal(grad(plain, weight)[0])
+    assert module.weight is before
+
+
+def test_a_module_that_waits_for_another_thread_to_differentiate_is_refused():
+    """As it does on a GPU: the thread would wait for the module."""
+
+    class Force(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(3).double())
+
+        def forward(self, x):
+            energy, errors = (x.sin() * self.scale).sum(), []
+
+            def differentiate():
+                try:
+                    grad(energy, x, create_graph=True)
+                except RuntimeError as error:
+                    errors.append(error)
+
+            in_threads([differentiate])
+            raise errors[0]
+
+    with pytest.raises(RuntimeError, match="must not differentiate .* in another thread"):
+        recompute(Force(), random(3))

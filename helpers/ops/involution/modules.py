@@ -121,8 +121,11 @@ class Involution2d(nn.Module):
 
         def kernels_again():
             hidden, *values = kept_hidden()
-            state = dict(zip(names, values, strict=True))  # torch.func.functional_call may swap it
-            with autocast:
+            state = dict(zip(names, values, strict=True))
+            now = dict(self.span.named_parameters())
+            if all(_lie_together(state[name], now.get(name)) for name in names):
+                state = {}  # nothing to exchange, which other threads would see
+            with autocast:  # torch.func.functional_call may have given forward other parameters
                 return self._by_group(torch.func.functional_call(self.span, state, (hidden,)))
 
         # By number, since autograd keeps `pack`, and that would keep the kernels.
@@ -140,6 +143,13 @@ class Involution2d(nn.Module):
             f" group_channels={self.group_channels}, dilation={self.dilation}"
             f"{'' if self.keep_filters else ', keep_filters=False'}"
         )
+
+
+def _lie_together(tensor, parameter):
+    if type(parameter) is not nn.Parameter:  # of others, not all have a place in memory
+        return False
+    places = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (tensor, parameter)]
+    return places[0] == places[1]
 
 
 class _Keep(torch.autograd.Function):

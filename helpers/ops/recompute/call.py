@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .reads import Reads, kind_of, version_of
 
 A_TENSOR = object()  # where one stood among the inputs
-LOCKS = weakref.WeakKeyDictionary()  # of modules with buffers
+LOCKS = weakref.WeakKeyDictionary()  # of modules with parameters or buffers of their own
 
 
 class KeepTensors(torch.autograd.Function):
@@ -52,9 +52,9 @@ class Call:
         leaves, self.structure = tree_flatten((args, kwargs))
         check_mode(filter(torch.is_tensor, leaves))
         self.leaves = [A_TENSOR if torch.is_tensor(leaf) else leaf for leaf in leaves]
-        self.alone = _lock_of(fn)
-        with self.alone, torch._C.DisableTorchFunction():  # an outer call watches fn, not this
-            self._keep(leaves)
+        self.locks, self.thread = _locks_of(fn), None
+        with _alone(self.locks["buffers"]), torch._C.DisableTorchFunction():
+            self._keep(leaves)  # unseen by an outer call, which watches fn
         self.autocast = _autocast_now()
         self.tickets, self.kinds = [], []
         self.found, self.lock = weakref.WeakKeyDictionary(), threading.RLock()
@@ -81,9 +81,11 @@ class Call:
         self.reads = Reads()
         self.reads.are_given(*filter(torch.is_tensor, tree_flatten((args, kwargs))[0]))
         hooks = saved_tensors_hooks(self.pack, partial(self.unpack, start))
-        with self.alone:
+        with _alone(self.locks["buffers"]):
+            self.thread = threading.get_ident() if self.locks["buffers"] else None
             with self.contexts[0], hooks, self.reads:
                 result = self.fn(*args, **kwargs)
+            self.thread = None
             self.reads.end()
             if _is_sharded(self.fn):  # FSDP does something else in backward, and brings tensors
                 self.reads.passing = math.inf
@@ -105,6 +107,11 @@ class Call:
         return ticket
 
     def unpack(self, start, ticket):
+        if self.thread not in (None, threading.get_ident()):  # it waits for us, and we would for it
+            raise RuntimeError(
+                "fn, a module with buffers, must not differentiate what it computes in another "
+                "thread, as autograd does on a GPU"
+            )
         with self.lock:  # for two threads that go back through one graph
             if ticket not in self.found:
                 with torch.inference_mode(False):  # in which nothing would be saved
@@ -156,11 +163,12 @@ class Call:
 
     def replay(self, *before, reads=None):
         """`fn(*before, *args, **kwargs)`, as it was called first."""
-        with self.alone:
-            return self._replay(before, reads)
-
-    def _replay(self, before, reads):
+        # First, because an outer call may have to run for them, which takes its own turn.
         tensors = map(_like_before, self.tensors(), self.need_grad)
+        with _alone(self.locks["all"]):
+            return self._replay(tensors, before, reads)
+
+    def _replay(self, tensors, before, reads):
         leaves = [next(tensors) if leaf is A_TENSOR else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)
         state = self._changed(dict(zip(self.own, tensors, strict=True)))
@@ -186,10 +194,25 @@ class Call:
         return state | {name: buffer.clone() for name, buffer in self.copies.items()}
 
 
-def _lock_of(fn):
-    """Second runs exchange buffers, so of a module that has some, threads take turns."""
-    has_buffers = isinstance(fn, torch.nn.Module) and next(fn.buffers(), None) is not None
-    return LOCKS.setdefault(fn, threading.RLock()) if has_buffers else nullcontext()
+def _locks_of(fn):
+    """Second runs exchange parameters and buffers, so threads take turns in them at each part of a
+    module, which others may contain, too; where it has buffers, also in the first runs."""
+    parts = fn.modules() if isinstance(fn, torch.nn.Module) else ()
+    found = {"all": [], "buffers": []}
+    for part in parts:
+        if part._parameters or part._buffers:
+            lock = LOCKS.setdefault(part, threading.RLock())
+            found["all"].append(lock)
+            found["buffers"] += [lock] if part._buffers else []
+    return {kind: sorted(locks, key=id) for kind, locks in found.items()}
+
+
+@contextmanager
+def _alone(locks):
+    with ExitStack() as stack:
+        for lock in locks:  # in one order, or two threads would wait for each other
+            stack.enter_context(lock)
+        yield
 
 
 def _identity(parameter):

@@ -29,7 +29,8 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
     `torch.func.functional_call` gave it, and copies of its buffers, so that these change once, not
     twice: a batch norm counts each batch once. Inside any other function it counts twice, and all
     other side effects happen twice; compiled with the backend "aot_eager", it raises in backward.
-    Threads may share a module; one that has buffers they run one after the other.
+    Threads may share a module: they take turns in its second runs, and if it has buffers, in the
+    first ones, too. In a second run a module has the parameters that it had in the first.
 
     Gradients to inputs, to parameters and to whatever `fn` closes over; derivatives of every order,
     `retain_graph`, calls within calls, DDP, FSDP2 around or inside a module. Under `torch.compile`
@@ -46,6 +47,8 @@ def recompute(fn, /, *inputs, context_fn=None, **kwargs):
       closes over, was changed in place after `fn` had read it, or replaced by another: a parameter
       too, unless `fn` is its module;
     - `fn` changed in place what it had saved;
+    - `fn` is a module with buffers that differentiates what it computes, in another thread, as
+      autograd does on a GPU;
     - the second run, up to the last tensor that the first one saved, saves fewer of them or others:
       from another operation, or of another shape, dtype or device. What would follow is not run,
       and no gradient needs it. That the numbers are the same is not checked.
