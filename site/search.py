@@ -19,7 +19,8 @@ RECORD = (
 )
 HIDDEN = {"cell_output", "exercise-help"}
 ASIDE = "Deeper:", "选读："  # what stands beside the way through a chapter is found after it
-INDEX = 20  # a table of more rows is for looking things up: each row is found by itself
+INDEX = 20  # a table of more rows is for looking things up: each row is found by itself,
+COLUMNS = 4  # unless it has more columns: of a matrix of signs, nothing is found
 BETWEEN_CHARACTERS = re.compile(r"(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # Chinese ones
 
 
@@ -38,7 +39,8 @@ def text_of(part):
 
 def rows(doctree):
     """The rows of the tables in which things are looked up."""
-    return [row for body in doctree.findall(nodes.tbody) if len(body) > INDEX for row in body]
+    bodies = (body for body in doctree.findall(nodes.tbody) if len(body) > INDEX)
+    return [row for body in bodies if len(body[0]) <= COLUMNS for row in body]
 
 
 def name_rows(doctree):
@@ -69,9 +71,9 @@ def write_index(app, language_of):
     for document in sorted(app.env.found_docs):
         page = app.env.titles[document].astext()
         for name, heading, text in sections(app.env.get_doctree(document)):
-            aside = heading.startswith(ASIDE) or name.startswith("row-")
+            weight = 3 if heading.startswith(ASIDE) else 5 if name.startswith("row-") else 7
             content = RECORD.format(
-                weight=3 if aside else 7,  # Pagefind's own weight of an h1 is 7
+                weight=weight,  # Pagefind's own of an h1 is 7
                 language=language_of(document),
                 heading=escape(heading),
                 page=escape(page),
