@@ -194,6 +194,24 @@ def test_a_compiled_module_inside(way, backend):
     torch.testing.assert_close(*results, rtol=rtol, atol=rtol)
 
 
+@torch.compiler.disable(recursive=False)
+def square(z):  # not compiled, but what it calls is
+    return torch.complex(z.real.square() - z.imag.square(), 2 * z.real * z.imag)
+
+
+@pytest.mark.parametrize("way", ["recompute", "reversible"])
+def test_a_compiled_module_that_runs_a_part_as_it_is(way):
+    # The compiler takes one property of a tensor for the next in a mode's `__torch_function__`.
+    torch.compiler.reset()
+    module = Of(lambda layer, x: square(torch.complex(x, layer(x))).real)
+    x = random(4, 6)
+    results = []
+    for how in (ways[way], lambda module, x: module(x)):
+        y = how(torch.compile(module, backend="aot_eager"), x)
+        results.append([y, *grad(y.square().sum(), (x, *module.parameters()))])
+    torch.testing.assert_close(*results)
+
+
 def test_a_compiled_batch_norm_must_be_the_function():
     torch.compiler.reset()
     norm = nn.BatchNorm1d(3).double()

@@ -37,7 +37,8 @@ of https://docs.pytorch.org/docs/2.15/autograd.html#torch.autograd.graph.saved_t
 
 Needs torch 2.10 or later. Private: `torch.utils._pytree`, which takes nested inputs apart;
 `torch._C._autograd._get_sequence_nr` and `grad_fn._sequence_nr`, which tell what a run has made;
-`torch._C._are_functorch_transforms_active`; `torch._C.DisableTorchFunction`.
+`torch._C._are_functorch_transforms_active`; `torch._C.DisableTorchFunction`; and what keeps the
+compiler out of the watching, `set_code_exec_strategy` of `torch._C._dynamo.eval_frame`.
 
 >>> import torch
 >>> layers = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))

@@ -4,6 +4,7 @@ import weakref
 from typing import NamedTuple
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch.overrides import TorchFunctionMode
 
 # What reads a shape, a dtype and the like. "__get__" is that of all properties.
@@ -154,3 +155,10 @@ class Reads(TorchFunctionMode):
         self.outside.forget_the_dead()
         self.made.forget_the_dead()
         self.passing -= len(self.outside)
+
+
+# Where a compiled module runs a part as it is, the compiler would compile this, and take the result
+# for one property of a tensor, such as `real`, for that of the next, `imag`.
+set_code_exec_strategy(
+    Reads.__torch_function__.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+)
