@@ -49,7 +49,8 @@ def source(copy, root="../", folder=""):
     if not re.match(r"\d\d ", copy):
         if not (ROOT / copy).exists():
             raise ValueError(f"there is nothing to copy at {copy}")
-        shown = re.sub("^helpers/(lessons/|ops/)?", "", copy)
+        path = re.sub("^helpers/(lessons/|ops/)?", "", copy)
+        shown = path if copy.endswith("/") else Path(copy).name  # or the table is too wide
         return f"[`{shown}`]({root}{copy})"
     kind = "skeleton" if "Skeleton" in copy else "cells"
     return section(copy, folder, f"the {kind} of {copy[:2]}")

@@ -167,9 +167,10 @@ TASKS = [
          "on the CPU: every access is checked", True),
     Task("launch a kernel on the current stream, capture it in a CUDA graph", CELLS,
          "15 Deeper: CUDA graphs, and what a capture forbids (4 minutes)", "replay it twice"),
-    Task("write a Triton operator with autograd (`triton_op`, `wrap_triton`)", CELLS,
+    Task("write a Triton operator with autograd (`triton_op`, `wrap_triton`; without a GPU, "
+         "`TRITON_INTERPRET=1` before the import)", CELLS,
          "15 Deeper: a Triton kernel with a gradient: triton_op and register_autograd (2 minutes)",
-         "without a GPU: `TRITON_INTERPRET=1` before `import triton`"),
+         "Triton's interpreter"),
     Task("write a longer Triton kernel (blocks, masks, `tl.constexpr`)", CELLS,
          "15 Deeper: the same in Triton (12 minutes)", "Triton's interpreter"),
     Task("write a C++ operator (`TORCH_LIBRARY`)", "helpers/template/project/",
