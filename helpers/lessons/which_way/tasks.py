@@ -84,7 +84,7 @@ TASKS = [
     Task("log or clip the gradient norm of each layer (a hook, `clip_grad_norm_`)", CELLS,
          "19 Log and clip the gradient norm of every parameter and every layer", "print the norms"),
     Task("take the optimizer's step inside the backward pass "
-         "(`register_post_accumulate_grad_hook`)", CELLS,
+         "(`register_post_accumulate…`)", CELLS,
          "11 Deeper: hooks of modules, parameters and nodes; gradient edges (14 minutes)",
          "the peak, and the same step"),
     Task("reverse or scale a gradient", OPS + "gradient_reversal.py",
