@@ -62,8 +62,8 @@ def examine(fn, *inputs, faithful=True, lines=True, **kwargs):
               differentiated, of sparse ones the values. If only some require a gradient, None for
               another one makes it a constant; otherwise its gradient is judged, too.
     faithful: False accepts a gradient that is not the derivative of forward (a straight-through
-              estimator, gradient reversal, clipping); everything else is still examined. With
-              {"x": False}, only that of the input x.
+              estimator, gradient reversal, clipping), and examines neither its derivative nor its
+              jvp; the rest is still examined. With {"x": False}, only that of the input x.
     lines:    False does not look for the line to change, which takes most of the time; a
               `Budget(runs, seconds)` says how long to look, by default 2000 runs and 10 seconds.
 

@@ -61,6 +61,12 @@ def test_hooks_under_a_function_transform():
         torch.func.grad(packed)(torch.tensor(2.0))
 
 
+def test_hooks_in_one_graph():
+    compiled = torch.compile(packed, backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="saved_tensors_hooks"):
+        compiled(torch.ones(1, requires_grad=True))
+
+
 class Cube(Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)

@@ -93,7 +93,7 @@ EXERCISE_1 = Exercise(
         "x.device.type.",
     ),
     explanation="The Function sees one dtype, forward and backward, and needs to know nothing of "
-    "autocast. The operations of helpers/ops do the same.",
+    "autocast. helpers/ops/linear.py does the same.",
 )  # fmt: skip
 
 
