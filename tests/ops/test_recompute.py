@@ -280,3 +280,13 @@ def test_what_numpy_draws_is_drawn_anew(again):
     x = torch.ones(1000, requires_grad=True)
     y = again(dropped, x)
     assert not grad(y.sum(), x)[0].equal(y)
+
+
+@pytest.mark.parametrize(("again", "restores"), [(recompute, True), (theirs, False)])
+def test_a_generator_among_the_inputs(again, restores):
+    def dropped(x, generator):
+        return x * (torch.rand(1000, generator=generator) < 0.5)
+
+    x = torch.ones(1000, requires_grad=True)
+    y = again(dropped, x, torch.Generator().manual_seed(0))
+    assert grad(y.sum(), x)[0].equal(y) is restores

@@ -8,7 +8,9 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_co
 from torch.overrides import TorchFunctionMode
 
 # What reads a shape, a dtype and the like. "__get__" is that of all properties.
-OF_NO_NUMBERS = set("__get__ __len__ dim is_floating_point is_inference numel size stride".split())
+OF_NO_NUMBERS = set(
+    "__get__ __len__ _is_view dim is_floating_point is_inference numel size stride".split()
+)
 
 
 class Kind(NamedTuple):
