@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd import Function, grad
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -41,9 +42,28 @@ def test_a_penalty_is_not_averaged_with_a_static_graph(team):
     assert team(penalised, True) == [False, False]
 
 
-def backward_within_backward(find_unused_parameters):
+def penalty_alone_then_forward():
     net, _, mine = net_and_part()
-    within = nn.Sequential(net[0], Within(net[1:]))
+    wrapped = DistributedDataParallel(net, find_unused_parameters=True)
+    mine.requires_grad_()
+    (slope,) = grad(wrapped(mine).sum(), mine, create_graph=True)
+    slope.square().sum().backward()
+    try:
+        wrapped(mine)
+    except RuntimeError as error:
+        return "finished reduction in the prior iteration" in str(error)
+    return False
+
+
+@two_processes
+def test_after_a_penalty_alone_the_next_forward_pass_raises(team):
+    assert team(penalty_alone_then_forward) == [True, True]
+
+
+def backward_within_backward(find_unused_parameters, twice=False):
+    net, _, mine = net_and_part()
+    within = Within(net[1:])
+    within = nn.Sequential(net[0], within, nn.Linear(1, 3), *[within] * twice)
     wrapped = DistributedDataParallel(within, find_unused_parameters=find_unused_parameters)
     try:
         wrapped(mine).sum().backward()
@@ -65,6 +85,7 @@ class Within(nn.Module):
 def test_a_backward_within_backward_and_unused_parameters(team):
     assert team(backward_within_backward, False) == [False, False]
     assert team(backward_within_backward, True) == [True, True]
+    assert team(backward_within_backward, False, True) == [True, True]
 
 
 def sum_of_a_column():
@@ -198,3 +219,39 @@ def test_a_view_that_a_function_returns_beside_its_input(backend):
     f = torch.compile(lambda x: (y := 2 * x, TurnView.apply(y)), backend=backend, fullgraph=True)
     slopes = [grad(y, x, retain_graph=True)[0].item() for y in f(x)]
     assert slopes == ([2, -2] if backend == "eager" else [2, 2])
+
+
+def compiled_slope(of, async_op):
+    def f(x):
+        y = of(2 * x)
+        work = dist.all_reduce(y, async_op=async_op)
+        if async_op:
+            work.wait()
+        return y
+
+    x = torch.tensor(1.0, requires_grad=True)
+    try:
+        return grad(torch.compile(f, backend="eager")(x), x)[0].item()
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+
+
+@two_processes
+def test_a_compiled_all_reduce_of_exp_raises_and_an_asynchronous_one_has_the_eager_slope(team):
+    assert team(compiled_slope, torch.exp, False) == [True, True]
+    assert team(compiled_slope, torch.clone, True) == [2, 2]
+
+
+def cut_a_scalar():
+    net = nn.Linear(1, 1)
+    net.scale = nn.Parameter(torch.tensor(1.0))
+    try:
+        fully_shard(net)
+    except ValueError as error:
+        return "scalar parameters" in str(error)
+    return False
+
+
+@two_processes
+def test_fsdp2_takes_no_scalar_parameter(team):
+    assert team(cut_a_scalar) == [True, True]

@@ -115,9 +115,9 @@ EXERCISE_1 = Exercise(
         "Each process has gradients for all rows. Which of them are about the rows of this one?",
         "Sum the gradients over the processes, and take the part of this rank.",
     ),
-    explanation="The transpose of copying is adding, and the transpose of joining is cutting. An "
-    "all-reduce, of which each process keeps one part, sends twice what a reduce-scatter sends; "
-    "collectives.reduce_scatter is the transpose of collectives.all_gather.",
+    explanation="The transpose of copying is adding, and the transpose of joining is cutting. In a "
+    "ring, an all-reduce, of which each process keeps one part, sends twice what a reduce-scatter "
+    "sends; collectives.reduce_scatter is the transpose of collectives.all_gather.",
 )  # fmt: skip
 
 
