@@ -139,3 +139,16 @@ def test_a_parameter_inside_a_tensor_gets_no_gradient():
     torch.mm(Product(inside), x).sum().backward()
     assert inside.grad is None
     torch.testing.assert_close(x.grad, torch.ones(2, 2))  # autograd did go back
+
+
+def test_a_mode_that_ignores_what_is_compiled_leaves_it_compiled(compiled):
+    class Ignores(Operations):
+        @classmethod
+        def ignore_compile_internals(cls):
+            return True
+
+    compile_it, runs = compiled
+    function = compile_it(fullgraph=True)
+    with Ignores():
+        function(torch.ones(2))
+    assert len(runs) == 1

@@ -97,7 +97,7 @@ EXERCISE_1 = Exercise(
     kind=[_is_mode],
     properties=[_counts],
     success="it counts the products of both passes: one of a linear layer in forward, and one for "
-    "each gradient in backward.",
+    "the gradient of each factor in backward.",
     hints=(
         "The mode's method is `__torch_dispatch__(self, func, types, args=(), kwargs=None)`.",
         "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is `aten.mm`.",
