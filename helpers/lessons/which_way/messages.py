@@ -68,7 +68,7 @@ MESSAGES = [
             "NumPy has no gradients: write a Function, or an operator",
             "09 A name and a promise: custom_op"),
     Message("object has no attribute '_fwd_used_autocast'",
-            "`custom_fwd` does not go with `setup_context`",
+            "`custom_bwd` without `custom_fwd`, or with `setup_context`",
             "17 Surprise: custom_fwd fails with setup_context"),
     # torch.func
     Message("In order to use an autograd.Function with functorch transforms",
@@ -88,7 +88,8 @@ MESSAGES = [
             "10 A rule for vmap: generate_vmap_rule, or your own"),
     # Processes
     Message("Expected to have finished reduction in the prior iteration",
-            "DDP: the loss did not reach a parameter: freeze it, or `find_unused_parameters=True`",
+            "DDP: the loss did not reach a parameter: freeze it before DDP wraps the module, or "
+            "`find_unused_parameters=True`",
             "14 Deeper: a gradient that is None, under DDP and AdamW (7 minutes)"),
     Message("Timed out waiting",
             "a process did not call the collective that the others wait in",
