@@ -1,5 +1,6 @@
-"""What chapter 02 says of function transforms, and no cell of it shows."""
+"""What chapter 02 says of function transforms and compiled views, and no cell of it shows."""
 
+import pytest
 import torch
 from torch.autograd import Function
 
@@ -52,3 +53,31 @@ def test_vmap_loses_the_mark_of_a_constant_output():
     x = torch.ones(3, requires_grad=True)
     assert not Mask.apply(x).requires_grad
     assert torch.vmap(Mask.apply)(x).requires_grad
+
+
+class Reversed(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return -grad_output
+
+
+def beside(x):
+    y = 2 * x
+    return y, Reversed.apply(y)
+
+
+def turned(x):
+    return x, Reversed.apply(x).t()
+
+
+@pytest.mark.parametrize(("f", "slope"), [(beside, -2), (turned, -1)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_view_that_leaves_a_compiled_function(f, slope, backend):
+    x = torch.ones(1, 1, requires_grad=True)
+    y = torch.compile(f, backend=backend, fullgraph=True)(x)[1]
+    (found,) = torch.autograd.grad(y, x)
+    assert found.item() == (slope if backend == "eager" else -slope)
