@@ -2,6 +2,8 @@
 
 import torch
 
+from tests.needs import needs_compiler
+
 negative = []
 
 
@@ -26,3 +28,11 @@ def test_the_dispatcher_resolves_a_sign_for_kernels_only():
     y = torch.complex(torch.zeros(3), twice(x)).conj() * (2 + 1j)
     y.abs().sum().backward()
     assert negative == [("kernel", False), ("backward", True), ("kernel", False)]
+
+
+@needs_compiler
+def test_inductor_loses_a_sign_that_is_not_in_memory():
+    x = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
+    double = torch.compile(lambda x: x * 2, backend="inductor")
+    assert double(x).tolist() == [2, 2, 2] and (x * 2).tolist() == [-2, -2, -2]
+    assert double(x.resolve_neg()).tolist() == [-2, -2, -2]

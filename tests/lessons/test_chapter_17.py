@@ -67,6 +67,27 @@ def test_hooks_in_one_graph():
         compiled(torch.ones(1, requires_grad=True))
 
 
+class Declares(Function):
+    @staticmethod
+    def forward(x):
+        return x.bfloat16(), x.bfloat16()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_output_grad_dtype(torch.float32, torch.float32)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        Declares.dtypes = [gradient.dtype for gradient in gradients]
+        return gradients[0].float()
+
+
+def test_a_declared_dtype_and_an_output_that_nobody_used():
+    used, _ = Declares.apply(torch.ones(1, requires_grad=True))
+    used.sum().backward()
+    assert Declares.dtypes == [torch.float32, torch.bfloat16]
+
+
 class Cube(Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
