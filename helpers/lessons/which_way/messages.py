@@ -16,8 +16,8 @@ MESSAGES = [
             "`set_detect_anomaly` names the operation that saved it",
             "02 Deeper: an input that is changed in place, mark_dirty (4 minutes)"),
     Message("is a view and is being modified inplace",
-            "`forward`, `unbind`, `split` or a module with a full backward hook returned a view, and "
-            "someone writes into it",
+            "`forward`, `unbind`, `split` or a module with a full backward hook returned a view, "
+            "and someone writes into it",
             "02 Deeper: a view returned from forward (5 minutes)"),
     Message("a leaf Variable that requires grad is being used in an in-place operation",
             "a parameter is changed in place while autograd records",
