@@ -81,3 +81,22 @@ def test_a_view_that_leaves_a_compiled_function(f, slope, backend):
     y = torch.compile(f, backend=backend, fullgraph=True)(x)[1]
     (found,) = torch.autograd.grad(y, x)
     assert found.item() == (slope if backend == "eager" else -slope)
+
+
+class Masked(Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = (x > 0).to(x.dtype)
+        ctx.mark_non_differentiable(mask)
+        return x * mask, mask
+
+    @staticmethod
+    def backward(ctx, grad_output, _):
+        torch._dynamo.graph_break()
+        return grad_output
+
+
+def test_a_compiler_that_breaks_the_graph_at_a_function_loses_the_mark():
+    x = torch.ones(1, requires_grad=True)
+    assert torch.compile(Masked.apply, backend="aot_eager")(x)[1].requires_grad
+    assert not Masked.apply(x)[1].requires_grad
