@@ -1,0 +1,36 @@
+"""What chapter 09 says of the default backend's cache on disk, and no cell of it shows."""
+
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from tests.needs import needs_compiler
+
+
+def compiled_slope(name, factor):
+    @torch.library.custom_op(name, mutates_args=())
+    def cube(x: Tensor) -> Tensor:
+        return x**3
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    cube.register_fake(torch.empty_like)
+    cube.register_autograd(
+        lambda ctx, grad_output: factor * grad_output * ctx.saved_tensors[0] ** 2,
+        setup_context=setup_context,
+    )
+    torch.compiler.reset()
+    x = torch.tensor(1.0, requires_grad=True)
+    compiled = torch.compile(lambda x: cube(x), backend="inductor")
+    return torch.autograd.grad(compiled(x), x)[0].item()
+
+
+@needs_compiler
+def test_the_cache_does_not_notice_another_formula():
+    name = f"compiler_cache::cube_{uuid4().hex}"  # what no earlier run has left on disk
+    assert compiled_slope(name, 2) == 2
+    assert compiled_slope(name, 3) == 2
+    with torch.compiler.config.patch(force_disable_caches=True):
+        assert compiled_slope(name, 3) == 3
