@@ -2,6 +2,7 @@
 
 from uuid import uuid4
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ def compiled_slope(name, factor):
 
 
 @needs_compiler
+@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled")  # by this test, on purpose
 def test_the_cache_does_not_notice_another_formula():
     name = f"compiler_cache::cube_{uuid4().hex}"  # what no earlier run has left on disk
     assert compiled_slope(name, 2) == 2
