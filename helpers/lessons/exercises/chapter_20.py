@@ -101,27 +101,33 @@ EXERCISE_1 = Exercise(
 )  # fmt: skip
 
 
-class Forward(Function):
-    @staticmethod
-    def forward(ctx, q, k, v, hidden):
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
-        lse = scores.logsumexp(-1, keepdim=True)
-        out = torch.exp(scores - lse) @ v
-        ctx.save_for_backward(q, k, v, hidden, out, lse)
-        return out
+def attention_backward(grad_output, q, k, v, hidden, out, lse):
+    scale = q.shape[-1] ** -0.5
+    scores = (q @ k.mT * scale).masked_fill(hidden, -torch.inf)
+    P = torch.exp(scores - lse)
+    dP = grad_output @ v.mT
+    dS = P * (dP - (grad_output * out).sum(-1, keepdim=True))
+    return scale * dS @ k, scale * dS.mT @ q, P.mT @ grad_output
 
 
-class Attention(Forward):
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_output):
-        q, k, v, hidden, out, lse = ctx.saved_tensors
-        scale = q.shape[-1] ** -0.5
-        scores = (q @ k.mT * scale).masked_fill(hidden, -torch.inf)
-        P = torch.exp(scores - lse)
-        dP = grad_output @ v.mT
-        dS = P * (dP - (grad_output * out).sum(-1, keepdim=True))
-        return scale * dS @ k, scale * dS.mT @ q, P.mT @ grad_output, None
+def _with_its_forward(backward_of):
+    """The Function whose backward pass an attempt computes."""
+
+    class Attention(Function):
+        @staticmethod
+        def forward(ctx, q, k, v, hidden):
+            scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+            lse = scores.logsumexp(-1, keepdim=True)
+            out = torch.exp(scores - lse) @ v
+            ctx.save_for_backward(q, k, v, hidden, out, lse)
+            return out
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad_output):
+            return *backward_of(grad_output, *ctx.saved_tensors), None
+
+    return Attention.apply
 
 
 def nothing_hidden(q, k, v):
@@ -139,15 +145,16 @@ def attended(q, k, v, hidden):
 
 EXERCISE_2 = Exercise(
     number="20.2",
-    name="Attention",
-    reference=Attention,
-    stub="class Attention(Forward): ...",
+    name="attention_backward",
+    reference=attention_backward,
+    stub="def attention_backward(grad_output, q, k, v, hidden, out, lse): ...",
+    called=_with_its_forward,
     wrong=[
         ({" - (grad_output * out).sum(-1, keepdim=True)": ""}, "The gradient of `q`"),
         ({"scale * dS @ k": "dS @ k"}, "The gradient of `q`"),
         ({"dS.mT @ q": "dS @ q"}, "shapes do not fit"),
-        ({".masked_fill(hidden, -torch.inf)\n        P": "\n        P"}, "right in part"),
-        ({"    @once_differentiable\n": ""}, "silently"),
+        ({".masked_fill(hidden, -torch.inf)": ""}, "The gradient of `q`"),
+        ({"@ k, scale * dS.mT @ q": "@ k, dS.mT @ q"}, "The gradient of `k`"),
     ],
     like=attended,
     feeds=(
