@@ -3,31 +3,38 @@
 python -m tools.which_way
 """
 
-import re
-
 import nbformat
 
 from helpers.lessons.which_way import (
+    INDEXES,
     ROOT,
-    index_of_messages,
-    index_of_tasks,
+    index_of_symptoms,
     linked_matrix,
-    most_wanted,
+    of_messages,
+    of_tasks,
 )
 
 CHAPTER = ROOT / "notebooks" / "19_which_way.ipynb"
 README = ROOT / "README.md"
-INDEXES = {"tasks": index_of_tasks, "messages": index_of_messages}  # by the id of their cells
-BETWEEN = re.compile(r"(?<=<!-- tasks -->\n)(?s:.*?)(?=<!-- end of tasks -->)")
+IN_README = {"tasks": of_tasks, "messages": of_messages}  # between comments
 
 
 def written(notebook, readme):
-    """The notebook, whose cells are changed, and the README's text, with today's indexes."""
+    """The notebook, whose cells are changed, and the README, with today's indexes."""
     cells = {cell.id: cell for cell in notebook.cells}
-    for name, index in INDEXES.items():
-        cells[name].source = index()
+    for groups, index in INDEXES.values():
+        for group in groups:
+            heading = f"### {group}\n\n"
+            (cell,) = (c for c in notebook.cells if c.source.startswith(heading))
+            cell.source = heading + index(group)
+    before, _, _ = cells["symptoms"].source.partition("\n\n|")
+    cells["symptoms"].source = f"{before}\n\n{index_of_symptoms()}"
     cells["matrix-links"].source = linked_matrix(cells)
-    return notebook, BETWEEN.sub(lambda _: f"\n{most_wanted()}\n\n", readme)
+    for name, index in IN_README.items():
+        first, last = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, rest = readme.split(first)
+        readme = f"{before}{first}\n{index()}\n\n{last}{rest.split(last)[1]}"
+    return notebook, readme
 
 
 if __name__ == "__main__":

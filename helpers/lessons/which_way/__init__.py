@@ -1,11 +1,11 @@
-"""Two indexes, of tasks and of error messages, and where in the course each is answered.
+"""Three indexes, of tasks, messages and symptoms, and where each is answered.
 
-Chapter 19 and the README hold tables that are made of them:
+Chapter 19 and the README hold what is made of them:
 
     python -m tools.which_way
 
-A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it, without its
-marks. What can be copied is a path from the root of the repository, or a place.
+A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it,
+without its marks. What can be copied is a path from the root, or a place.
 """
 
 import json
@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from helpers.lessons.which_way.messages import MESSAGES
-from helpers.lessons.which_way.tasks import MORE, TASKS
+from helpers.lessons.which_way.symptoms import SYMPTOMS
+from helpers.lessons.which_way.tasks import TASKS
 
 ROOT = Path(__file__).parents[3]
 AT_THE_END = re.compile(r"\]\(([^)]+)\) \|$", re.MULTILINE)  # of a row: a link's target
@@ -25,35 +26,54 @@ AOTINDUCTOR = "16 Deeper: AOTInductor, running a model without Python (10 minute
 
 @cache
 def headings(chapter):
-    """The file of the chapter with this number, and the anchors of its headings by their text."""
+    """The file of a chapter, and {heading: the id of the cell that it begins}."""
     (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    found = (re.findall(r"^#+ (.+)$", text, re.MULTILINE) for text in texts)
-    plain = [re.sub(r"[`*$]", "", heading) for group in found for heading in group]
-    return path.name, {heading: quote(heading.replace(" ", "-")) for heading in plain}
+    texts = {
+        c["id"]: "".join(c["source"]) for c in cells if c["cell_type"] == "markdown"
+    }
+    found = {id: re.match(r"#+ (.+)", text) for id, text in texts.items()}
+    plain = {id: re.sub(r"[`*$]", "", line[1]) for id, line in found.items() if line}
+    return path.name, {heading: id for id, heading in plain.items()}
 
 
-def section(place, folder="", text=None):
-    """A link to a place, as Markdown; ValueError where the chapter has no such heading."""
+def anchor(heading):
+    """What the pages and a repository's page call a heading in a link."""
+    return quote(heading.replace(" ", "-"))
+
+
+def section(place, text=None, folder=None):
+    """A link to a place, as Markdown; ValueError where the chapter has no such heading.
+
+    JupyterLab opens the cell. In the README, for which `folder` is "notebooks/", the
+    heading's anchor leads there.
+    """
     chapter, heading = place.split(" ", 1)
-    name, anchors = headings(chapter)
-    if heading not in anchors:
-        raise ValueError(f"{name} has no heading {heading!r}; it has {', '.join(anchors)}")
-    text = text or re.sub(r" \(\d+ minutes?\)$", "", place)
-    return f"[{text}]({folder}{name}#{anchors[heading]})"
+    name, cells = headings(chapter)
+    if heading not in cells:
+        raise ValueError(
+            f"{name} has no heading {heading!r}; it has {', '.join(cells)}"
+        )
+    text = text or short_name(place)
+    at = anchor(heading) if folder else f"cell-id={cells[heading]}"
+    return f"[{text}]({folder or ''}{name}#{at})"
 
 
-def source(copy, root="../", folder=""):
+def short_name(place):
+    return re.sub(r" \(\d+ minutes?\)$", "", place)
+
+
+def source(copy):
     """A link to what can be copied: a file, a folder, or the cells of a section."""
-    if not re.match(r"\d\d ", copy):
-        if not (ROOT / copy).exists():
-            raise ValueError(f"there is nothing to copy at {copy}")
-        path = re.sub("^helpers/(lessons/|ops/)?", "", copy)
-        shown = path if copy.endswith("/") else Path(copy).name  # or the table is too wide
-        return f"[`{shown}`]({root}{copy})"
-    kind = "skeleton" if "Skeleton" in copy else "cells"
-    return section(copy, folder, f"the {kind} of {copy[:2]}")
+    if re.match(r"\d\d ", copy):
+        kind = "skeleton" if "Skeleton" in copy else "cells"
+        return section(copy, f"the {kind} of {copy[:2]}")
+    if not (ROOT / copy).exists():
+        raise ValueError(f"there is nothing to copy at {copy}")
+    shown = re.sub("^helpers/(lessons/|ops/)?", "", copy)
+    if not copy.endswith("/"):
+        shown = Path(copy).name  # or the table is too wide
+    return f"[`{shown}`](../{copy})"
 
 
 def table(head, rows):
@@ -62,30 +82,55 @@ def table(head, rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def index_of_tasks():
-    rows = [(t.want, source(t.copy or t.read), section(t.read), t.check) for t in TASKS]
+def index_of_tasks(group):
+    rows = [
+        (t.want, source(t.copy or t.read), section(t.read), t.check)
+        for t in TASKS[group]
+    ]
     return table(("I want to …", "copy", "read", "check with"), rows)
 
 
-def index_of_messages():
-    rows = [(f"`{m.part}`", m.cause, section(m.read)) for m in MESSAGES]
-    return table(("the message holds", "cause", "read"), rows)
+def index_of_messages(group):
+    rows = [
+        (f"`{m.part}`" + f" {m.where}".rstrip(), m.cause, section(m.read))
+        for m in MESSAGES[group]
+    ]
+    return table(("the message holds", "cause, and cure", "read"), rows)
 
 
-def most_wanted():
-    """The README's table, and links to more tasks."""
-    wanted, at = (t for t in TASKS if t.short), "notebooks/"
-    rows = [(t.want, source(t.copy or t.read, "", at), section(t.read, at)) for t in wanted]
-    reads = {word: next(t.read for t in TASKS if word in t.want) for word in MORE}
-    more = ", ".join(section(read, at, word) for word, read in reads.items())
-    return f"{table(('I want to …', 'copy', 'read'), rows)}\n\nAnd: {more}."
+def index_of_symptoms():
+    rows = [(s.what, s.look, section(s.read)) for s in SYMPTOMS]
+    return table(("what you see", "look for", "read"), rows)
+
+
+INDEXES = {  # heading -> the tables below it, by their own headings
+    "I want to …": (TASKS, index_of_tasks),
+    "What does this error mean?": (MESSAGES, index_of_messages),
+}
+
+
+def of_tasks():
+    """For the README: a line for each group, of links in the words of headings."""
+    lines = []
+    for group, tasks in TASKS.items():
+        places = dict.fromkeys(task.read for task in tasks if task.short)
+        links = [section(p, short_name(p[3:]), "notebooks/") for p in places]
+        lines.append(f"- **{group}**: " + " · ".join(links).replace("[Deeper: ", "["))
+    return "\n".join(lines)
+
+
+def of_messages():
+    """For the README: the messages that are met most often."""
+    often = [m for group in MESSAGES.values() for m in group if m.short]
+    rows = [(f"`{m.part}`", section(m.read, None, "notebooks/")) for m in often]
+    return table(("the message holds", "read"), rows)
 
 
 def linked_matrix(cells):
     """The matrix of chapter 19, from what its cells show, with a link in each field.
 
-    What is right leads to the section on the way to write it, all else to that on the situation.
-    cells: those of the notebook, by their id.
+    What is right leads to the section on the way to write it, all else to that on the
+    situation. cells: those of the notebook, by their id.
     """
     ways = AT_THE_END.findall(cells["w06"].source)
     explained = {}
@@ -95,9 +140,10 @@ def linked_matrix(cells):
     rows = []
     for line in cells["w07"].outputs[0].text.split("\n\n")[1].splitlines()[1:]:
         situation, words = line[:20].strip(), line[20:].split()
-        targets = [way if word == "·" else explained[situation]
-                   for word, way in zip(words, ways, strict=True)]  # fmt: skip
-        linked = [f"[{SIGNS[word]}]({at})" for word, at in zip(words, targets, strict=True)]
+        linked = []
+        for word, way in zip(words, ways, strict=True):
+            target = way if word == "·" else explained[situation]
+            linked.append(f"[{SIGNS[word]}]({target})")
         rows.append((f"`{situation}`", *linked))
-    untried = "`AOTInductor`", *[section(AOTINDUCTOR, text="?")] * len(ways)
+    untried = "`AOTInductor`", *[section(AOTINDUCTOR, "?")] * len(ways)
     return table(("", *map(str, range(1, len(ways) + 1))), [*rows, untried])

@@ -1,0 +1,64 @@
+"""What goes wrong without a message, and where in the course each is explained."""
+
+from typing import NamedTuple
+
+
+class Symptom(NamedTuple):
+    what: str
+    look: str  # for what
+    read: str
+
+
+SYMPTOMS = [
+    Symptom("the loss does not go down since an operation was replaced",
+            "`rounds` of the doctor, then a list of the parameters that get a "
+            "gradient",
+            "11 A whole program: rounds"),
+    Symptom("a parameter does not move",
+            "its gradient is None, zero, or of a copy",
+            "06 Test that every parameter gets a gradient"),
+    Symptom("wrong only on the second GPU",
+            "the kernel runs on another device or stream: `torch.cuda.device_of(x)`, "
+            "the current stream",
+            "07 Compile with NVRTC, and launch"),
+    Symptom("wrong only on two processes",
+            "a collective with another backward, or a function that looks at a part",
+            "14 Two correct answers: the identity, or an all-reduce"),
+    Symptom("a run on several processes hangs",
+            "one process calls another collective, or none",
+            "14 When one is missing: time-out, deadlock, mismatch"),
+    Symptom("the backward pass is slow",
+            "work for gradients that nobody needs; a kernel that waits",
+            "02 Work that is not needed: ctx.needs_input_grad"),
+    Symptom("a small Function is slow",
+            "what a call costs beside a plain operation",
+            "19 What a call costs"),
+    Symptom("memory grows from step to step",
+            "a graph, a cycle, a view or a closure",
+            "12 Deeper: what keeps memory alive in a training loop: cycle, closure, "
+            "view, graph"),
+    Symptom("out of memory in the backward pass",
+            "what autograd keeps, byte by byte",
+            "12 What autograd keeps: saved-tensor hooks"),
+    Symptom("nan now and then",
+            "a formula that overflows, or 0 · inf",
+            "11 Where a nan is born: set_detect_anomaly"),
+    Symptom("other numbers on each run",
+            "a draw in backward, or an order of sums by chance",
+            "11 9. A backward that draws at random"),
+    Symptom("right in eager mode, wrong when compiled",
+            "a gradient that the compiler drops, or a side effect",
+            "19 The matrix: which way of writing works where"),
+    Symptom("right in float32, wrong in 16 bits",
+            "a sum that stops growing, a gradient that underflows",
+            "17 A sum that stops growing"),
+    Symptom("gradcheck passes, training does not",
+            "one layout, one dtype, one point: what gradcheck does not try",
+            "11 gradcheck passes, and the gradient is wrong"),
+    Symptom("a second derivative is wrong or zero",
+            "an intermediate that was taken for a constant",
+            "05 Surprise: a second derivative that is silently wrong"),
+    Symptom("wrong for a slice or a transposed tensor",
+            "a kernel that knows no strides",
+            "08 Surprise: a pointer knows no strides"),
+]  # fmt: skip
