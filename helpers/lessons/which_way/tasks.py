@@ -158,10 +158,6 @@ TASKS = {  # by what they are about
              "minutes)", "`gradcheck`, in complex128"),
         Task("choose between a Function and a tensor subclass", CELLS, "18 Which one?",
              "what type the gradient has"),
-        Task("take the gradient of an expectation: score function, "
-             "reparameterisation, Gumbel-softmax", CELLS,
-             "13 Deeper: the gradient of an expectation, by sampling (7 minutes)",
-             "bias and variance, over many draws"),
         Task("use a Function in `nn.Sequential`, pickle it and spawn it", CELLS,
              "19 A Function in nn.Sequential, pickled and spawned", "pickle the model"),
         Task("have a sparse gradient for an embedding (`sparse=True`)", CELLS,
@@ -380,8 +376,5 @@ TASKS = {  # by what they are about
              "the same numbers in C++", True),
         Task("export to ONNX (`torch.onnx.export`, `custom_translation_table`)", CELLS,
              "19 Export to ONNX", "ONNX Runtime, and the same numbers"),
-        Task("reduce across rows in a backward kernel (RMSNorm's weight, `atomicAdd`)",
-             CELLS, "15 Deeper: a backward that reduces across rows, and atomicAdd (7 "
-             "minutes)", "threads and blocks in a random order"),
     ],
 }  # fmt: skip
