@@ -23,7 +23,14 @@ each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
 def make_geometry(
-    batch, channels, groups, size, kernel, stride=(1, 1), padding=(0, 0), dilation=(1, 1)
+    batch,
+    channels,
+    groups,
+    size,
+    kernel,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
 ):
     """A Geometry, or None if the kernel does not fit. The last five are pairs."""
     out = [
@@ -32,7 +39,9 @@ def make_geometry(
     ]
     if min(out) < 1:
         return None
-    return Geometry(batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation)
+    return Geometry(
+        batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation
+    )
 
 
 def window(geometry):
@@ -155,22 +164,41 @@ def by_loops(geometry, input, weight, grad_output):
     s = geometry
     results = [torch.zeros(z) for z in (s.output_size, s.input_size, s.weight_size)]
     output, grad_input, grad_weight = (r.tolist() for r in results)
-    input, weight, grad_output = (t.double().tolist() for t in (input, weight, grad_output))
+    input, weight, grad_output = (
+        t.double().tolist() for t in (input, weight, grad_output)
+    )
     for n in range(s.batch):
         for c in range(s.channels):
             g = c // (s.channels // s.groups)
             for h in range(s.out_height):
                 for w in range(s.out_width):
                     for kh in range(s.kernel_height):
-                        y = h * s.stride_height - s.padding_height + kh * s.dilation_height
+                        y = (
+                            h * s.stride_height
+                            - s.padding_height
+                            + kh * s.dilation_height
+                        )
                         for kw in range(s.kernel_width):
-                            x = w * s.stride_width - s.padding_width + kw * s.dilation_width
+                            x = (
+                                w * s.stride_width
+                                - s.padding_width
+                                + kw * s.dilation_width
+                            )
                             if 0 <= y < s.height and 0 <= x < s.width:
-                                value, factor = input[n][c][y][x], weight[n][g][kh][kw][h][w]
+                                value, factor = (
+                                    input[n][c][y][x],
+                                    weight[n][g][kh][kw][h][w],
+                                )
                                 output[n][c][h][w] += value * factor
-                                grad_input[n][c][y][x] += grad_output[n][c][h][w] * factor
-                                grad_weight[n][g][kh][kw][h][w] += grad_output[n][c][h][w] * value
-    return [torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)]
+                                grad_input[n][c][y][x] += (
+                                    grad_output[n][c][h][w] * factor
+                                )
+                                grad_weight[n][g][kh][kw][h][w] += (
+                                    grad_output[n][c][h][w] * value
+                                )
+    return [
+        torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)
+    ]
 
 
 @cache
@@ -198,5 +226,8 @@ def unfolded(input, weight, stride=1, padding=0, dilation=1):
 
 def assert_close(actual, expected, dtype):
     torch.testing.assert_close(
-        actual.cpu().double(), expected.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        actual.cpu().double(),
+        expected.double(),
+        rtol=TOLERANCE[dtype],
+        atol=TOLERANCE[dtype],
     )

@@ -45,7 +45,9 @@ def test_without_a_compiler_plain_pytorch_is_measured(monkeypatch, capsys):
 def test_it_has_a_row_for_each_design_and_times_forward_and_all_three():
     assert list(benchmark.paths("cuda")) == ["plain", "constants", "readable", "cuda"]
     kernels = [lambda *_, name=name: name for name in KERNELS]
-    forward, both = benchmark.with_kernels(kernels, None, "input", "weight", "grad_output")
+    forward, both = benchmark.with_kernels(
+        kernels, None, "input", "weight", "grad_output"
+    )
     assert forward() == "forward" and both() == ("forward", "grad_input", "grad_weight")
 
 
@@ -73,7 +75,9 @@ def test_the_design_that_it_compares_with_is_right(kernel):
 def test_memory(shape, dtype, memory_format, monkeypatch):
     """The kernels allocate the results alone, plain PyTorch up to twice as much."""
     _, tensors = benchmark.case(*shape, dtype=dtype)
-    tensors = [t.to(memory_format=memory_format) if t.dim() == 4 else t for t in tensors]
+    tensors = [
+        t.to(memory_format=memory_format) if t.dim() == 4 else t for t in tensors
+    ]
     size = sum(t.nbytes for t in tensors)  # of the results, too
     input, weight, grad_output = tensors
     leaves = input.requires_grad_(), weight.requires_grad_()
@@ -101,7 +105,9 @@ def fake_gpu(monkeypatch):
     class Graph:
         def replay(self):
             notes.append("replay")
-            clock[0] += 1e3 * notes.count("call") - 1e3  # ms; the first was not captured
+            clock[0] += (
+                1e3 * notes.count("call") - 1e3
+            )  # ms; the first was not captured
 
     class Event:
         def __init__(self, enable_timing):
@@ -140,7 +146,13 @@ def fake_gpu(monkeypatch):
 def test_the_device_is_timed_in_a_graph_after_a_warm_up(fake_gpu):
     calls = [lambda: fake_gpu.append("call")] * 4
     assert benchmark.device_seconds(calls, rounds=3) == 1
-    assert fake_gpu == ["call", "synchronize", "capture", *["call"] * 4, *["replay"] * 3]
+    assert fake_gpu == [
+        "call",
+        "synchronize",
+        "capture",
+        *["call"] * 4,
+        *["replay"] * 3,
+    ]
 
 
 def test_what_is_flushed_has_been_elsewhere_in_between(fake_gpu, monkeypatch):
@@ -152,7 +164,9 @@ def test_what_is_flushed_has_been_elsewhere_in_between(fake_gpu, monkeypatch):
         results.append(result.data_ptr())
         return result
 
-    monkeypatch.setattr(benchmark, "device_seconds", lambda calls: [call() for call in calls])
+    monkeypatch.setattr(
+        benchmark, "device_seconds", lambda calls: [call() for call in calls]
+    )
     benchmark.warm_and_flushed(function, (tensor,))
     warm, flushed = seen[: benchmark.LAUNCHES], seen[benchmark.LAUNCHES :]
     assert set(warm) == {tensor.data_ptr()}
@@ -163,11 +177,17 @@ def test_what_is_flushed_has_been_elsewhere_in_between(fake_gpu, monkeypatch):
 
 
 def test_the_processor_is_timed_while_the_device_is_idle_at_first(fake_gpu):
-    assert 0 < benchmark.host_seconds(lambda: fake_gpu.append("call"), rounds=2, calls=3) < 1
+    assert (
+        0
+        < benchmark.host_seconds(lambda: fake_gpu.append("call"), rounds=2, calls=3)
+        < 1
+    )
     assert fake_gpu == [*["synchronize", *["call"] * 3] * 2]
 
 
-def test_with_a_gpu_host_time_stands_apart_and_ratios_are_of_flushed_times(monkeypatch, capsys):
+def test_with_a_gpu_host_time_stands_apart_and_ratios_are_of_flushed_times(
+    monkeypatch, capsys
+):
     on_cpu, paths = benchmark.case, benchmark.paths
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a fake")
@@ -176,12 +196,33 @@ def test_with_a_gpu_host_time_stands_apart_and_ratios_are_of_flushed_times(monke
     monkeypatch.setattr(benchmark, "copy_bandwidth", lambda: 1e9)
     monkeypatch.setattr(benchmark, "peak_bytes", lambda function, device: 0)
     flushed = iter((8.0, 4.0))  # of unfold and plain
-    monkeypatch.setattr(benchmark, "device_times", lambda *_: [0.1, 0.2, 0.3, next(flushed)])
-    monkeypatch.setattr(benchmark, "paths", lambda device: {"plain": paths(device)["plain"]})
+    monkeypatch.setattr(
+        benchmark, "device_times", lambda *_: [0.1, 0.2, 0.3, next(flushed)]
+    )
+    monkeypatch.setattr(
+        benchmark, "paths", lambda device: {"plain": paths(device)["plain"]}
+    )
     benchmark.main([])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a fake, copies 1 GB/s, float32"
-    assert lines[1].split()[:6] == ["shape", "path", "forward", "both", "host", "flushed"]
+    assert lines[1].split()[:6] == [
+        "shape",
+        "path",
+        "forward",
+        "both",
+        "host",
+        "flushed",
+    ]
     moved = 3 * 4 * (2 * 16 * 25 + 49 * 25)  # bytes; in 4 ms a copy moves 4 MB
     share = f"{moved / 4e6:.0%}"
-    assert lines[3].split() == ["1,16,5²", "plain", "0.1", "0.2", "0.3", "4", "2.00", "0.00", share]
+    assert lines[3].split() == [
+        "1,16,5²",
+        "plain",
+        "0.1",
+        "0.2",
+        "0.3",
+        "4",
+        "2.00",
+        "0.00",
+        share,
+    ]

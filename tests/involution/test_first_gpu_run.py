@@ -11,21 +11,34 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import compile_for
-from helpers.ops.involution import benchmark, first_gpu_run, gpu_cases, launch, operator, plain
+from helpers.ops.involution import (
+    benchmark,
+    first_gpu_run,
+    gpu_cases,
+    launch,
+    operator,
+    plain,
+)
 from helpers.ops.involution.backends import Backend
 from helpers.ops.involution.geometry import KERNELS
 from tests.needs import needs_compiler, needs_nvdisasm
 
 SHAPE, ROWS = (8, 64, 56), tuple(first_gpu_run.LIMITS)
 H100 = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3", multi_processor_count=132, major=9, minor=0, L2_cache_size=1000
+    name="NVIDIA H100 80GB HBM3",
+    multi_processor_count=132,
+    major=9,
+    minor=0,
+    L2_cache_size=1000,
 )
 
 
 @pytest.fixture
 def emulated(monkeypatch):
     """Tensors of the CPU go the way of those of a GPU, and the emulator launches."""
-    kernels = SimpleNamespace(**{each: partial(involution.fast, each) for each in KERNELS})
+    kernels = SimpleNamespace(
+        **{each: partial(involution.fast, each) for each in KERNELS}
+    )
     monkeypatch.setattr(operator, "implementation", lambda device: kernels)
     return kernels
 
@@ -48,7 +61,10 @@ def test_what_is_wrong_is_said(kernel, emulated):
     assert right + len(wrong) == len(gpu_cases.VALUES)
     said = "\n".join(wrong)
     result = {"forward": "output"}.get(kernel, kernel)
-    assert f"WRONG: crop of a huge image: AssertionError: {result}: Greatest relative" in said
+    assert (
+        f"WRONG: crop of a huge image: AssertionError: {result}: Greatest relative"
+        in said
+    )
     # an empty batch has nothing wrong in it, and one case looks at the output alone
     assert len(wrong) == len(gpu_cases.VALUES) - (1 if kernel == "forward" else 2)
 
@@ -59,7 +75,10 @@ def test_the_sizes_of_the_benchmark_are_compared_in_both_layouts(monkeypatch):
     monkeypatch.setattr(gpu_cases, "compare", lambda *what: compared.append(what))
     cases = [gpu_cases.sizes_of_the_benchmark]
     assert gpu_cases.correctness(cases, "cpu") == (1, [], [])
-    last = [actual[0].is_contiguous(memory_format=torch.channels_last) for actual, _ in compared]
+    last = [
+        actual[0].is_contiguous(memory_format=torch.channels_last)
+        for actual, _ in compared
+    ]
     assert last == [False, True] * len(gpu_cases.TOLERANCE) * 2
     assert {actual[0].dtype for actual, _ in compared} == set(gpu_cases.TOLERANCE)
 
@@ -95,7 +114,9 @@ def test_a_stream_a_graph_and_a_compiled_call_are_compared(fake_streams, monkeyp
     monkeypatch.setattr(gpu_cases, "find_spec", lambda name: "there")
     cases = gpu_cases.ON_A_GPU[2:5]
     assert gpu_cases.correctness(cases, "cpu") == (3, [], [])
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(
+        torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None)
+    )
     wrong = gpu_cases.correctness(cases, "cpu")[1]
     assert len(wrong) == 1 and "WRONG: graph of forward and backward" in wrong[0]
 
@@ -115,7 +136,9 @@ def test_what_is_not_there_is_left_out(monkeypatch, tmp_path):
     ]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a shell script stands for compute-sanitizer")
+@pytest.mark.skipif(
+    os.name != "posix", reason="a shell script stands for compute-sanitizer"
+)
 def test_compute_sanitizer_runs_the_cases_of_values(monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "compute-sanitizer"
@@ -164,13 +187,23 @@ def predicted(shape, row):
     geometry = benchmark.geometry_of(*shape)
     source, elements, passes, width = launch.FAST_SOURCE, 1, 7, 1
     if row in ("constants", "published"):  # no loop is left
-        source, name, passes = benchmark.constants_source(geometry), "constants_forward<float>", 1
+        source, name, passes = (
+            benchmark.constants_source(geometry),
+            "constants_forward<float>",
+            1,
+        )
     elif row == "readable":
         name = launch.kernel_name("forward", torch.float32, "int")
     else:
-        channels, width = int(row.split()[0]), launch.pixels_per_thread("forward", geometry, 2)
+        channels, width = (
+            int(row.split()[0]),
+            launch.pixels_per_thread("forward", geometry, 2),
+        )
         window = f"{width}, {3 % width}, 1, 7, 7, 1, 1, 1, 1"
-        name, elements = f"involution2d_forward_fast<float, {channels}, {window}>", channels * width
+        name, elements = (
+            f"involution2d_forward_fast<float, {channels}, {window}>",
+            channels * width,
+        )
     count = instructions.count(90, source, [name])[name]
     outputs = torch.Size(geometry.output_size).numel()
     work = outputs * 49 / 1e6  # millions of multiply-adds
@@ -184,7 +217,9 @@ def predicted(shape, row):
         turns * passes * count.round_trips * LATENCY / CYCLES,
     )
     sizes = geometry.input_size, geometry.weight_size, geometry.output_size
-    return warm, max(warm, sum(4 * torch.Size(size).numel() for size in sizes) / 1e6 / BYTES)
+    return warm, max(
+        warm, sum(4 * torch.Size(size).numel() for size in sizes) / 1e6 / BYTES
+    )
 
 
 @needs_nvdisasm
@@ -206,7 +241,9 @@ def test_a_time_agrees_or_contradicts():
 def limits_and_times():
     """{row: (warm, flushed)} as predicted at SHAPE, and a tenth longer."""
     limits = {row: pairs[0] for row, pairs in first_gpu_run.LIMITS.items()}
-    return limits, {row: (1.1 * warm, 1.1 * cold) for row, (warm, cold) in limits.items()}
+    return limits, {
+        row: (1.1 * warm, 1.1 * cold) for row, (warm, cold) in limits.items()
+    }
 
 
 def test_a_table_has_each_time_beside_its_limit():
@@ -219,7 +256,10 @@ def test_a_table_has_each_time_beside_its_limit():
     assert not any("contradicts" in line for line in lines)
     times["8 channels"] = 5.0, 9.0
     lines = first_gpu_run.table(SHAPE, limits, times, chosen=4)
-    assert lines[2].split() == "8 channels 5.0 (12.4) contradicts 9.0 (12.4) contradicts".split()
+    assert (
+        lines[2].split()
+        == "8 channels 5.0 (12.4) contradicts 9.0 (12.4) contradicts".split()
+    )
     assert lines[-1] == "chosen: 4 channels; fastest: 8 channels; contradicts"
     lines = first_gpu_run.table(SHAPE, None, times, chosen=4)
     assert lines[2].split() == "8 channels 5.0 9.0".split()
@@ -235,40 +275,72 @@ def test_the_limits_are_of_one_gpu():
 
 
 def test_without_a_gpu_it_says_what_it_would_do(monkeypatch, capsys):
-    for reason in ("this torch finds no CUDA device", "there is no kernel for an AMD GPU"):
-        monkeypatch.setattr(first_gpu_run, "backend", lambda _, why=reason: Backend("none", why))
+    for reason in (
+        "this torch finds no CUDA device",
+        "there is no kernel for an AMD GPU",
+    ):
+        monkeypatch.setattr(
+            first_gpu_run, "backend", lambda _, why=reason: Backend("none", why)
+        )
         assert first_gpu_run.main([]) == 77
         printed = capsys.readouterr().out
-        assert printed.startswith(f"Nothing was run, because {reason}. With an NVIDIA GPU and CuPy")
-        assert "compare 21 cases with plain PyTorch" in printed and printed.count("\n") == 1
+        assert printed.startswith(
+            f"Nothing was run, because {reason}. With an NVIDIA GPU and CuPy"
+        )
+        assert (
+            "compare 21 cases with plain PyTorch" in printed
+            and printed.count("\n") == 1
+        )
 
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
     """An H100 on which all takes a tenth longer than predicted."""
-    monkeypatch.setattr(first_gpu_run, "backend", lambda device: Backend("cuda kernel", ""))
+    monkeypatch.setattr(
+        first_gpu_run, "backend", lambda device: Backend("cuda kernel", "")
+    )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: H100)
-    monkeypatch.setattr(first_gpu_run.cuda, "find_cupy", lambda: SimpleNamespace(__version__="14"))
-    monkeypatch.setattr(first_gpu_run, "tensors", lambda device: gpu_cases.tensors("cpu"))
+    monkeypatch.setattr(
+        first_gpu_run.cuda, "find_cupy", lambda: SimpleNamespace(__version__="14")
+    )
+    monkeypatch.setattr(
+        first_gpu_run, "tensors", lambda device: gpu_cases.tensors("cpu")
+    )
     monkeypatch.setattr(benchmark, "copy_bandwidth", lambda: 3e12)
     monkeypatch.setattr(benchmark, "host_seconds", lambda call: 5e-5)
-    monkeypatch.setattr(first_gpu_run, "measure", lambda shape: (limits_and_times()[1], 4))
-    monkeypatch.setattr(first_gpu_run, "correctness", lambda cases, device: (len(cases), [], []))
+    monkeypatch.setattr(
+        first_gpu_run, "measure", lambda shape: (limits_and_times()[1], 4)
+    )
+    monkeypatch.setattr(
+        first_gpu_run, "correctness", lambda cases, device: (len(cases), [], [])
+    )
 
 
 def test_all_fits_on_one_screen(fake_gpu, capsys):
     assert first_gpu_run.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "H100 80GB HBM3, sm_90" in lines[0] and f"torch {torch.__version__}" in lines[0]
-    assert lines[1:3] == ["21 cases right, 0 wrong", "µs of forward, float32; copies 3000 GB/s"]
+    assert (
+        "H100 80GB HBM3, sm_90" in lines[0] and f"torch {torch.__version__}" in lines[0]
+    )
+    assert lines[1:3] == [
+        "21 cases right, 0 wrong",
+        "µs of forward, float32; copies 3000 GB/s",
+    ]
     assert sum("chosen: 4 channels" in line for line in lines) == len(benchmark.SHAPES)
     assert lines[-2] == "host: 50 µs a call, 50 with both gradients"
     assert len(lines) <= 45
 
 
-def test_what_is_wrong_stands_on_the_screen_and_in_the_status(fake_gpu, monkeypatch, capsys):
-    lines = ["WRONG: all dtypes: nonsense"], ["left out: second device, because there is one"]
-    monkeypatch.setattr(first_gpu_run, "correctness", lambda cases, device: (17, *lines))
+def test_what_is_wrong_stands_on_the_screen_and_in_the_status(
+    fake_gpu, monkeypatch, capsys
+):
+    lines = (
+        ["WRONG: all dtypes: nonsense"],
+        ["left out: second device, because there is one"],
+    )
+    monkeypatch.setattr(
+        first_gpu_run, "correctness", lambda cases, device: (17, *lines)
+    )
 
     def measure(shape):
         raise RuntimeError("out of memory")
@@ -276,7 +348,12 @@ def test_what_is_wrong_stands_on_the_screen_and_in_the_status(fake_gpu, monkeypa
     monkeypatch.setattr(first_gpu_run, "measure", measure)
     assert first_gpu_run.main([]) == 1
     printed = capsys.readouterr().out
-    for words in ("17 cases right, 1 wrong", *lines[0], *lines[1], "no times: RuntimeError: out"):
+    for words in (
+        "17 cases right, 1 wrong",
+        *lines[0],
+        *lines[1],
+        "no times: RuntimeError: out",
+    ):
         assert words in printed
     assert first_gpu_run.main(["--values"]) == 1
     assert "no times" not in capsys.readouterr().out

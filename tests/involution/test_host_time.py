@@ -76,7 +76,10 @@ def test_a_warm_call_calls_few_functions():
 
     with launches_that_do_nothing():
         for _ in range(5):  # the first few calls also fill caches of PyTorch's
-            plain, both = calls(lambda: involution2d(x, weight, padding=1)), calls(gradients)
+            plain, both = (
+                calls(lambda: involution2d(x, weight, padding=1)),
+                calls(gradients),
+            )
     assert 50 < plain <= 185
     assert 150 < both <= 500
 

@@ -50,7 +50,9 @@ def test_the_readable_kernels_agree_with_loops(dtype, kernel):
 @each_kernel
 @each_dtype
 def test_the_fast_kernels_agree_with_loops(dtype, kernel, monkeypatch):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)  # two channels a thread, whatever the size
+    monkeypatch.setattr(
+        launch, "ENOUGH_THREADS", 1
+    )  # two channels a thread, whatever the size
     monkeypatch.setattr(launch, "CHANNELS", (2, 1))
     for name in JUDGES if dtype == torch.float32 else ("window, one group", "stride"):
         case, expected = case_and_loops(JUDGES[name], dtype)
@@ -141,7 +143,9 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
         Device=partial(entered, "device"),
         ExternalStream=lambda address, device: entered("stream", address),
     )
-    monkeypatch.setattr(cuda, "find_cupy", lambda: SimpleNamespace(cuda=fake, RawModule=RawModule))
+    monkeypatch.setattr(
+        cuda, "find_cupy", lambda: SimpleNamespace(cuda=fake, RawModule=RawModule)
+    )
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234)
     )
@@ -160,12 +164,23 @@ def test_what_cupy_is_asked_for(version, monkeypatch):
     assert launched == name
     assert grid == (4,) and block == (128, 1)  # 63 pixels of 8 planes
     addresses, structure = args[:3], args[3]
-    assert addresses == (input.data_ptr(), weight.data_ptr(), results[1].data_ptr())  # no copies
+    assert addresses == (
+        input.data_ptr(),
+        weight.data_ptr(),
+        results[1].data_ptr(),
+    )  # no copies
     assert structure.size == 1 and structure.nbytes == 4 * len(geometry)
     assert numpy.frombuffer(structure.tobytes(), numpy.int32).tolist() == list(geometry)
-    strides = [numpy.frombuffer(each.tobytes(), numpy.int32).tolist() for each in args[4:]]
+    strides = [
+        numpy.frombuffer(each.tobytes(), numpy.int32).tolist() for each in args[4:]
+    ]
     assert strides[1] == list(weight.stride())
-    in_image = [*input.stride()[:2], 0, 0, *input.stride()[2:]]  # and none from tap to tap
+    in_image = [
+        *input.stride()[:2],
+        0,
+        0,
+        *input.stride()[2:],
+    ]  # and none from tap to tap
     assert strides[::2] == [in_image, in_image]
 
 
@@ -216,13 +231,17 @@ def test_what_cupy_keeps_on_disk_and_adds_to_the_options(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "_kernel_cache_backend", disk)
     monkeypatch.setattr(compiler, "_compile_using_nvrtc_no_warning", compiled)
     monkeypatch.setattr(
-        compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch=sm_{arch}", "cubin")
+        compiler,
+        "_get_arch_for_options_for_nvrtc",
+        lambda arch: (f"-arch=sm_{arch}", "cubin"),
     )  # asks a device
     module = SimpleNamespace(load=loaded.append)
     module._set_mapping = partial(setattr, module, "mapping")
     monkeypatch.setattr(compiler.function, "Module", lambda: module)
     name = launch.fast_kernel_name("forward", torch.float32, JUDGES["window"])
-    options = [o for o in every_architecture.options_for(90) if o.startswith(("--std", "-I"))]
+    options = [
+        o for o in every_architecture.options_for(90) if o.startswith(("--std", "-I"))
+    ]
     for _ in range(2):
         compiler._compile_module_with_cache(
             launch.FAST_SOURCE, tuple(options), arch="90", name_expressions=(name,)
@@ -259,7 +278,9 @@ def test_any_stream_and_a_cuda_graph():
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(10**8)  # the stream is busy: a launch elsewhere would be too early
+        torch.cuda._sleep(
+            10**8
+        )  # the stream is busy: a launch elsewhere would be too early
         other = involution2d(2 * input, weight, padding=1)
     stream.synchronize()
     torch.testing.assert_close(other, 2 * expected)

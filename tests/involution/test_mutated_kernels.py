@@ -37,7 +37,9 @@ def judge(source, kernel, fast, dtype=torch.float32):
                 actual = launch.launch(kernel, *arguments, geometry, run, fast=fast)
                 assert_close(actual, expected[kernel], dtype)
             except emulator.KernelError as error:
-                assert "compile" not in str(error)  # a mutation has to be found by running it
+                assert "compile" not in str(
+                    error
+                )  # a mutation has to be found by running it
                 return str(error)
             except AssertionError:
                 return "values"
@@ -69,9 +71,24 @@ def test_the_judges_acquit_the_source(kernel):
 
 # (a part of the source, a text in it, what stands in its place, words of the sentence that tells)
 READABLE = [
-    ("find_my_element", "*plane < planes && *pixel < pixels", "*plane < planes", "written before"),
-    ("find_my_element", "*plane < planes && *pixel < pixels", "*pixel < pixels", "elements"),
-    ("find_my_element", "(pixels + blockDim.x - 1) / blockDim.x", "pixels / blockDim.x + 1", ""),
+    (
+        "find_my_element",
+        "*plane < planes && *pixel < pixels",
+        "*plane < planes",
+        "written before",
+    ),
+    (
+        "find_my_element",
+        "*plane < planes && *pixel < pixels",
+        "*pixel < pixels",
+        "elements",
+    ),
+    (
+        "find_my_element",
+        "(pixels + blockDim.x - 1) / blockDim.x",
+        "pixels / blockDim.x + 1",
+        "",
+    ),
     ("find_my_element", "* blockDim.y + threadIdx.y", "* blockDim.y", "written before"),
     ("forward", "y < 0 || ", "", ""),
     ("forward", "x >= s.width", "x > s.width", ""),
@@ -81,9 +98,19 @@ READABLE = [
     ("forward", "plane / (s.channels / s.groups)", "plane / s.groups", ""),
     ("forward", "kh * s.kernel_width + kw", "kh * s.kernel_height + kw", ""),
     ("forward", "plane * s.height * s.width", "plane * pixels", ""),
-    ("forward", "output[plane * pixels + pixel]", "output[pixel * pixels + plane]", "output"),
+    (
+        "forward",
+        "output[plane * pixels + pixel]",
+        "output[pixel * pixels + plane]",
+        "output",
+    ),
     # the line of the published kernel that computes the wrong gradient of the input
-    ("grad_input", "w_times_stride / s.stride_width", "h_times_stride / s.stride_width", ""),
+    (
+        "grad_input",
+        "w_times_stride / s.stride_width",
+        "h_times_stride / s.stride_width",
+        "",
+    ),
     ("grad_input", "h_times_stride < 0 || ", "", ""),
     ("grad_input", "h_times_stride % s.stride_height != 0", "false", ""),
     ("grad_input", "if (w >= s.out_width) continue;", "", ""),
@@ -104,7 +131,11 @@ FAST = [
     ("forward_fast", "kw * DW + Row::SKIP - i", "kw * DW - i"),
     ("forward_fast", "Sum(values.at[p])", "Sum(values.at[0])"),
     ("forward_fast", "place += Row::STEP * step", "place += step"),
-    ("forward_fast", "            row += in.c;\n", "            row += s.height * s.width;\n"),
+    (
+        "forward_fast",
+        "            row += in.c;\n",
+        "            row += s.height * s.width;\n",
+    ),
     ("forward_fast", "PACK > 1 ? in.x : 1", "1"),
     ("forward_fast", "PACK > 1 ? in.x : 1", "s.channels"),
     ("forward_fast", "n * in.n", "n * in.c * s.channels"),
@@ -150,7 +181,9 @@ def test_a_mutated_readable_kernel_is_caught(part, old, new, sentence):
 
 @pytest.mark.parametrize("part, old, new", FAST)
 def test_a_mutated_fast_kernel_is_caught(part, old, new):
-    assert judge(mutated(launch.FAST_SOURCE, part, old, new), kernel_of(part), fast=True)
+    assert judge(
+        mutated(launch.FAST_SOURCE, part, old, new), kernel_of(part), fast=True
+    )
 
 
 def test_the_wrong_type_of_a_sum_is_caught():

@@ -41,4 +41,6 @@ def backend(device="cpu"):
         module.find_cupy()
     except ImportError as error:
         return Backend("none", str(error))
-    return Backend("cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy")
+    return Backend(
+        "cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy"
+    )

@@ -64,7 +64,9 @@ SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 SCALING_SHAPE = (8, 128, 28)
 KERNEL, GROUP_CHANNELS = 7, 16
 LAUNCHES = 50  # in one CUDA graph, at least: so many that its own launch does not count
-CONSTANTS = "N C G H W HO WO KH KW SH SW PH PW DH DW".split()  # a Geometry, in constants.cu
+CONSTANTS = (
+    "N C G H W HO WO KH KW SH SW PH PW DH DW".split()
+)  # a Geometry, in constants.cu
 
 
 def unfold_involution(input, weight):
@@ -72,13 +74,17 @@ def unfold_involution(input, weight):
     groups = weight.shape[1]
     kernel = weight.shape[2]
     unfolded = F.unfold(input, kernel, padding=kernel // 2)
-    unfolded = unfolded.view(batch, groups, channels // groups, kernel**2, height, width)
+    unfolded = unfolded.view(
+        batch, groups, channels // groups, kernel**2, height, width
+    )
     weight = weight.reshape(batch, groups, 1, kernel**2, height, width)
     return (weight * unfolded).sum(3).view(batch, channels, height, width)
 
 
 def constants_source(geometry):
-    values = ", ".join(f"{name} = {x}" for name, x in zip(CONSTANTS, geometry, strict=True))
+    values = ", ".join(
+        f"{name} = {x}" for name, x in zip(CONSTANTS, geometry, strict=True)
+    )
     body = Path(__file__).with_name("constants.cu").read_text(encoding="utf-8")
     return f"{SOURCE}\nconstexpr int {values};\n{body}"
 
@@ -166,10 +172,14 @@ def warm_and_flushed(function, tensors):
     def call(copy):
         results = function(*copy)
         results = results if isinstance(results, tuple) else (results,)
-        kept.extend(result.detach() for result in results)  # or the next would overwrite them
+        kept.extend(
+            result.detach() for result in results
+        )  # or the next would overwrite them
 
     calls = [partial(call, copy) for copy in copies] * -(-LAUNCHES // count)
-    return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(calls)
+    return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(
+        calls
+    )
 
 
 def host_seconds(call, rounds=20, calls=10):
@@ -192,10 +202,14 @@ def peak_bytes(function, device):
         torch.cuda.reset_peak_memory_stats()
         results = function()  # noqa: F841 (kept until the peak is read)
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes two lines a run
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # or the profiler writes two lines a run
     with profile(profile_memory=True) as profiler:
         results = function()  # noqa: F841
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events = [
+        e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"
+    ]
     now = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         now += event.nbytes()  # negative when memory is freed
@@ -206,7 +220,9 @@ def peak_bytes(function, device):
 def geometry_of(batch, channels, size, kernel=KERNEL):
     groups, padding = channels // GROUP_CHANNELS, kernel // 2
     sizes = (size,) * 4
-    return Geometry(batch, channels, groups, *sizes, kernel, kernel, 1, 1, padding, padding, 1, 1)
+    return Geometry(
+        batch, channels, groups, *sizes, kernel, kernel, 1, 1, padding, padding, 1, 1
+    )
 
 
 def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32):
@@ -230,7 +246,9 @@ def paths(device):
         from . import cuda
 
         rows |= {
-            "constants": [partial(launch_constants, kernel, run=cuda._run) for kernel in KERNELS],
+            "constants": [
+                partial(launch_constants, kernel, run=cuda._run) for kernel in KERNELS
+            ],
             "readable": [partial(launch, kernel, run=cuda._run) for kernel in KERNELS],
             "cuda": (cuda.forward, cuda.grad_input, cuda.grad_weight),
         }
@@ -243,7 +261,9 @@ def cpu_name():
     try:
         with open("/proc/cpuinfo") as file:
             names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+                line.split(":", 1)[1].strip()
+                for line in file
+                if line.startswith("model name")
             ]
         return names[0]
     except (OSError, IndexError):
@@ -252,8 +272,14 @@ def cpu_name():
 
 def scaling(options, dtype):
     batch, channels, size = SCALING_SHAPE
-    print(f"\nkernel sizes and threads at {batch},{channels},{size}²: milliseconds, both")
-    print(" ".join(f"{name:>13}" for name in ("kernel", "threads", "unfold", "cpu", "x unfold")))
+    print(
+        f"\nkernel sizes and threads at {batch},{channels},{size}²: milliseconds, both"
+    )
+    print(
+        " ".join(
+            f"{name:>13}" for name in ("kernel", "threads", "unfold", "cpu", "x unfold")
+        )
+    )
     for kernel in (3, 5, 7, 9):
         geometry, tensors = case(batch, channels, size, kernel, dtype=dtype)
         kernels = (cpu.forward, cpu.grad_input, cpu.grad_weight)
@@ -265,7 +291,10 @@ def scaling(options, dtype):
         while threads <= options.threads:
             unfold, ours = (milliseconds(run, threads, options.seconds) for run in runs)
             row = (f"{kernel} x {kernel}", threads, f"{unfold:.2f}", f"{ours:.2f}")
-            print(" ".join(f"{cell:>13}" for cell in (*row, f"{unfold / ours:.2f}")), flush=True)
+            print(
+                " ".join(f"{cell:>13}" for cell in (*row, f"{unfold / ours:.2f}")),
+                flush=True,
+            )
             threads *= 2
 
 
@@ -280,27 +309,50 @@ def device_times(pair, tensors):
     """Milliseconds of a row on a GPU: forward, both, the processor's for both, both if flushed."""
     forward, _ = warm_and_flushed(lambda *of: pair(*of)[0](), tensors)
     both, flushed = warm_and_flushed(lambda *of: pair(*of)[1](), tensors)
-    return [1e3 * seconds for seconds in (forward, both, host_seconds(pair(*tensors)[1]), flushed)]
+    return [
+        1e3 * seconds
+        for seconds in (forward, both, host_seconds(pair(*tensors)[1]), flushed)
+    ]
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m helpers.ops.involution.benchmark")
     parser.add_argument(
-        "--dtype", default="float32", choices=["float32", "float64", "float16", "bfloat16"]
+        "--dtype",
+        default="float32",
+        choices=["float32", "float64", "float16", "bfloat16"],
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per figure, on the CPU")
-    parser.add_argument("--channels-last", action="store_true", help="in that memory format")
-    parser.add_argument("--scaling", action="store_true", help="kernel sizes and threads, too")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="per figure, on the CPU"
+    )
+    parser.add_argument(
+        "--channels-last", action="store_true", help="in that memory format"
+    )
+    parser.add_argument(
+        "--scaling", action="store_true", help="kernel sizes and threads, too"
+    )
     options = parser.parse_args(arguments)
     dtype = getattr(torch, options.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         bandwidth = copy_bandwidth()
-        print(f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}")
-        columns = ["forward", "both", "host", "flushed", "x unfold", "memory", "share of copy"]
+        print(
+            f"{torch.cuda.get_device_name()}, copies {bandwidth / 1e9:.0f} GB/s, {options.dtype}"
+        )
+        columns = [
+            "forward",
+            "both",
+            "host",
+            "flushed",
+            "x unfold",
+            "memory",
+            "share of copy",
+        ]
     else:
-        print(f"{cpu_name()}, {options.threads} threads, {options.dtype}; no CUDA device")
+        print(
+            f"{cpu_name()}, {options.threads} threads, {options.dtype}; no CUDA device"
+        )
         columns = ["forward", "both", "x unfold", "memory"]
 
     print(" ".join(f"{name:>13}" for name in ("shape", "path", *columns)))
@@ -313,21 +365,38 @@ def main(arguments=None):
         input, weight, _ = tensors
         one_each = (2 * input.numel() + weight.numel()) * input.element_size()
         pairs = {"unfold": with_autograd}
-        pairs |= {name: partial(with_kernels, kernels, geometry) for name, kernels in rows.items()}
+        pairs |= {
+            name: partial(with_kernels, kernels, geometry)
+            for name, kernels in rows.items()
+        }
         for name, pair in pairs.items():
-            own = [tensor.clone() for tensor in tensors]  # those of unfold require gradients
+            own = [
+                tensor.clone() for tensor in tensors
+            ]  # those of unfold require gradients
             both = pair(*own)[1]
             if device == "cuda":
                 times = device_times(pair, own)
             else:
-                times = [milliseconds(f, options.threads, options.seconds) for f in pair(*own)]
+                times = [
+                    milliseconds(f, options.threads, options.seconds)
+                    for f in pair(*own)
+                ]
             if name == "unfold":
                 unfold_time = times[-1]
             else:
                 ratios[name].append(unfold_time / times[-1])
-            row = [f"{batch},{channels},{size}²", name, *(f"{each:.4g}" for each in times)]
-            row += [f"{unfold_time / times[-1]:.2f}", f"{peak_bytes(both, device) / one_each:.2f}"]
-            if device == "cuda":  # each kernel reads two of the three sizes and writes the third
+            row = [
+                f"{batch},{channels},{size}²",
+                name,
+                *(f"{each:.4g}" for each in times),
+            ]
+            row += [
+                f"{unfold_time / times[-1]:.2f}",
+                f"{peak_bytes(both, device) / one_each:.2f}",
+            ]
+            if (
+                device == "cuda"
+            ):  # each kernel reads two of the three sizes and writes the third
                 row.append(f"{3 * one_each / (times[-1] / 1e3) / bandwidth:.0%}")
             print(" ".join(f"{cell:>13}" for cell in row), flush=True)
     for name, values in ratios.items():

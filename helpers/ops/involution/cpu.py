@@ -34,7 +34,11 @@ from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
-MACHINES = (["-march=native"], ["-mcpu=native"], [])  # the first one that the compiler accepts
+MACHINES = (
+    ["-march=native"],
+    ["-mcpu=native"],
+    [],
+)  # the first one that the compiler accepts
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 
@@ -63,9 +67,13 @@ def available():
                 except CompilerNotFoundError as error:
                     _library, _reason = False, str(error)
                 except (BuildError, OSError) as error:
-                    _library, _reason = False, f"the C++ kernels were not built: {error}"
+                    _library, _reason = (
+                        False,
+                        f"the C++ kernels were not built: {error}",
+                    )
                     warnings.warn(
-                        f"{_reason}\ninvolution2d runs in plain PyTorch instead", stacklevel=2
+                        f"{_reason}\ninvolution2d runs in plain PyTorch instead",
+                        stacklevel=2,
                     )
     return bool(_library)
 
@@ -85,7 +93,9 @@ def build():
         try:
             # What the compiler defines before the first line: its version, and the machine's skills
             defined = run(*command, "-dM", "-E", "-x", "c++", os.devnull)
-            path = cached_file("involution2d_*.so", [source, *command, defined], compile_to)
+            path = cached_file(
+                "involution2d_*.so", [source, *command, defined], compile_to
+            )
         except BuildError as error:
             failure = error
         else:

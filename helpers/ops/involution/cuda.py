@@ -43,7 +43,9 @@ def _functions(names, device, source):
     All are asked for at once: a kernel is loaded onto the device when it is, not with its module.
     https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/lazy-loading.html
     """
-    module = find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
+    module = find_cupy().RawModule(
+        code=source, options=("--std=c++17",), name_expressions=names
+    )
     return {name: module.get_function(name) for name in names}
 
 
@@ -53,7 +55,9 @@ def _values(index, structures):
 
     integer = numpy.int32 if index == "int" else numpy.int64
     return tuple(
-        numpy.array([tuple(structure)], [(field, integer) for field in structure._fields])
+        numpy.array(
+            [tuple(structure)], [(field, integer) for field in structure._fields]
+        )
         for structure in structures
     )
 

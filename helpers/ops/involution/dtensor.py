@@ -43,8 +43,12 @@ def register():
     for name, (kernel, _) in OPERATORS.items():
         if name not in _registered:
             rule = partial(_on_parts, kernel)
-            with suppress(RuntimeError):  # it is there: of a copy that shares the operators
-                torch.library.register_torch_dispatch(f"{NAMESPACE}::{name}", DTensor, rule)
+            with suppress(
+                RuntimeError
+            ):  # it is there: of a copy that shares the operators
+                torch.library.register_torch_dispatch(
+                    f"{NAMESPACE}::{name}", DTensor, rule
+                )
             _registered.add(name)
 
 
@@ -80,9 +84,13 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
     second = second.redistribute(placements=theirs).to_local()
     local = op(first, second, *arguments)
     whole = torch.empty(
-        geometry.size_of(result), device="meta", memory_format=result_format(kernel, first)
+        geometry.size_of(result),
+        device="meta",
+        memory_format=result_format(kernel, first),
     )
-    return DTensor.from_local(local, mesh, made, shape=whole.shape, stride=whole.stride())
+    return DTensor.from_local(
+        local, mesh, made, shape=whole.shape, stride=whole.stride()
+    )
 
 
 def _ways(kernel, cut, groups, parts):
@@ -99,7 +107,9 @@ def _ways(kernel, cut, groups, parts):
     # With a single group the weight has no channels; its gradient is a sum over them.
     alone = {"grad_weight": Partial()}.get(kernel, Replicate())
     if groups == 1 and Shard(1) in cut:
-        return [alone if part(array) == "weight" else Shard(1) for array in ARRAYS[kernel]], 1
+        return [
+            alone if part(array) == "weight" else Shard(1) for array in ARRAYS[kernel]
+        ], 1
     return [Replicate()] * 3, 1
 
 
@@ -146,7 +156,9 @@ class BatchNorm2d(nn.BatchNorm2d):
             return whole.to_local(grad_placements=summed)
 
         def mean_of(values):
-            return on_all(DTensor.from_local(values.sum(dims, keepdim=True) / count, mesh, summed))
+            return on_all(
+                DTensor.from_local(values.sum(dims, keepdim=True) / count, mesh, summed)
+            )
 
         x = input.redistribute(placements=ways).to_local()
         values = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -160,12 +172,18 @@ class BatchNorm2d(nn.BatchNorm2d):
             if self.running_mean is not None:
                 self._keep(mean.detach().flatten(), variance.detach().flatten(), count)
         else:
-            mean, variance = (on_all(t).view(shape) for t in (self.running_mean, self.running_var))
+            mean, variance = (
+                on_all(t).view(shape) for t in (self.running_mean, self.running_var)
+            )
         output = (values - mean) * (variance + self.eps).rsqrt()
         if self.affine:
-            output = output * on_all(self.weight).view(shape) + on_all(self.bias).view(shape)
+            output = output * on_all(self.weight).view(shape) + on_all(self.bias).view(
+                shape
+            )
         output = output.to(x.dtype)
-        return DTensor.from_local(output, mesh, ways, shape=input.shape, stride=input.stride())
+        return DTensor.from_local(
+            output, mesh, ways, shape=input.shape, stride=input.stride()
+        )
 
     def _keep(self, mean, variance, count):
         variance = variance * count / (count - 1)

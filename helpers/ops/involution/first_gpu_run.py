@@ -58,7 +58,9 @@ def owning(channels, kernel, first, second, geometry):
     chosen = plan(kernel, first, second, geometry, fast=True)
     head, _, pixels, *others = chosen.name.split(", ")
     name = ", ".join((head, str(channels), pixels, *others))
-    blocks = -(-torch.Size(chosen.size).numel() // (channels * int(pixels) * FAST_BLOCK[0]))
+    blocks = -(
+        -torch.Size(chosen.size).numel() // (channels * int(pixels) * FAST_BLOCK[0])
+    )
     return chosen._replace(name=name, names=(name,), grid=(blocks,))
 
 
@@ -72,7 +74,9 @@ def ways(geometry, run):
     rows["published"] = partial(benchmark.launch_constants, block=1024)
     rows["readable"] = launch
     return {
-        row: lambda input, weight, way=way: way("forward", input, weight, geometry, run=run)
+        row: lambda input, weight, way=way: way(
+            "forward", input, weight, geometry, run=run
+        )
         for row, way in rows.items()
     }
 
@@ -148,7 +152,9 @@ def about():
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}")
-    parser.add_argument("--values", action="store_true", help="only the cases of VALUES")
+    parser.add_argument(
+        "--values", action="store_true", help="only the cases of VALUES"
+    )
     options = parser.parse_args(arguments)
     name, reason = backend("cuda")
     if name != "cuda kernel":

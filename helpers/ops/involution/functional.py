@@ -55,7 +55,9 @@ def involution2d(input, weight, stride=1, padding=0, dilation=1):
     find_geometry(input.shape, weight.shape, stride, padding, dilation)
     if not is_cast(input, weight):
         check_one_dtype(input=input, weight=weight)
-    return getattr(torch.ops, NAMESPACE).involution2d(input, weight, stride, padding, dilation)
+    return getattr(torch.ops, NAMESPACE).involution2d(
+        input, weight, stride, padding, dilation
+    )
 
 
 def _pair(name, value, at_least):
@@ -74,4 +76,6 @@ def _pair(name, value, at_least):
 def _integer(value):
     if isinstance(value, bool):
         raise TypeError
-    return value if isinstance(value, INTS) else operator.index(value)  # NumPy's integers, too
+    return (
+        value if isinstance(value, INTS) else operator.index(value)
+    )  # NumPy's integers, too

@@ -27,7 +27,9 @@ TOLERANCE = {  # what rounding may change, relative and absolute; sums are in fl
     torch.bfloat16: 8e-3,
 }
 GENERATOR = torch.Generator().manual_seed(0)
-BUSY = 4096  # a product of such matrices keeps a GPU busy for longer than a launch takes
+BUSY = (
+    4096  # a product of such matrices keeps a GPU busy for longer than a launch takes
+)
 
 
 class NotHereError(Exception):
@@ -39,7 +41,9 @@ def tensors(device, dtype=torch.float32, kernel=(3, 3), channels=8, offsets=(0, 
     element of each in its memory, in elements."""
     out = [8 + 2 - kernel[0] + 1, 9 + 2 - kernel[1] + 1]
     pair = []
-    for size, offset in zip(((2, channels, 8, 9), (2, 2, *kernel, *out)), offsets, strict=True):
+    for size, offset in zip(
+        ((2, channels, 8, 9), (2, 2, *kernel, *out)), offsets, strict=True
+    ):
         flat = torch.randn(offset + torch.Size(size).numel(), generator=GENERATOR)
         pair.append(flat.to(device, dtype)[offset:].view(size))
     return pair
@@ -55,12 +59,19 @@ def ready(input, weight, grad_output=None, stride=1, padding=1, dilation=1):
 
     The tensors stay as they lie in memory.
     """
-    window = {"stride": (stride,) * 2, "padding": (padding,) * 2, "dilation": (dilation,) * 2}
+    window = {
+        "stride": (stride,) * 2,
+        "padding": (padding,) * 2,
+        "dilation": (dilation,) * 2,
+    }
     geometry = find_geometry(input.shape, weight.shape, *window.values())
     if grad_output is None:
         grad_output = torch.randn(geometry.output_size, generator=GENERATOR).to(input)
     exact = [tensor.detach().cpu().double() for tensor in (input, weight, grad_output)]
-    expected = [getattr(plain, kernel)(*operands(kernel, *exact), geometry) for kernel in KERNELS]
+    expected = [
+        getattr(plain, kernel)(*operands(kernel, *exact), geometry)
+        for kernel in KERNELS
+    ]
     leaves = [tensor.detach().requires_grad_() for tensor in (input, weight)]
     return partial(forward_and_backward, leaves, grad_output, **window), expected
 
@@ -74,7 +85,9 @@ def compare(actual, expected):
             rtol=tolerance,
             atol=tolerance,
             equal_nan=True,
-            msg=lambda said, kernel=kernel: f"{ARRAYS[kernel][2]}: {said.splitlines()[-1]}",
+            msg=lambda said, kernel=kernel: (
+                f"{ARRAYS[kernel][2]}: {said.splitlines()[-1]}"
+            ),
         )
 
 
@@ -254,7 +267,8 @@ def compile_with_reduce_overhead(device):
 
 def compute_sanitizer(device):
     found = shutil.which("compute-sanitizer") or shutil.which(
-        "compute-sanitizer", path=Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+        "compute-sanitizer",
+        path=Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"),
     )
     if not found:
         raise NotHereError("it is not installed")
@@ -267,9 +281,13 @@ def compute_sanitizer(device):
         f"{__package__}.first_gpu_run",
         "--values",
     ]
-    alone = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # each tensor has its bounds
+    alone = os.environ | {
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"
+    }  # each tensor has its bounds
     try:
-        done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(
+            command, env=alone, capture_output=True, text=True, timeout=180
+        )
     except subprocess.TimeoutExpired:
         raise NotHereError("it took more than three minutes") from None
     assert done.returncode == 0, done.stdout[-300:]
@@ -296,7 +314,9 @@ def correctness(cases, device):
             right += 1
         except NotHereError as why:
             left_out.append(f"left out: {name}, because {why}")
-        except Exception as error:  # whatever it is, the others are tried, and the screen is shown
+        except (
+            Exception
+        ) as error:  # whatever it is, the others are tried, and the screen is shown
             lines = str(error).split("\n")
             wrong.append(f"WRONG: {name}: {type(error).__name__}: {lines[0][:200]}")
     return right, wrong, left_out

@@ -71,13 +71,17 @@ class Involution2d(nn.Module):
         self.keep_filters = keep_filters
         self.groups = channels // group_channels
         # ceil_mode, so that there is a kernel for each output if stride does not divide the size
-        self.pool = nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
+        self.pool = (
+            nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
+        )
         self.reduce = nn.Sequential(
             nn.Conv2d(channels, channels // reduction_ratio, 1, bias=False),
             nn.BatchNorm2d(channels // reduction_ratio),
             nn.ReLU(inplace=True),
         )
-        self.span = nn.Conv2d(channels // reduction_ratio, kernel_size**2 * self.groups, 1)
+        self.span = nn.Conv2d(
+            channels // reduction_ratio, kernel_size**2 * self.groups, 1
+        )
 
     def kernels(self, input):
         """The weight for `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
@@ -125,8 +129,12 @@ class Involution2d(nn.Module):
             now = dict(self.span.named_parameters())
             if all(_lie_together(state[name], now.get(name)) for name in names):
                 state = {}  # nothing to exchange, which other threads would see
-            with autocast:  # torch.func.functional_call may have given forward other parameters
-                return self._by_group(torch.func.functional_call(self.span, state, (hidden,)))
+            with (
+                autocast
+            ):  # torch.func.functional_call may have given forward other parameters
+                return self._by_group(
+                    torch.func.functional_call(self.span, state, (hidden,))
+                )
 
         # By number, since autograd keeps `pack`, and that would keep the kernels.
         instead = {id(input): lambda: kept_input()[0], id(kernels): kernels_again}
@@ -163,4 +171,6 @@ class _Keep(torch.autograd.Function):
 
 def _keep(*tensors):
     result = _Keep.apply(torch.empty(0, requires_grad=True), *tensors)
-    return lambda: result.grad_fn.saved_tensors  # up to torch 2.12 a node alone forgets them
+    return lambda: (
+        result.grad_fn.saved_tensors
+    )  # up to torch 2.12 a node alone forgets them

@@ -44,8 +44,12 @@ OPERATORS = {  # name: the kernel that it runs, and its schema
 }
 
 
-PARTS = {name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()}
-MAKER = {parts[2]: name for name, parts in PARTS.items()}  # the operator that makes an array
+PARTS = {
+    name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()
+}
+MAKER = {
+    parts[2]: name for name, parts in PARTS.items()
+}  # the operator that makes an array
 
 
 def _ops():
@@ -66,7 +70,9 @@ def _kernel(kernel):
 
 def _fake(kernel):
     def run(first, second, *arguments):
-        return empty_result(kernel, first, check_operator(kernel, first, second, *arguments))
+        return empty_result(
+            kernel, first, check_operator(kernel, first, second, *arguments)
+        )
 
     return run
 
@@ -83,11 +89,18 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     comes here once for each level of torch.func; `Function` would start with the outermost again.
     """
 
-    vmap, generate_vmap_rule = torch.autograd.Function.vmap, False  # as of any Function without
+    vmap, generate_vmap_rule = (
+        torch.autograd.Function.vmap,
+        False,
+    )  # as of any Function without
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
-        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments  # ctx.name() is taken
+        ctx.modes, ctx.operator, ctx.arguments = (
+            modes,
+            name,
+            arguments,
+        )  # ctx.name() is taken
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record, too.
@@ -101,10 +114,14 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def backward(ctx, grad):
         first, second, result = PARTS[ctx.operator]
-        tensors = dict(zip((first, second, result), (*ctx.saved_tensors, grad), strict=True))
+        tensors = dict(
+            zip((first, second, result), (*ctx.saved_tensors, grad), strict=True)
+        )
         grads = [
             _made(array, tensors, ctx.arguments[-3:]) if needed else None
-            for array, needed in zip((first, second), ctx.needs_input_grad[2:4], strict=True)
+            for array, needed in zip(
+                (first, second), ctx.needs_input_grad[2:4], strict=True
+            )
         ]
         return None, None, *grads, *[None] * len(ctx.arguments)
 
@@ -192,7 +209,11 @@ def register():
     for name, (kernel, schema) in OPERATORS.items():
         qualified = f"{NAMESPACE}::{name}"
         torch.library.define(qualified, schema)
-        for device in ("cpu", "cuda", "default"):  # default: plain.py on any other device
+        for device in (
+            "cpu",
+            "cuda",
+            "default",
+        ):  # default: plain.py on any other device
             torch.library.impl(qualified, device, _kernel(kernel))
         torch.library.register_fake(qualified, _fake(kernel))
         torch.library.impl(qualified, "Autograd", partial(_apply, name))

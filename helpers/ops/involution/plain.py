@@ -68,7 +68,9 @@ def _chunks(geometry, *tensors):
         for t in tensors
     ]
     pixels = max(s.height * s.width, s.out_height * s.out_width)
-    parts = 4 if tensors[0].element_size() == 2 else 2  # half precision has float32 temporaries
+    parts = (
+        4 if tensors[0].element_size() == 2 else 2
+    )  # half precision has float32 temporaries
     step = max(1, min(CHUNK // (group_channels * pixels), -(-planes // parts)))
     for start in range(0, planes, step):
         yield [t[start : start + step] for t in merged]
@@ -78,11 +80,21 @@ def _taps(geometry):
     """(kh, kw, the output pixels that this tap reaches, the input pixels that they read)."""
     s = geometry
     rows = [
-        _overlap(s.height, s.out_height, kh * s.dilation_height - s.padding_height, s.stride_height)
+        _overlap(
+            s.height,
+            s.out_height,
+            kh * s.dilation_height - s.padding_height,
+            s.stride_height,
+        )
         for kh in range(s.kernel_height)
     ]
     columns = [
-        _overlap(s.width, s.out_width, kw * s.dilation_width - s.padding_width, s.stride_width)
+        _overlap(
+            s.width,
+            s.out_width,
+            kw * s.dilation_width - s.padding_width,
+            s.stride_width,
+        )
         for kw in range(s.kernel_width)
     ]
     for kh, (out_rows, in_rows) in enumerate(rows):

@@ -41,7 +41,9 @@ class Bottleneck(nn.Module):
         x = self.relu(self.bn1(self.conv1(input)))
         x = self.relu(self.bn2(self.involution(x)))
         x = self.bn3(self.conv3(x))
-        return self.relu(x + (input if self.downsample is None else self.downsample(input)))
+        return self.relu(
+            x + (input if self.downsample is None else self.downsample(input))
+        )
 
 
 class RedNet(nn.Module):
@@ -76,7 +78,9 @@ class RedNet(nn.Module):
                 f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got {depth!r}"
             )
         classes = num_classes
-        if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int)):
+        if classes is not None and (
+            isinstance(classes, bool) or not isinstance(classes, int)
+        ):
             raise TypeError(f"num_classes must be an int or None, got {classes!r}")
         if classes is not None and classes < 1:
             raise ValueError(f"num_classes must be 1 or more, got {classes}")
@@ -113,7 +117,9 @@ class RedNet(nn.Module):
 
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu"
+                )
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, Bottleneck):
@@ -139,7 +145,11 @@ class RedNet(nn.Module):
 
             model, what = RedNet.from_checkpoint(torch.load("rednet50.pth"))
         """
-        state = checkpoint.get("state_dict", checkpoint) if isinstance(checkpoint, dict) else None
+        state = (
+            checkpoint.get("state_dict", checkpoint)
+            if isinstance(checkpoint, dict)
+            else None
+        )
         if not isinstance(state, dict):
             raise TypeError(
                 "checkpoint must be a dict, or have one as its state_dict, got"
@@ -147,7 +157,9 @@ class RedNet(nn.Module):
             )
         state, others = _renamed(state)
         blocks = tuple(
-            len({key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")})
+            len(
+                {key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")}
+            )
             for stage in (1, 2, 3, 4)
         )
         depths = [depth for depth, known in cls.BLOCKS.items() if known == blocks]
@@ -167,9 +179,12 @@ class RedNet(nn.Module):
             model.load_state_dict(state)
         except RuntimeError as error:
             said = "; ".join(line.strip() for line in str(error).splitlines()[1:])
-            raise ValueError(f"checkpoint does not fit RedNet-{depths[0]}: {said}") from error
-        what = f"RedNet-{depths[0]} with a {stem} x {stem} involution in the stem and " + (
-            f"a classifier of {classes} classes" if classes else "no classifier"
+            raise ValueError(
+                f"checkpoint does not fit RedNet-{depths[0]}: {said}"
+            ) from error
+        what = (
+            f"RedNet-{depths[0]} with a {stem} x {stem} involution in the stem and "
+            + (f"a classifier of {classes} classes" if classes else "no classifier")
         )
         return model, what + (f"; left out: {', '.join(others)}" if others else "")
 
