@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from helpers.ops.involution.benchmark import channels_last
 from helpers.ops.involution.geometry import KERNELS, Geometry, operands
 
-# What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
+# What rounding may change, relative and absolute: results of order 1 to 10, sums in
+# float32.
 TOLERANCE = {
     torch.float64: 1e-12,
     torch.float32: 1e-5,
@@ -103,17 +104,18 @@ SMALL = by_name(
         "one by one": (1, 1, 1, (1, 1), (1, 1)),
         "same size": (2, 4, 2, (5, 6), (3, 3), (1, 1), (1, 1)),
         "all options": (2, 6, 3, (9, 11), (3, 2), (2, 1), (1, 1), (1, 2)),
-        # One load of a fast CUDA kernel brings several pixels of a row, or channels of a group.
+        # One load of a fast CUDA kernel brings several pixels of a row, or channels of
+        # a group.
         "even rows": (1, 8, 1, (6, 8), (3, 3), (1, 1), (1, 1)),
         "four channels a group": (1, 4, 1, (6, 6), (3, 3), (1, 1), (1, 1)),
         "eight channels a group": (2, 16, 2, (7, 5), (3, 3), (1, 1), (1, 2)),
         "two channels a group": (1, 4, 2, (8, 9), (2, 3), (2, 3), (1, 2), (1, 2)),
     }
 )
-# What every kind of CUDA kernel is judged by: one block of threads and several, with a rest and
-# without; fewer channels a thread than a group has and as many, one pixel a thread and several;
-# height and width, channels, groups and samples different in every respect. Each window, that is
-# kernel, stride and dilation, is compiled once or twice.
+# What every kind of CUDA kernel is judged by: one block of threads and several, with a
+# rest and without; fewer channels a thread than a group has and as many, one pixel a
+# thread and several; height and width, channels, groups and samples different in every
+# respect. Each window, that is kernel, stride and dilation, is compiled once or twice.
 JUDGES = by_name(
     {
         "window": (2, 4, 2, (7, 9), (3, 3), (1, 1), (1, 1)),
@@ -126,8 +128,8 @@ JUDGES = by_name(
         "full blocks": (4, 4, 4, (8, 8), (1, 1)),
     }
 )
-# What the C++ kernels treat in their own way: many tiles down and across, more channels than they
-# work on at once, rows of less than a vector, remainders of every kind.
+# What the C++ kernels treat in their own way: many tiles down and across, more channels
+# than they work on at once, rows of less than a vector, remainders of every kind.
 LARGE = by_name(
     {
         "tiles": (1, 32, 1, (40, 141), (5, 3), (1, 1), (2, 1)),

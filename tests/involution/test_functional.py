@@ -86,7 +86,8 @@ def test_many_chunks_are_as_one(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_summed_in_float32(dtype, device):
-    # Ones, added one at a time in half precision, stop at 2048 (float16) or 256 (bfloat16).
+    # Ones, added one at a time in half precision, stop at 2048 (float16) or 256
+    # (bfloat16).
     def ones(*size):
         return torch.ones(size, dtype=dtype, device=device, requires_grad=True)
 

@@ -25,11 +25,12 @@ each_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
     [
         # one pixel a thread: each weight is loaded once for all 16 channels
         ("grad_input", torch.float32, 9, {"grad_output": 49 * 16, "weight": 49}),
-        # 7 rows of 5 or 3 loads for each of 16 or 8 channels; each tap for each of 2 or 4 pixels,
-        # because the same taps of neighbours are not neighbours
+        # 7 rows of 5 or 3 loads for each of 16 or 8 channels; each tap for each of 2 or
+        # 4 pixels, because the same taps of neighbours are not neighbours
         ("grad_input", torch.float32, 16, {"grad_output": 560, "weight": 49 * 2}),
         ("grad_input", torch.float16, 16, {"grad_output": 168, "weight": 49 * 4}),
-        # a grad_output is loaded once for a row of 7 taps; 7, 5 or 3 loads for each of 16 channels
+        # a grad_output is loaded once for a row of 7 taps; 7, 5 or 3 loads for each of
+        # 16 channels
         ("grad_weight", torch.float32, 9, {"input": 7 * 16, "grad_output": 16}),
         ("grad_weight", torch.float32, 16, {"input": 80, "grad_output": 16}),
         ("grad_weight", torch.float16, 16, {"input": 48, "grad_output": 16}),
@@ -184,7 +185,8 @@ def test_channels_last_is_written_in_stores_of_sixteen_bytes(dtype):
         assert len(stores) == 1 + pack  # for a result that is not channels_last
 
 
-# 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see chapter 15
+# 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see
+# chapter 15
 UNDER_WAY = {torch.float32: (30, 30, 17), torch.float16: (14, 20, 9)}
 
 

@@ -82,7 +82,8 @@ def test_an_empty_batch_launches_nothing():
         assert launch.launch(kernel, *case, geometry, run=None).shape[0] == 0
 
 
-# Arrays of more than 2^31 elements: each case is (geometry, the kernel whose result is that big).
+# Arrays of more than 2^31 elements: each case is (geometry, the kernel whose result is
+# that big).
 # The memory is reserved, not used: only the last two blocks run.
 HUGE = {
     "forward": make_geometry(1, 65544, 1, (1, 32800), (1, 1)),

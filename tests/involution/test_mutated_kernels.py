@@ -69,7 +69,8 @@ def test_the_judges_acquit_the_source(kernel):
     assert judge(launch.FAST_SOURCE, kernel, fast=True) is None
 
 
-# (a part of the source, a text in it, what stands in its place, words of the sentence that tells)
+# (a part of the source, a text in it, what stands in its place, words of the sentence
+# that tells)
 READABLE = [
     (
         "find_my_element",

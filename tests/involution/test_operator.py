@@ -227,7 +227,8 @@ def test_one_graph_for_every_size():
         return backend(graph, inputs)
 
     compiled = torch.compile(loss, backend=counted, fullgraph=True, dynamic=True)
-    # Inductor puts headers into the temporary folder, so that every run would compile them: 8 s.
+    # Inductor puts headers into the temporary folder, so that every run would compile
+    # them: 8 s.
     config.cpp_cache_precompile_headers = False
     # No two sizes are equal: the tracer would take them for one.
     for batch, height, width in ((5, 6, 7), (6, 9, 8), (7, 8, 11)):

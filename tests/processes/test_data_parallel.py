@@ -51,7 +51,9 @@ def model(kind):
     if kind == "recompute":
         return Recomputed().double()
     if kind == "reversible":
-        return ReversibleSequential([(part(), part()) for _ in range(3)], dim=1).double()
+        return ReversibleSequential(
+            [(part(), part()) for _ in range(3)], dim=1
+        ).double()
     layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.Flatten(1)
     # A batch norm that looks at its own samples only would differ.
     return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
@@ -128,7 +130,9 @@ def test_recompute_of_parts_that_are_cut_one_within_the_other(team):
 def sharded_within_f():
     net = model("fixed point")
     fully_shard(net[1].inner)
-    with pytest.raises(ValueError, match="f contains a module under fully_shard, which would lose"):
+    with pytest.raises(
+        ValueError, match="f contains a module under fully_shard, which would lose"
+    ):
         net(data("fixed point"))
 
 
@@ -141,15 +145,21 @@ def summed_here():
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
     net, x = nn.Linear(3, 4), torch.randn(6, 3)
-    labels = torch.tensor([0, 3, 1, -1, -1, 2])  # three of the first half count, one of the second
+    labels = torch.tensor(
+        [0, 3, 1, -1, -1, 2]
+    )  # three of the first half count, one of the second
     nn.functional.cross_entropy(net(x), labels, ignore_index=-1).backward()
     expected = net.weight.grad.clone()
     net.zero_grad()
     mine, wanted = x.chunk(size)[rank], labels.chunk(size)[rank]
     counted = (wanted != -1).sum()
     torch.distributed.all_reduce(counted)
-    parallel = DistributedDataParallel(net)  # without a name, it would be gone before backward
-    loss = nn.functional.cross_entropy(parallel(mine), wanted, ignore_index=-1, reduction="sum")
+    parallel = DistributedDataParallel(
+        net
+    )  # without a name, it would be gone before backward
+    loss = nn.functional.cross_entropy(
+        parallel(mine), wanted, ignore_index=-1, reduction="sum"
+    )
     (loss / counted * size).backward()
     return expected, net.weight.grad
 
@@ -187,7 +197,9 @@ def noted_here(broadcast_buffers):
     module = Noting()
     parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
     for _ in range(2):
-        parallel(torch.ones(1)).backward(torch.full((1,), torch.distributed.get_rank() + 1.0))
+        parallel(torch.ones(1)).backward(
+            torch.full((1,), torch.distributed.get_rank() + 1.0)
+        )
     mine = module.noted.item()
     torch.distributed.all_reduce(module.noted)
     module.noted /= torch.distributed.get_world_size()

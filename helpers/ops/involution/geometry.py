@@ -1,7 +1,7 @@
 """What fits together: sizes, shapes, dtypes, and which two of three arrays make the third.
 
-An involution joins three arrays: input, weight and output. Each kernel makes one of them of the
-other two. The gradient of an array has its shape, and takes its part.
+An involution joins three arrays: input, weight and output. Each kernel makes one of
+them of the other two. The gradient of an array has its shape, and takes its part.
 """
 
 from typing import NamedTuple
@@ -134,7 +134,8 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
             f"the channels of input must divide into the groups of weight, got {channels} channels"
             f" and {groups} groups"
         )
-    # no min(): it compares sizes with one another, and a compiled function holds for one order only
+    # no min(): it compares sizes with one another, and a compiled function holds for
+    # one order only
     if kernel[0] < 1 or kernel[1] < 1:
         raise ValueError(f"the kernels in weight must be 1 x 1 or larger, got {kernel}")
     if kernel[0] > LARGEST_KERNEL or kernel[1] > LARGEST_KERNEL:

@@ -1,9 +1,10 @@
 """How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
 
-The first are for every case, and read contiguous arrays: with strides they would be twice as long,
-and they are there to be read. So where the second are not for it (rows of more than WIDEST taps,
-indices of 64 bits), what is not contiguous is copied. The second are compiled for one window each
-(kernel size, stride and dilation are constants in them), index with int, and take strides.
+The first are for every case, and read contiguous arrays: with strides they would be
+twice as long, and they are there to be read. So where the second are not for it (rows
+of more than WIDEST taps, indices of 64 bits), what is not contiguous is copied. The
+second are compiled for one window each (kernel size, stride and dilation are constants
+in them), index with int, and take strides.
 """
 
 import math
@@ -38,13 +39,14 @@ PIXEL_BYTES = (
     8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
 )
 WIDEST = 11  # a row of taps is held in registers
-# SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs fewer loads
-# and instructions for each. But it waits more often, and fewer other threads work meanwhile: 2^16
-# are four warps for each of an H100's 528 schedulers. No GPU has decided between them, which
-# `first_gpu_run.py` is for; this is a count in machine code for an H100, and a model. Forward in
-# float, at the sizes of the benchmark:
-# channels x pixels of a thread; instructions per multiply-add; warps of a scheduler, times the
-# loads of a warp that are under way; the largest of four limits in µs, if a load takes 250 cycles.
+# SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs
+# fewer loads and instructions for each. But it waits more often, and fewer other
+# threads work meanwhile: 2^16 are four warps for each of an H100's 528 schedulers. No
+# GPU has decided between them, which `first_gpu_run.py` is for; this is a count in
+# machine code for an H100, and a model. Forward in float, at the sizes of the
+# benchmark: channels x pixels of a thread; instructions per multiply-add; warps of a
+# scheduler, times the loads of a warp that are under way; the largest of four limits in
+# µs, if a load takes 250 cycles.
 #
 #                    most                       chosen
 #     64 x 56²       16 x 2  1.8   5  44.1      4 x 2  2.2  54  9.7
@@ -79,8 +81,10 @@ def kernel_name(kernel, dtype, index):
 def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
     """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7, 1, 1, 1, 1>
 
-    pack: how many channels a load brings; 1 where the pixels of a row are neighbours in memory.
-    pixels: how many neighbours a thread owns; by default as many as of contiguous arrays.
+    pack: how many channels a load brings; 1 where the pixels of a row are neighbours in
+    memory.
+    pixels: how many neighbours a thread owns; by default as many as of contiguous
+    arrays.
     """
     s = geometry
     if pixels is None:
@@ -164,9 +168,11 @@ class Plan(NamedTuple):
 def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     """Allocate the result of `kernel`, have it filled, and return it.
 
-    kernel: one of KERNELS. first, second: its two arrays, in the order of its parameters.
+    kernel: one of KERNELS. first, second: its two arrays, in the order of its
+    parameters.
     run: called with a Plan and the three tensors, the result last.
-    make_plan, options: `plan`, or what returns the same; and what it takes beside these.
+    make_plan, options: `plan`, or what returns the same; and what it takes beside
+    these.
     """
     if geometry.batch == 0:  # no other size can be 0
         return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
@@ -198,7 +204,8 @@ def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
     index: "int" or "long long"; by default the smallest that is safe.
     fast: whether to take the kernel of `fast_kernels.cu` where there can be one.
     """
-    # No field of the geometry is larger than one of these, unless a window of one tap has it.
+    # No field of the geometry is larger than one of these, unless a window of one tap
+    # has it.
     largest = max(
         *map(
             math.prod, (geometry.input_size, geometry.weight_size, geometry.output_size)
@@ -269,9 +276,10 @@ def _plan_fast(kernel, first, second, geometry, size):
 def _choose(kernel, tensors, geometry, addresses):
     """(whether each is copied, pack, pixels), if they begin at these addresses, in elements.
 
-    Copied is what leads further than an int counts, and a tapped image whose columns lie apart, if
-    no load brings two of its channels. (An odd number of them, say: read as they lie, each weight
-    would serve one channel, and the loads would cost more than the copy.)
+    Copied is what leads further than an int counts, and a tapped image whose columns
+    lie apart, if no load brings two of its channels. (An odd number of them, say: read
+    as they lie, each weight would serve one channel, and the loads would cost more than
+    the copy.)
     """
     copied = [not _within_reach(tensor, geometry) for tensor in tensors]
 

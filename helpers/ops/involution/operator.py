@@ -1,13 +1,14 @@
 """`torch.ops.extending_pytorch.involution2d`, and the two operators that are its gradients.
 
-An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel for each
-device; one for fake tensors, which have a shape but no data, so that `torch.compile` and
-`torch.export` trace it without looking inside; and rules for autograd, vmap and autocast.
+An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel
+for each device; one for fake tensors, which have a shape but no data, so that
+`torch.compile` and `torch.export` trace it without looking inside; and rules for
+autograd, vmap and autocast.
 
 Each derivative of one of the three is another of the three, because
     sum(grad_output * output) = sum(grad_input * input) = sum(grad_weight * weight)
-is one sum of products of three tensors. So there are derivatives of every order, and each of the
-three is linear in each of its tensors.
+is one sum of products of three tensors. So there are derivatives of every order, and
+each of the three is linear in each of its tensors.
 """
 
 import math
@@ -83,10 +84,12 @@ def _fake(kernel):
 class _Operator(torch.autograd.function._SingleLevelFunction):
     """One of the three operators, as it runs where gradients are needed.
 
-    `torch.library.register_autograd` would write such a class, but up to torch 2.15 it raises
-    under `torch.func.grad`, and forward mode silently gets zeros. So this leans on what is
-    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The dispatcher
-    comes here once for each level of torch.func; `Function` would start with the outermost again.
+    `torch.library.register_autograd` would write such a class, but up to torch 2.15 it
+    raises under `torch.func.grad`, and forward mode silently gets zeros. So this leans
+    on what is
+    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The
+    dispatcher comes here once for each level of torch.func; `Function` would start with
+    the outermost again.
     """
 
     vmap, generate_vmap_rule = (
@@ -103,7 +106,8 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
         )  # ctx.name() is taken
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
-        # Both modes are off inside forward, but the levels below may want to record, too.
+        # Both modes are off inside forward, but the levels below may want to record,
+        # too.
         with (
             torch.set_grad_enabled(modes[0]),
             _set_fwd_grad_enabled(modes[1]),

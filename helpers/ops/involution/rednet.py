@@ -50,17 +50,17 @@ class RedNet(nn.Module):
     """ResNet with involutions: (N, 3, H, W) -> (N, num_classes).
 
     depth: 26, 38, 50, 101 or 152. Raises ValueError or TypeError for other arguments.
-    num_classes: without it (None) there is no classifier, and the result is a tuple of the four
-        stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024, H / 16, W / 16),
-        (N, 2048, H / 32, W / 32), sizes rounded up.
+    num_classes: without it (None) there is no classifier, and the result is a tuple of
+        the four stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024,
+        H / 16, W / 16), (N, 2048, H / 32, W / 32), sizes rounded up.
     keep_filters: of each `Involution2d`.
-    stem_kernel_size: of the involution in the stem: 3 in the authors' code for classification, 7 in
-        that for detection and segmentation. With 7, and 1000 classes, the parameters and the
-        multiply-adds are those of the paper's table.
+    stem_kernel_size: of the involution in the stem: 3 in the authors' code for
+        classification, 7 in that for detection and segmentation. With 7, and 1000
+        classes, the parameters and the multiply-adds are those of the paper's table.
 
-    Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 4; the
-    details from the authors' https://github.com/d-li14/involution, whose checkpoints
-    `from_checkpoint` reads.
+    Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section
+    4; the details from the authors' https://github.com/d-li14/involution, whose
+    checkpoints `from_checkpoint` reads.
     """
 
     BLOCKS = {
@@ -137,11 +137,12 @@ class RedNet(nn.Module):
     def from_checkpoint(cls, checkpoint):
         """(the network that a published checkpoint holds, a sentence on what it was)
 
-        checkpoint: what `torch.load` returned, a dict with the key "state_dict", or that state
-            dict: of a classifier of mmcls, of a detector of mmdet, of a segmentor of mmseg with a
-            RedNet backbone, or of the backbone alone. Only a classifier has a `fc`.
-        The network has the checkpoint's dtype and device. Raises ValueError or TypeError for
-        something else.
+        checkpoint: what `torch.load` returned, a dict with the key "state_dict", or
+            that state dict: of a classifier of mmcls, of a detector of mmdet, of a
+            segmentor of mmseg with a RedNet backbone, or of the backbone alone. Only a
+            classifier has a `fc`.
+        The network has the checkpoint's dtype and device. Raises ValueError or
+        TypeError for something else.
 
             model, what = RedNet.from_checkpoint(torch.load("rednet50.pth"))
         """
