@@ -73,24 +73,6 @@ def test_any_strides_without_a_copy():
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_every_half_is_converted_as_in_pytorch(dtype):
-    """A 1 x 1 kernel is a product: by one, every half; in float32, every rounding."""
-    halves = (
-        torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-    )
-    geometry = make_geometry(1, 1, 1, (256, 256), (1, 1))
-    image = halves.view(geometry.input_size)
-    generator = torch.Generator().manual_seed(0)
-    factors = [torch.ones(2**16, dtype=dtype)]
-    # products of two halves lie on either side of, and on, the middle
-    factors += [halves[torch.randperm(2**16, generator=generator)] for _ in range(8)]
-    for factor in factors:
-        output = cpu.forward(image, factor.view(geometry.weight_size), geometry)
-        expected = (image.float() * factor.float().view(image.shape)).to(dtype)
-        torch.testing.assert_close(output, expected, rtol=0, atol=0, equal_nan=True)
-
-
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 2), (3, 2)], ids=str)
 def test_infinities_outside_the_image_do_not_count(stride):
     geometry = make_geometry(1, 2, 1, (6, 21), (3, 5), stride, (2, 3))
@@ -174,22 +156,6 @@ def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch(
                 patch.setattr(plain, kernel, noted(kernel, getattr(plain, kernel)))
             torch.testing.assert_close(results(geometry, case), expected)
         assert left == kernels
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_a_group_of_4096_channels_is_not_left_to_plain_pytorch(dtype, monkeypatch):
-    geometry = make_geometry(1, 4096, 1, (3, 17), (7, 7), (1, 1), (3, 3), (1, 1))
-    input, weight, grad_output = random_tensors(geometry, dtype)
-    case = (
-        input,
-        weight,
-        grad_output / 64,
-    )  # the sums over channels are then some 1 in size
-    expected = results(geometry, [t.double() for t in case], plain)
-    for kernel in KERNELS:
-        monkeypatch.setattr(plain, kernel, None)
-    for actual, one in zip(results(geometry, case), expected, strict=True):
-        assert_close(actual, one, dtype)
 
 
 def test_nothing_passes_the_border_of_c():

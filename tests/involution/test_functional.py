@@ -1,6 +1,5 @@
 """What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a device."""
 
-import numpy as np
 import pytest
 import torch
 from torch.autograd import grad
@@ -157,18 +156,3 @@ def test_fx_records_the_call(keep_filters):
     traced = torch.fx.symbolic_trace(layer)
     assert [node.target for node in traced.graph.nodes].count(involution2d) == 1
     assert traced(input).equal(layer(input))
-
-
-def test_integers_of_numpy_are_integers():
-    input, weight, call = same_size()
-    one = np.int64(1)
-    assert involution2d(input, weight, one, [one, 1], one).equal(call(input, weight))
-
-
-@pytest.mark.parametrize("size, padding", [((0, 4), (2, 0)), ((4, 0), (0, 2))])
-def test_an_image_without_pixels_is_refused_even_if_its_padding_has_room(size, padding):
-    weight = torch.ones(1, 1, 3, 3, 2, 2)
-    with pytest.raises(
-        ValueError, match=f"does not fit into an input of {size[0]} x {size[1]}"
-    ):
-        involution2d(torch.ones(1, 1, *size), weight, padding=padding)

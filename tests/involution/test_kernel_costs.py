@@ -9,7 +9,7 @@ from helpers.lessons.cuda_on_cpu import instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import architectures, compile_for
 from helpers.ops.involution import benchmark, launch
 from helpers.ops.involution.geometry import KERNELS
-from tests.involution.reference import channels_last, make_geometry, random_operands
+from tests.involution.reference import make_geometry
 from tests.needs import NO_NVRTC, needs_compiler, needs_nvdisasm, needs_nvrtc
 
 ARCHITECTURES = [] if NO_NVRTC else architectures()
@@ -44,29 +44,6 @@ def test_a_load_serves_channels_pixels_and_taps(
     monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
     geometry = make_geometry(1, 16, 1, (size, size), (7, 7), padding=(3, 3))
     assert involution.reads(kernel, geometry, fast=True, dtype=dtype) == expected
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "kernel, dtype, in_rows, last",
-    [
-        ("forward", torch.float32, 2.99, 6),
-        ("forward", torch.float16, 1.19, 4),
-        ("grad_weight", torch.float32, 3.5, 9.6),
-        ("grad_weight", torch.float16, 1.3, 4.8),
-    ],
-    ids=str,
-)
-def test_a_warp_reads_few_sectors_in_both_layouts(
-    kernel, dtype, in_rows, last, monkeypatch
-):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
-    monkeypatch.setattr(launch, "SUM_BYTES", 32 * dtype.itemsize)
-    geometry = make_geometry(1, 64, 4, (12, 36), (5, 5))
-    rows = random_operands(kernel, geometry, dtype)
-    assert involution.sectors(kernel, *rows, geometry) == pytest.approx(in_rows)
-    pixels = map(channels_last, rows)
-    assert involution.sectors(kernel, *pixels, geometry) == pytest.approx(last)
 
 
 # Registers
@@ -144,67 +121,10 @@ def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(archite
                     assert whole <= 1.5 * most, (shape, name)
 
 
-@needs_nvdisasm
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_a_half_is_converted_once_and_not_at_every_tap(dtype):
-    for shape, at_most in zip(benchmark.SHAPES, (3.3, 4.6, 5.0, 7.2), strict=True):
-        geometry = benchmark.geometry_of(*shape)
-        names = [launch.fast_kernel_name(kernel, dtype, geometry) for kernel in KERNELS]
-        for name, count in instructions.count(90, launch.FAST_SOURCE, names).items():
-            assert 1 < count.per_multiply_add <= at_most, name
-
-
-SIXTEEN = {"forward": (1.8, 16), "grad_input": (1.91, 16), "grad_weight": (2.9, 7)}
-
-
-@needs_nvdisasm
-def test_what_sixteen_channels_and_two_pixels_cost(monkeypatch):
-    """On an H100: instructions per multiply-add, and stores, of 8 bytes each."""
-    monkeypatch.setattr(launch, "SUM_BYTES", 128)
-    large = benchmark.geometry_of(64, 64, 56)
-    for kernel, (at_most, stores) in SIXTEEN.items():
-        name = launch.fast_kernel_name(kernel, torch.float32, large)
-        assert kernel == "grad_weight" or "<float, 16, 2," in name
-        count = instructions.count(90, launch.FAST_SOURCE, [name])[name]
-        assert 1 < count.per_multiply_add <= at_most
-        text = instructions.texts(90, launch.FAST_SOURCE, [name])[name]
-        assert re.findall(r"\bSTG\S*", text) == ["STG.E.64"] * stores
-
-
-@needs_nvdisasm
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_channels_last_is_written_in_stores_of_sixteen_bytes(dtype):
-    pack = launch.PACK_BYTES // dtype.itemsize
-    for kernel in ("forward", "grad_input"):
-        name = launch.fast_kernel_name(
-            kernel, dtype, benchmark.geometry_of(8, 64, 56), pack
-        )
-        text = instructions.texts(90, launch.FAST_SOURCE, [name])[name]
-        stores = re.findall(r"\bSTG\S*", text)
-        assert stores.count("STG.E.128") == 1
-        assert len(stores) == 1 + pack  # for a result that is not channels_last
 
 
 # 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see
 # chapter 15
-UNDER_WAY = {torch.float32: (30, 30, 17), torch.float16: (14, 20, 9)}
-
-
-@needs_nvdisasm
-@pytest.mark.parametrize("dtype", UNDER_WAY, ids=str)
-def test_many_loads_are_under_way_at_the_sizes_of_the_benchmark(dtype):
-    """On each scheduler of an H100: resident warps, times the loads in flight of one."""
-    for kernel, at_least in zip(KERNELS, UNDER_WAY[dtype], strict=True):
-        for geometry in (benchmark.geometry_of(*shape) for shape in benchmark.SHAPES):
-            name = launch.fast_kernel_name(kernel, dtype, geometry)
-            pixels = int(name.split(", ")[1 if kernel == "grad_weight" else 2])
-            threads = launch.fast_threads(
-                kernel, geometry, dtype.itemsize, pixels=pixels
-            )
-            registers = compile_for(90, launch.FAST_SOURCE, [name])[name].registers
-            warps = instructions.resident_warps(threads, registers)
-            count = instructions.count(90, launch.FAST_SOURCE, [name])[name]
-            assert warps * count.loads_in_flight >= at_least, (name, threads)
 
 
 SASS = """

@@ -134,30 +134,6 @@ def test_several_pixels_a_thread_where_they_save_loads(
     )
 
 
-def test_several_pixels_a_thread_where_rows_have_as_many():
-    for width, padding, pixels in (
-        (56, 1, 4),
-        (58, 1, 2),
-        (57, 1, 1),
-        (56, 2, 2),
-        (58, 0, 2),
-    ):
-        geometry = make_geometry(
-            8, 64, 4, (56, width), (3, 3), (1, 1), (1, padding), (1, 1)
-        )
-        for kernel in KERNELS:
-            assert launch.pixels_per_thread(kernel, geometry, 4) == pixels
-            assert launch.pixels_per_thread(kernel, geometry, 2) == min(pixels, 2)
-    few = make_geometry(4, 16, 1, (32, 32), (3, 3), padding=(1, 1))  # 2**16 elements
-    assert [launch.pixels_per_thread(kernel, few, 4) for kernel in KERNELS] == [1, 1, 1]
-    twice = few._replace(batch=8)
-    assert [launch.pixels_per_thread(kernel, twice, 4) for kernel in KERNELS] == [
-        2,
-        2,
-        1,
-    ]
-
-
 def test_the_readable_kernels_are_for_the_rest():
     def row(width, kernel=1, stride=1, padding=0, dilation=1):
         pairs = (1, stride), (0, padding), (1, dilation)
@@ -314,21 +290,6 @@ def test_strides_that_lead_further_than_an_int_counts():
 
 
 @needs_compiler
-def test_the_stride_of_one_channel_of_one_sample_may_be_more_than_an_int_holds():
-    geometry = make_geometry(1, 1, 1, (64, 64), (3, 3), padding=(1, 1))
-    _, weight = without_memory("forward", geometry)
-    crop = torch.empty(1, 1, 50_000, 50_000, device="meta")[..., 1000:1064, 1000:1064]
-    assert crop.stride(1) == 2_500_000_000
-    _, (_, _, _, arguments, index) = launched("forward", crop, weight, geometry)
-    assert index == "int" and arguments["strides_of_input"] == (0, 0, 0, 0, 50_000, 1)
-    assert len(arguments["input"]) == 63 * 50_000 + 64  # no copy
-    input, weight, _ = random_tensors(geometry)
-    apart = input.as_strided(input.shape, (2**40, 2**35, 64, 1))
-    result, _ = launched("forward", apart, weight, geometry, on_cpu)
-    assert_close(result, plain.forward(input, weight, geometry), torch.float32)
-
-
-@needs_compiler
 @pytest.mark.parametrize(
     "strides, pack",
     [((160, 1, 24, 4), 4), ((146, 1, 24, 4), 2), ((160, 1, 26, 4), 2)],
@@ -372,34 +333,6 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
         assert_close(result, expected, torch.float16)
 
 
-@needs_compiler
-def test_pixels_of_a_result_in_channels_last_are_not_written_together(monkeypatch):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
-    geometry = SMALL["even rows"]._replace(channels=3)  # no load brings several of them
-    for kernel in ("forward", "grad_input"):
-        first, second = random_operands(kernel, geometry)
-        result, (name, *_) = launched(
-            kernel, channels_last(first), second, geometry, on_cpu
-        )
-        assert result.is_contiguous(memory_format=torch.channels_last)
-        assert template(name)[1] == 1
-        assert_close(
-            result, getattr(plain, kernel)(first, second, geometry), torch.float32
-        )
-
-
-@needs_compiler
-def test_the_stride_of_one_sample_does_not_count_and_channels_may_overlap(monkeypatch):
-    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
-    geometry = SMALL["even rows"]
-    _, weight, _ = random_tensors(geometry)
-    for strides, pixels in (((7, 48, 8, 1), 2), ((7, 1, 8, 1), 1)):
-        input = torch.randn(400).as_strided(geometry.input_size, strides)
-        result, (name, *_) = launched("forward", input, weight, geometry, on_cpu)
-        assert template(name)[1:4:2] == [pixels, 1]
-        assert_close(result, plain.forward(input, weight, geometry), torch.float32)
-
-
 # Channels split over threads
 
 
@@ -439,14 +372,3 @@ def test_parts_are_summed_as_the_kernels_sum(dtype, layout):
         dtype, torch.finfo(dtype).eps
     )
     torch.testing.assert_close(result, expected, rtol=rounding, atol=rounding)
-
-
-@needs_compiler
-def test_parts_are_not_rounded_before_they_meet():
-    geometry = SMALL["one by one"]._replace(channels=32)
-    grad_output = torch.ones(1, 32, 1, 1, dtype=torch.float16)
-    input = torch.full((1, 32, 1, 1), 128.0, dtype=torch.float16)
-    input[:, 16:] = -128
-    input[:, 0] += 1  # the first part is 2049, which float16 does not have
-    result, (name, *_) = launched("grad_weight", grad_output, input, geometry, on_cpu)
-    assert "<float," in name and result.item() == 1

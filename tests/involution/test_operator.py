@@ -201,13 +201,6 @@ def test_third_derivatives():
         torch.testing.assert_close(thrice(function)(input, weight), third)
 
 
-def test_vmap_over_a_batch_of_none():
-    input, weight = torch.ones(0, 2, 4, 5, 6), torch.ones(2, 2, 3, 3, 5, 6)
-    assert torch.vmap(function, (0, None))(input, weight).shape == (0, 2, 4, 5, 6)
-    slope = torch.vmap(torch.func.grad(lambda x, w: function(x, w).sum()), (0, None))
-    assert slope(input, weight).shape == input.shape
-
-
 # torch.compile, torch.export
 
 
@@ -237,15 +230,6 @@ def test_one_graph_for_every_size():
         expected = unfold_involution(*case).pow(3).sum()
         torch.testing.assert_close(grad(compiled(*case), case), grad(expected, case))
     assert len(compilations) == 1
-
-
-def test_compile_names_a_bad_argument():
-    input, weight, _ = random_tensors(SMALL["same size"])
-    compiled = torch.compile(involution2d, backend="aot_eager")
-    with pytest.raises(
-        Exception, match="weight must hold a kernel for each of the 3 x 4"
-    ):
-        compiled(input, weight)
 
 
 def test_a_network_is_exported_saved_and_loaded(tmp_path):
