@@ -5,7 +5,6 @@
     python -m tools.benchmark reversible
     python -m tools.benchmark fixed_point
     python -m tools.benchmark rednet
-    python -m tools.benchmark launch [--rounds 50]
 
 The ways to be compared run in turn, several rounds of them, so that what else the machine does
 meets all alike. Of each way: the peak of the memory that it allocates beyond its arguments, results
@@ -15,19 +14,12 @@ as a share of the first way's in the same round.
 Peers that are no part of the course are compared where they are installed:
 `pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`. jaxopt is none of them, because it
 needs JAX.
-
-`launch` needs no GPU: it times what the processor does for a call of `involution2d` on a CUDA
-device, where CuPy does nothing.
 """
 
 import argparse
-import contextlib
 import statistics
-import time
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +28,7 @@ from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 
 from helpers.ops.fixed_point import fixed_point
-from helpers.ops.involution import RedNet, cuda, involution2d, operator
+from helpers.ops.involution import RedNet
 from helpers.ops.involution.benchmark import cpu_name, peak_bytes
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.recompute import ReversibleSequential, recompute
@@ -59,7 +51,9 @@ def compare(title, ways, options):
     row = "{:45} {:>9} {:>6} {:>9} {:>6} {:>15}".format
     print(row("", "peak, MiB", "share", "seconds", "share", "share, median"))
     for name, times in seconds.items():
-        share = statistics.median(t / f for t, f in zip(times, seconds[first], strict=True))
+        share = statistics.median(
+            t / f for t, f in zip(times, seconds[first], strict=True)
+        )
         print(
             row(
                 name,
@@ -102,7 +96,9 @@ def benchmark_linear_cross_entropy(options):
     target = torch.randint(classes, (rows,))
     chunked = torch.nn.LinearCrossEntropyOptions()
     ways = {
-        "F.cross_entropy(F.linear(...))": lambda: F.cross_entropy(F.linear(x, weight), target),
+        "F.cross_entropy(F.linear(...))": lambda: F.cross_entropy(
+            F.linear(x, weight), target
+        ),
         "F.linear_cross_entropy(options=...)": lambda: F.linear_cross_entropy(
             x, weight, target, options=chunked
         ),
@@ -113,7 +109,9 @@ def benchmark_linear_cross_entropy(options):
 
 
 def residual(width):
-    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    return nn.Sequential(
+        nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+    )
 
 
 def benchmark_recompute(options):
@@ -141,7 +139,7 @@ def benchmark_reversible(options):
     torch.manual_seed(0)
     pairs = [(residual(128), residual(128)) for _ in range(12)]
     x = torch.randn(4096, 256, requires_grad=True)
-    ours = ReversibleSequential(pairs, dim=1)
+    ours = ReversibleSequential(pairs)
 
     def plainly():
         a, b = x.chunk(2, 1)
@@ -160,12 +158,16 @@ def benchmark_reversible(options):
     ways = {"the blocks": plainly, "checkpoint": in_checkpoints}
     if revtorch := peer("revtorch"):
         theirs = [revtorch.ReversibleBlock(f, g) for f, g in pairs]
-        ways["revtorch"] = partial(revtorch.ReversibleSequence(nn.ModuleList(theirs)), x)
+        ways["revtorch"] = partial(
+            revtorch.ReversibleSequence(nn.ModuleList(theirs)), x
+        )
     if memcnn := peer("memcnn"):
         theirs = [memcnn.AdditiveCoupling(f, g) for f, g in pairs]
-        theirs = nn.Sequential(*(memcnn.InvertibleModuleWrapper(block) for block in theirs))
+        theirs = nn.Sequential(
+            *(memcnn.InvertibleModuleWrapper(block) for block in theirs)
+        )
         ways["memcnn"] = lambda: theirs(x.clone())  # which frees what it is given
-    ways["ReversibleSequential"] = partial(ours, x)
+    ways["ReversibleSequential"] = lambda: torch.cat(ours(*x.chunk(2, 1)), 1)
     title = "forward and backward of 12 pairs of blocks, 4096 x 256, float32"
     compare(title, backward_of(ways, (x, *ours.parameters())), options)
 
@@ -198,7 +200,9 @@ def benchmark_fixed_point(options):
                 b_max_iter=200,
                 ift=True,
             )
-            ways[f"torchdeq, {solver}"] = lambda deq=deq: deq(f, torch.zeros_like(x))[0][-1]
+            ways[f"torchdeq, {solver}"] = lambda deq=deq: deq(f, torch.zeros_like(x))[
+                0
+            ][-1]
     ways["fixed_point"] = lambda: fixed_point(f, torch.zeros_like(x), x, tol=1e-5)
     title = "forward and backward of z = tanh(0.8 W z + x), 512 x 256, float32"
     compare(title, backward_of(ways, (x, *inner.parameters())), options)
@@ -220,11 +224,13 @@ def benchmark_rednet(options):
         "filters kept": lambda: keeps(images),
         "filters not kept": lambda: forgets(images),
         "filters kept, blocks recomputed": lambda: recomputing_blocks(keeps, images),
-        "filters not kept, blocks recomputed": lambda: recomputing_blocks(forgets, images),
+        "filters not kept, blocks recomputed": lambda: recomputing_blocks(
+            forgets, images
+        ),
     }
     gradients = {
-        name: lambda way=way, model=forgets if "not" in name else keeps: torch.autograd.grad(
-            way().sum(), list(model.parameters())
+        name: lambda way=way, model=forgets if "not" in name else keeps: (
+            torch.autograd.grad(way().sum(), list(model.parameters()))
         )
         for name, way in ways.items()
     }
@@ -232,65 +238,7 @@ def benchmark_rednet(options):
     compare(title, gradients, options)
 
 
-@contextlib.contextmanager
-def launches_that_do_nothing():
-    """Tensors of the CPU go the way of those of a GPU, up to CuPy, which is replaced."""
-
-    class Entered(contextlib.nullcontext):
-        def __init__(self, *_):
-            super().__init__()
-
-    module = SimpleNamespace(get_function=lambda name: lambda grid, block, values: None)
-    cupy = SimpleNamespace(
-        RawModule=lambda **_: module,
-        cuda=SimpleNamespace(Device=Entered, Stream=SimpleNamespace(from_external=Entered)),
-    )
-    with (
-        mock.patch.object(cuda, "find_cupy", lambda: cupy),
-        mock.patch.object(cuda, "_plans", {}),
-        mock.patch.object(operator, "implementation", lambda device: cuda),
-        mock.patch.object(torch.cuda, "current_stream", lambda device: None),
-    ):
-        cuda._functions.cache_clear()
-        yield
-    cuda._functions.cache_clear()
-
-
-def host_seconds(rounds, calls=20):
-    """{way: the best mean of `calls` calls}, of involution and of two operations of PyTorch's."""
-    x, filters = torch.randn(1, 16, 4, 4), torch.randn(1, 1, 3, 3, 4, 4)
-    weight, ones = torch.randn(16, 16, 3, 3), torch.ones(1, 16, 4, 4)
-    leaves = [tensor.clone().requires_grad_() for tensor in (x, filters, weight)]
-
-    def gradients(call, *inputs):
-        return lambda: torch.autograd.grad(call(*inputs, padding=1), inputs, ones)
-
-    ways = {
-        "involution2d": lambda: involution2d(x, filters, padding=1),
-        "F.unfold": lambda: F.unfold(x, 3, padding=1),
-        "F.conv2d": lambda: F.conv2d(x, weight, padding=1),
-        "involution2d and its gradients": gradients(involution2d, leaves[0], leaves[1]),
-        "F.conv2d and its gradients": gradients(F.conv2d, leaves[0], leaves[2]),
-    }
-    best = dict.fromkeys(ways, float("inf"))
-    with launches_that_do_nothing():
-        for _ in range(rounds):
-            for name, way in ways.items():
-                start = time.perf_counter()
-                for _ in range(calls):
-                    way()
-                best[name] = min(best[name], (time.perf_counter() - start) / calls)
-    return best
-
-
-def benchmark_launch(options):
-    print(f"host time of a small call, in µs, its work included; {cpu_name()}")
-    for name, seconds in host_seconds(options.rounds).items():
-        print(f"{name:32} {seconds * 1e6:6.1f}")
-
-
 BENCHMARKS = {
-    "launch": benchmark_launch,
     "linear_cross_entropy": benchmark_linear_cross_entropy,
     "recompute": benchmark_recompute,
     "reversible": benchmark_reversible,

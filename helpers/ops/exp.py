@@ -1,7 +1,7 @@
 r"""exp(x), differentiated through its own result.
 
-The derivative of exp is exp, so `Exp` saves what `forward` returned instead of what it was given:
-no second evaluation in `backward`, and no hold on the input.
+The derivative of exp is exp, so `Exp` saves what `forward` returned instead of what it
+was given: no second evaluation in `backward`, and no hold on the input.
 
     y = exp(x)        dL/dx = dL/dy · conj(y)
 
@@ -50,14 +50,14 @@ class Exp(torch.autograd.Function):
 def exp(input):
     """The elementwise exponential of `input`.
 
-    input: a floating-point or complex tensor of any shape. The result has its shape, dtype and
-    device, and must not be modified in place before backward, because backward reads it
-    (autograd raises if it was).
+    input: a floating-point or complex tensor of any shape. The result has its shape,
+    dtype and device, and must not be modified in place before backward, because
+    backward reads it (autograd raises if it was).
 
-    Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
-    `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
-    `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
-    from `torch.export`, trained further.
+    Derivatives of every order, in reverse and in forward mode. Right under
+    `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
+    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any
+    function), and in a program from `torch.export`, trained further.
     Raises TypeError if `input` is not a floating-point or complex tensor.
     """
     if not isinstance(input, torch.Tensor):
@@ -65,7 +65,9 @@ def exp(input):
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"input must have numbers of 16 bits or more, got {input.dtype}"
+        )
     if input.layout is not torch.strided:
         raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if torch.compiler.is_compiling():  # which takes no Function with a jvp

@@ -2,11 +2,11 @@ r"""Identity forward, minus `scale` times the gradient backward.
 
     y = x        dL/dx := -scale · dL/dy
 
-Put between a feature extractor and a domain classifier, it trains the classifier to tell the
-domains apart and the features to hide them, in one backward pass.
+Put between a feature extractor and a domain classifier, it trains the classifier to
+tell the domains apart and the features to hide them, in one backward pass.
 
-Source: Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation (ICML 2015),
-https://arxiv.org/abs/1409.7495
+Source: Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation (ICML
+2015), https://arxiv.org/abs/1409.7495
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
@@ -48,12 +48,15 @@ class GradientReversal(torch.autograd.Function):
 
 def _constant(tensor):
     """Its numbers without their history."""
-    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in an exported
-    # program has no rule for vmap on torch 2.10, which takes any compiler for an exporter.
+    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in
+    # an exported program has no rule for vmap on torch 2.10, which takes any compiler
+    # for an exporter.
     if not torch.compiler.is_exporting() or torch.__version__.startswith("2.10."):
         return tensor.detach()
     if tensor.is_complex():
-        return torch.view_as_complex(_constant(torch.view_as_real(tensor.resolve_conj())))
+        return torch.view_as_complex(
+            _constant(torch.view_as_real(tensor.resolve_conj()))
+        )
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.view(bits).view(tensor.dtype)
 
@@ -63,14 +66,16 @@ def gradient_reversal(input, scale=1.0):
 
     input: a floating-point or complex tensor of any shape.
     scale: a finite, non-negative Python number (the lambda of the paper).
-    Returns a copy of `input`. In forward mode its tangent is multiplied by `-scale`, too.
+    Returns a copy of `input`. In forward mode its tangent is multiplied by `-scale`,
+    too.
 
-    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should.
-    Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
-    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
-    and in a program from `torch.export`, trained further, also after `run_decompositions` (not on
-    torch 2.10). Compiled or exported, the slope at an infinite or nan number is 0, not `-scale`.
-    On torch 2.11, a compiled `vmap(grad)` raises.
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it
+    should. Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian`
+    and `linearize`, alone and inside `torch.compile(fullgraph=True)` (`linearize`
+    raises there, for any function), and in a program from `torch.export`, trained
+    further, also after `run_decompositions` (not on torch 2.10). Compiled or exported,
+    the slope at an infinite or nan number is 0, not `-scale`. On torch 2.11, a compiled
+    `vmap(grad)` raises.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):
@@ -78,11 +83,14 @@ def gradient_reversal(input, scale=1.0):
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"input must have numbers of 16 bits or more, got {input.dtype}"
+        )
     _check_scale(scale)
     if torch.compiler.is_compiling():
-        # A Function would be refused for its jvp, or its backward dropped in favour of forward's
-        # own derivative. These operations hold it: `zero` is 0, and its slope is 1.
+        # A Function would be refused for its jvp, or its backward dropped in favour of
+        # forward's own derivative. These operations hold it: `zero` is 0, and its slope
+        # is 1.
         finite = input.where(input.isfinite(), 0)  # for inf - inf is nan
         zero = finite - _constant(finite)
         return _constant(input) - scale * zero

@@ -27,7 +27,8 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 class LinearFunction(torch.autograd.Function):
     """`LinearFunction.apply(input, weight, bias)` of (N, in), (out, in) and (out) or None.
 
-    Prefer `linear`, which checks its arguments and takes inputs of any number of dimensions.
+    Prefer `linear`, which checks its arguments and takes inputs of any number of
+    dimensions.
     """
 
     @staticmethod
@@ -63,7 +64,8 @@ class LinearFunction(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, input, weight, bias=None):
-        # In PyTorch's operations, because generate_vmap_rule has no rule for unpack_dual.
+        # In PyTorch's operations, because generate_vmap_rule has no rule for
+        # unpack_dual.
         input, weight, bias = (
             tensor if dim is None else tensor.movedim(dim, 0)
             for tensor, dim in zip((input, weight, bias), in_dims, strict=True)
@@ -77,15 +79,16 @@ class LinearFunction(torch.autograd.Function):
 def linear(input, weight, bias=None):
     """`input @ weight.T + bias`, a drop-in for `torch.nn.functional.linear`.
 
-    input: (..., in_features); weight: (out_features, in_features), or (in_features) for one feature
-    without a dimension; bias: (out_features), None, or of any shape that broadcasts to the result.
-    All of one floating-point dtype and on one device; under autocast they are cast as
-    PyTorch's own linear casts them. Returns (..., out_features), or (...).
+    input: (..., in_features); weight: (out_features, in_features), or (in_features) for
+    one feature without a dimension; bias: (out_features), None, or of any shape that
+    broadcasts to the result. All of one floating-point dtype and on one device; under
+    autocast they are cast as PyTorch's own linear casts them. Returns (...,
+    out_features), or (...).
 
-    Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
-    `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
-    `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
-    from `torch.export`, trained further.
+    Derivatives of every order, in reverse and in forward mode. Right under
+    `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
+    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any
+    function), and in a program from `torch.export`, trained further.
     Raises TypeError or ValueError for dtypes, devices and shapes that do not fit.
     """
     tensors = {"input": input, "weight": weight}
@@ -93,15 +96,23 @@ def linear(input, weight, bias=None):
         tensors["bias"] = bias
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+            raise TypeError(
+                f"{name} must be a torch.Tensor, got {type(tensor).__name__}"
+            )
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating-point, got {tensor.dtype}")
         if tensor.dtype.itemsize == 1:
-            raise TypeError(f"{name} must have numbers of 16 bits or more, got {tensor.dtype}")
+            raise TypeError(
+                f"{name} must have numbers of 16 bits or more, got {tensor.dtype}"
+            )
         if tensor.layout is not torch.strided:
-            raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
+            raise TypeError(
+                f"{name} must be dense (torch.strided), got {tensor.layout}"
+            )
         if tensor.device != input.device:
-            raise ValueError(f"{name} is on {tensor.device}, but input is on {input.device}")
+            raise ValueError(
+                f"{name} is on {tensor.device}, but input is on {input.device}"
+            )
     if weight.dim() not in (1, 2):
         raise ValueError(
             "weight must have shape (out_features, in_features) or (in_features,), "
@@ -114,12 +125,19 @@ def linear(input, weight, bias=None):
             f"got {tuple(input.shape)}"
         )
     shape = *input.shape[:-1], *weight.shape[:-1]
-    own = bias is None or (weight.dim() == 2 and bias.shape == shape[-1:])  # of the features alone
+    own = bias is None or (
+        weight.dim() == 2 and bias.shape == shape[-1:]
+    )  # of the features alone
     if not own and not _broadcasts(bias.shape, shape):
-        raise ValueError(f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}")
+        raise ValueError(
+            f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}"
+        )
     device_type = input.device.type
-    if not input.is_meta and torch.is_autocast_enabled(device_type):  # "meta" has no autocast
-        # Cast out here, where autograd records it, so that every gradient returns in its own dtype.
+    if not input.is_meta and torch.is_autocast_enabled(
+        device_type
+    ):  # "meta" has no autocast
+        # Cast out here, where autograd records it, so that every gradient returns in
+        # its own dtype.
         dtype = torch.get_autocast_dtype(device_type)
         tensors = {
             name: tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
@@ -127,13 +145,20 @@ def linear(input, weight, bias=None):
         }
     for name, tensor in tensors.items():
         if tensor.dtype != tensors["input"].dtype:
-            raise TypeError(f"{name} is {tensor.dtype}, but input is {tensors['input'].dtype}")
-    # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input features.
+            raise TypeError(
+                f"{name} is {tensor.dtype}, but input is {tensors['input'].dtype}"
+            )
+    # Spelled out because reshape(-1, 0) would be ambiguous for a layer without input
+    # features.
     rows = tensors["input"].reshape(math.prod(input.shape[:-1]), in_features)
     weight, bias = tensors["weight"], tensors.get("bias")
     weight = weight if weight.dim() == 2 else weight[None]
     # A compiler takes no Function with a jvp.
-    call = LinearFunction.forward if torch.compiler.is_compiling() else LinearFunction.apply
+    call = (
+        LinearFunction.forward
+        if torch.compiler.is_compiling()
+        else LinearFunction.apply
+    )
     output = call(rows, weight, bias if own else None).reshape(shape)
     return output if own else output + bias
 
@@ -146,27 +171,34 @@ def _broadcasts(small, large):
 class Linear(torch.nn.Module):
     """A module that applies `linear`; interchangeable with `torch.nn.Linear`.
 
-    Input (..., in_features), output (..., out_features). Parameters, under the names, shapes and
-    initial distribution of `torch.nn.Linear`: weight (out_features, in_features), and bias
-    (out_features), which is None if `bias` is False.
+    Input (..., in_features), output (..., out_features). Parameters, under the names,
+    shapes and initial distribution of `torch.nn.Linear`: weight (out_features,
+    in_features), and bias (out_features), which is None if `bias` is False.
 
     Raises TypeError or ValueError for sizes that are no integers or negative.
     """
 
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
         super().__init__()
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
+        for name, size in (
+            ("in_features", in_features),
+            ("out_features", out_features),
+        ):
             if isinstance(size, bool) or not isinstance(size, int):
                 raise TypeError(f"{name} must be an int, got {type(size).__name__}")
             if size < 0:
                 raise ValueError(f"{name} must not be negative, got {size}")
         if dtype is not None and not getattr(dtype, "is_floating_point", False):
-            raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
+            raise TypeError(
+                f"dtype must be a floating-point torch.dtype, got {dtype!r}"
+            )
         if dtype is not None and dtype.itemsize == 1:
             raise TypeError(f"dtype must have 16 bits or more, got {dtype}")
         self.in_features, self.out_features = in_features, out_features
         options = {"device": device, "dtype": dtype}
-        self.weight = torch.nn.Parameter(torch.empty(out_features, in_features, **options))
+        self.weight = torch.nn.Parameter(
+            torch.empty(out_features, in_features, **options)
+        )
         if bias:
             self.bias = torch.nn.Parameter(torch.empty(out_features, **options))
         else:
@@ -176,7 +208,8 @@ class Linear(torch.nn.Module):
     def reset_parameters(self):
         """Draw both parameters from the uniform distribution on ±1/sqrt(in_features)."""
         # The draws of nn.Linear, so that one seed gives both the same parameters: its
-        # kaiming_uniform_ with a = sqrt(5) is this bound. https://arxiv.org/abs/1502.01852
+        # kaiming_uniform_ with a = sqrt(5) is this bound.
+        # https://arxiv.org/abs/1502.01852
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         for parameter in self.parameters():
             torch.nn.init.uniform_(parameter, -bound, bound)

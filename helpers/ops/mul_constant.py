@@ -34,7 +34,9 @@ class MulConstant(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        if grad_output is None:  # no gradient arrived: pass on nothing rather than zeros
+        if (
+            grad_output is None
+        ):  # no gradient arrived: pass on nothing rather than zeros
             return None, None
         return grad_output * ctx.constant.conjugate(), None
 
@@ -51,23 +53,29 @@ def mul_constant(input, constant):
     constant: a Python int or float, or a complex number if `input` is complex.
     Returns a tensor with the shape, dtype and device of `input`.
 
-    Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
-    `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
-    `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
-    from `torch.export`, trained further.
-    Raises TypeError for any other argument; a tensor as `constant` is refused because its
-    gradient would be silently dropped (write `input * constant` then).
+    Derivatives of every order, in reverse and in forward mode. Right under
+    `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
+    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any
+    function), and in a program from `torch.export`, trained further.
+    Raises TypeError for any other argument; a tensor as `constant` is refused because
+    its gradient would be silently dropped (write `input * constant` then).
     """
     if not isinstance(input, torch.Tensor):
         raise TypeError(f"input must be a torch.Tensor, got {type(input).__name__}")
     if not (input.is_floating_point() or input.is_complex()):
         raise TypeError(f"input must be floating-point or complex, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"input must have numbers of 16 bits or more, got {input.dtype}"
+        )
     if isinstance(constant, bool) or not isinstance(constant, (int, float, complex)):
-        raise TypeError(f"constant must be a Python number, got {type(constant).__name__}")
+        raise TypeError(
+            f"constant must be a Python number, got {type(constant).__name__}"
+        )
     if isinstance(constant, complex) and not input.is_complex():
-        raise TypeError(f"constant is complex, so input must be complex too, got {input.dtype}")
+        raise TypeError(
+            f"constant is complex, so input must be complex too, got {input.dtype}"
+        )
     if torch.compiler.is_compiling():  # which takes no Function with a jvp
         return MulConstant.forward(input, constant)
     return MulConstant.apply(input, constant)

@@ -4,10 +4,10 @@ r"""sinh(x), as the pattern for a Function whose backward needs an intermediate 
     dL/dx = dL/dy · (1 + p + q)                         cosh(x)
           + dL/dp · (p + 1/2) - dL/dq · (q + 1/2)
 
-An intermediate that only lives on ctx is a constant for autograd, and the second derivative is
-silently wrong. So `Sinh` returns p and q as outputs, where they have a history of their own,
-and `sinh` hides them. (With exp(x) instead of exp(x) - 1, a small x would lose digits; without the
-half, p would be infinite before sinh(x) is.)
+An intermediate that only lives on ctx is a constant for autograd, and the second
+derivative is silently wrong. So `Sinh` returns p and q as outputs, where they have a
+history of their own, and `sinh` hides them. (With exp(x) instead of exp(x) - 1, a small
+x would lose digits; without the half, p would be infinite before sinh(x) is.)
 
 Source: the pattern is that of PyTorch's tutorial on double backward,
 https://docs.pytorch.org/tutorials/intermediate/custom_function_double_backward_tutorial.html
@@ -60,12 +60,13 @@ class Sinh(torch.autograd.Function):
 def sinh(input):
     """The elementwise hyperbolic sine.
 
-    input: a floating-point tensor of any shape. The result has its shape, dtype and device.
+    input: a floating-point tensor of any shape. The result has its shape, dtype and
+    device.
 
-    Derivatives of every order, in reverse and in forward mode. Right under `torch.func.grad`,
-    `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`, alone and inside
-    `torch.compile(fullgraph=True)` (`linearize` raises there, for any function), and in a program
-    from `torch.export`, trained further.
+    Derivatives of every order, in reverse and in forward mode. Right under
+    `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
+    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any
+    function), and in a program from `torch.export`, trained further.
     Raises TypeError if `input` is not a floating-point tensor.
     """
     if not isinstance(input, torch.Tensor):
@@ -73,10 +74,13 @@ def sinh(input):
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"input must have numbers of 16 bits or more, got {input.dtype}"
+        )
     if input.layout is not torch.strided:
         raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if torch.compiler.is_compiling():  # which takes no Function with a jvp
         return torch.sinh(input)
-    # A view, because a hook on the output itself is called with None where only p and q get one.
+    # A view, because a hook on the output itself is called with None where only p and q
+    # get one.
     return Sinh.apply(input)[0].view_as(input)

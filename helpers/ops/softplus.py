@@ -2,12 +2,14 @@ r"""log(1 + exp(x)) without overflow, and with the slope that autograd cannot se
 
     y = max(x, 0) + log1p(exp(-|x|))        dL/dx = dL/dy · s(x)        s = sigmoid
 
-The form holds for every x, so there is no threshold beyond which it becomes something else
-(`torch.nn.functional.softplus` returns x itself above 20, where its second derivative is 0).
-The derivative of s is taken as s(x) · s(-x): autograd's s · (1 - s) is 0 above 37 in float64.
+The form holds for every x, so there is no threshold beyond which it becomes something
+else (`torch.nn.functional.softplus` returns x itself above 20, where its second
+derivative is 0). The derivative of s is taken as s(x) · s(-x): autograd's s · (1 - s)
+is 0 above 37 in float64.
 
-Source: the stable form of log(1 + exp(x)), as in Maechler, Accurately Computing
-log(1 - exp(-|a|)), equation 10, https://cran.r-project.org/package=Rmpfr (vignette log1mexp-note)
+Source: the stable form of log(1 + exp(x)), as in Maechler, Accurately Computing log(1 -
+exp(-|a|)), equation 10, https://cran.r-project.org/package=Rmpfr (vignette
+log1mexp-note)
 
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
@@ -55,7 +57,8 @@ class Softplus(torch.autograd.Function):
 
     @staticmethod
     def forward(input):
-        # With clamp and abs, what PyTorch makes of this as it stands would be wrong at 0.
+        # With clamp and abs, what PyTorch makes of this as it stands would be wrong at
+        # 0.
         positive = input > 0
         below = torch.where(positive, -input, input)
         return torch.where(positive, input, 0) + torch.log1p(torch.exp(below))
@@ -84,13 +87,15 @@ class Softplus(torch.autograd.Function):
 def softplus(input, beta=1.0):
     """The smooth ramp log(1 + exp(beta · x)) / beta, elementwise, for every floating-point x.
 
-    input: a floating-point tensor of any shape. The result has its shape, dtype and device.
+    input: a floating-point tensor of any shape. The result has its shape, dtype and
+    device.
     beta: a finite Python number larger than 0: the larger, the sharper the bend.
 
-    Derivatives of every order, finite where beta · x is finite, in reverse and in forward mode.
-    Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`, `hessian` and `linearize`,
-    alone and inside `torch.compile(fullgraph=True)` (`linearize` raises there, for any function),
-    and in a program from `torch.export`, trained further.
+    Derivatives of every order, finite where beta · x is finite, in reverse and in
+    forward mode. Right under `torch.func.grad`, `vmap`, `jvp`, `jacrev`, `jacfwd`,
+    `hessian` and `linearize`, alone and inside `torch.compile(fullgraph=True)`
+    (`linearize` raises there, for any function), and in a program from `torch.export`,
+    trained further.
     Raises TypeError or ValueError for other arguments.
     """
     if not isinstance(input, torch.Tensor):
@@ -98,7 +103,9 @@ def softplus(input, beta=1.0):
     if not input.is_floating_point():
         raise TypeError(f"input must be floating-point, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"input must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"input must have numbers of 16 bits or more, got {input.dtype}"
+        )
     if input.layout is not torch.strided:
         raise TypeError(f"input must be dense (torch.strided), got {input.layout}")
     _check_beta(beta)
@@ -106,7 +113,8 @@ def softplus(input, beta=1.0):
     call = Softplus.forward if torch.compiler.is_compiling() else Softplus.apply
     if beta == 1:
         return call(input)
-    # Where exp(beta · x) is small, its relative error is the absolute error of beta · x.
+    # Where exp(beta · x) is small, its relative error is the absolute error of beta ·
+    # x.
     wide = torch.promote_types(input.dtype, torch.float32)
     return (call(beta * input.to(wide)) / beta).to(input.dtype)
 

@@ -1,7 +1,8 @@
 r"""Steps with a slope by decision: rounding, sign, and the spike of a neuron.
 
-The derivative of a step is 0 wherever there is one, so nothing in front of it learns. Each function
-here has the values of a step and the derivatives, of every order, of a smoother function s:
+The derivative of a step is 0 wherever there is one, so nothing in front of it learns.
+Each function here has the values of a step and the derivatives, of every order, of a
+smoother function s:
 
     y = step(x)        dL/dx := dL/dy · s'(x)
 
@@ -12,17 +13,19 @@ here has the values of a step and the derivatives, of every order, of a smoother
 
 `straight_through(step, smooth)` makes one of a step and an s of your own.
 
-They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its history, so every
-transform and compiler sees the decision, where several of them lose the backward of a Function. In
-the brackets stands +0 exactly, so the values are those of the step to the last bit; the popular
-x + (step(x) - x).detach() makes 0 of the sign of a large number. On torch 2.10, one thing silently
-loses the slope: a program of `torch.export` after `run_decompositions`. On torch 2.11, a compiled
-`vmap(grad)` raises.
+They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its history,
+so every transform and compiler sees the decision, where several of them lose the
+backward of a Function. In the brackets stands +0 exactly, so the values are those of
+the step to the last bit; the popular x + (step(x) - x).detach() makes 0 of the sign of
+a large number. On torch 2.10, one thing silently
+loses the slope: a program of `torch.export` after `run_decompositions`. On torch 2.11,
+a compiled `vmap(grad)` raises.
 
-Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons for
-Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara et al.,
-Binarized Neural Networks, https://arxiv.org/abs/1602.02830 (sign, and its clip); Zenke and Ganguli,
-SuperSpike, https://arxiv.org/abs/1705.11146 (the slope of the spike)
+Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons
+for Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara
+et al., Binarized Neural Networks, https://arxiv.org/abs/1602.02830 (sign, and its
+clip); Zenke and Ganguli, SuperSpike, https://arxiv.org/abs/1705.11146 (the slope of the
+spike)
 
 Needs torch 2.10 or later.
 
@@ -40,8 +43,9 @@ import torch
 
 def _constant(tensor):
     """Its numbers without their history."""
-    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in an exported
-    # program has no rule for vmap on torch 2.10, which takes any compiler for an exporter.
+    # Of `detach`, `run_decompositions` makes an alias, with a slope. What is better in
+    # an exported program has no rule for vmap on torch 2.10, which takes any compiler
+    # for an exporter.
     if not torch.compiler.is_exporting() or torch.__version__.startswith("2.10."):
         return tensor.detach()
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
@@ -54,12 +58,16 @@ def _check(input, what="input", **numbers):
     if not input.is_floating_point():
         raise TypeError(f"{what} must be floating-point, got {input.dtype}")
     if input.dtype.itemsize == 1:
-        raise TypeError(f"{what} must have numbers of 16 bits or more, got {input.dtype}")
+        raise TypeError(
+            f"{what} must have numbers of 16 bits or more, got {input.dtype}"
+        )
     if input.layout is not torch.strided:
         raise TypeError(f"{what} must be dense (torch.strided), got {input.layout}")
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise TypeError(f"{name} must be a Python number, got {type(number).__name__}")
+            raise TypeError(
+                f"{name} must be a Python number, got {type(number).__name__}"
+            )
         if not number > 0:
             raise ValueError(f"{name} must be larger than 0, got {number}")
 
@@ -72,11 +80,12 @@ def _with_slope_of(smooth, step):
 def straight_through(step, smooth):
     """The values of `step`, to the last bit, with the derivatives of `smooth`, of every order.
 
-    step, smooth: floating-point tensors of one shape, dtype and device, which the result has, too.
-    No gradient flows to `step`. `smooth` must be finite: where it is not, the result is nan.
+    step, smooth: floating-point tensors of one shape, dtype and device, which the
+    result has, too. No gradient flows to `step`. `smooth` must be finite: where it is
+    not, the result is nan.
 
-    Works under `torch.compile`, `torch.export` and every transform of `torch.func`, in forward
-    mode, too.
+    Works under `torch.compile`, `torch.export` and every transform of `torch.func`, in
+    forward mode, too.
     Raises TypeError or ValueError for other arguments.
     """
     _check(step, "step")
@@ -91,21 +100,24 @@ def straight_through(step, smooth):
 
 
 def _clamped(input, limit):
-    # No further than the largest finite number: the difference of two infinities would be nan.
+    # No further than the largest finite number: the difference of two infinities would
+    # be nan.
     limit = min(limit, torch.finfo(input.dtype).max)
     # Not `clamp`, whose slope at its bounds is 1 up to torch 2.13 and 0 from 2.14 on.
-    return torch.where(input.abs() <= limit, input, _constant(input).clamp(-limit, limit))
+    return torch.where(
+        input.abs() <= limit, input, _constant(input).clamp(-limit, limit)
+    )
 
 
 def round_straight_through(input):
     """`input` rounded to the nearest integer, half to even, with the slope 1 for every number.
 
-    input: a floating-point tensor of any shape. The result has its shape, dtype and device.
-    At ±inf, which no step leaves, the slope is 0.
+    input: a floating-point tensor of any shape. The result has its shape, dtype and
+    device. At ±inf, which no step leaves, the slope is 0.
 
-    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. The
-    second derivative is 0. Works under `torch.compile`, `torch.export` and every transform of
-    `torch.func`, in forward mode, too.
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it
+    should. The second derivative is 0. Works under `torch.compile`, `torch.export` and
+    every transform of `torch.func`, in forward mode, too.
     Raises TypeError if `input` is not a floating-point tensor.
     """
     _check(input)
@@ -115,13 +127,14 @@ def round_straight_through(input):
 def sign_straight_through(input, clip=1.0):
     """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip, and 0 beyond.
 
-    input: a floating-point tensor of any shape. The result has its shape, dtype and device; there
-    is no 0 in it, unlike in that of `torch.sign`; nan stays nan.
-    clip: a Python number larger than 0; `math.inf` for the slope 1 at every finite number.
+    input: a floating-point tensor of any shape. The result has its shape, dtype and
+    device; there is no 0 in it, unlike in that of `torch.sign`; nan stays nan.
+    clip: a Python number larger than 0; `math.inf` for the slope 1 at every finite
+    number.
 
-    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. The
-    second derivative is 0. Works under `torch.compile`, `torch.export` and every transform of
-    `torch.func`, in forward mode, too.
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it
+    should. The second derivative is 0. Works under `torch.compile`, `torch.export` and
+    every transform of `torch.func`, in forward mode, too.
     Raises TypeError or ValueError for other arguments.
     """
     _check(input, clip=clip)
@@ -132,14 +145,15 @@ def sign_straight_through(input, clip=1.0):
 def spike(input, slope=25.0):
     """1 where `input` > 0 and 0 elsewhere, with the slope 1 / (1 + slope · |input|)².
 
-    input: a floating-point tensor of any shape, the potential of neurons less their threshold.
-    The result has its shape, dtype and device; nan stays nan.
-    slope: a Python number larger than 0: how fast the surrogate falls off. In the dtype of `input`
-    it must be neither infinite nor smaller than its smallest normal number.
+    input: a floating-point tensor of any shape, the potential of neurons less their
+    threshold. The result has its shape, dtype and device; nan stays nan.
+    slope: a Python number larger than 0: how fast the surrogate falls off. In the dtype
+    of `input` it must be neither infinite nor smaller than its smallest normal number.
 
-    The gradient is not the derivative of the forward, so `gradcheck` fails, as it should. Higher
-    derivatives are those of the surrogate, with that from the right at 0. Works under
-    `torch.compile`, `torch.export` and every transform of `torch.func`, in forward mode, too.
+    The gradient is not the derivative of the forward, so `gradcheck` fails, as it
+    should. Higher derivatives are those of the surrogate, with that from the right at
+    0. Works under `torch.compile`, `torch.export` and every transform of `torch.func`,
+    in forward mode, too.
     Raises TypeError or ValueError for other arguments.
     """
     _check(input, slope=slope)
@@ -150,7 +164,8 @@ def spike(input, slope=25.0):
             f"got {slope}"
         )
     side = torch.where(input < 0, -1.0, 1.0).to(input.dtype)
-    # x / (1 + slope · |x|) but for a constant on each side, which a derivative does not see. So
-    # spelled, its derivative is a product; that of the quotient is a difference of near equals.
+    # x / (1 + slope · |x|) but for a constant on each side, which a derivative does not
+    # see. So spelled, its derivative is a product; that of the quotient is a difference
+    # of near equals.
     smooth = -side / slope / (1 + side * input * slope)
     return _with_slope_of(smooth, (input > 0).to(input.dtype))

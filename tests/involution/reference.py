@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from helpers.ops.involution.benchmark import channels_last
 from helpers.ops.involution.geometry import KERNELS, Geometry, operands
 
-# What rounding may change, relative and absolute: results of order 1 to 10, sums in float32.
+# What rounding may change, relative and absolute: results of order 1 to 10, sums in
+# float32.
 TOLERANCE = {
     torch.float64: 1e-12,
     torch.float32: 1e-5,
@@ -23,7 +24,14 @@ each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
 def make_geometry(
-    batch, channels, groups, size, kernel, stride=(1, 1), padding=(0, 0), dilation=(1, 1)
+    batch,
+    channels,
+    groups,
+    size,
+    kernel,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
 ):
     """A Geometry, or None if the kernel does not fit. The last five are pairs."""
     out = [
@@ -32,7 +40,9 @@ def make_geometry(
     ]
     if min(out) < 1:
         return None
-    return Geometry(batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation)
+    return Geometry(
+        batch, channels, groups, *size, *out, *kernel, *stride, *padding, *dilation
+    )
 
 
 def window(geometry):
@@ -94,17 +104,18 @@ SMALL = by_name(
         "one by one": (1, 1, 1, (1, 1), (1, 1)),
         "same size": (2, 4, 2, (5, 6), (3, 3), (1, 1), (1, 1)),
         "all options": (2, 6, 3, (9, 11), (3, 2), (2, 1), (1, 1), (1, 2)),
-        # One load of a fast CUDA kernel brings several pixels of a row, or channels of a group.
+        # One load of a fast CUDA kernel brings several pixels of a row, or channels of
+        # a group.
         "even rows": (1, 8, 1, (6, 8), (3, 3), (1, 1), (1, 1)),
         "four channels a group": (1, 4, 1, (6, 6), (3, 3), (1, 1), (1, 1)),
         "eight channels a group": (2, 16, 2, (7, 5), (3, 3), (1, 1), (1, 2)),
         "two channels a group": (1, 4, 2, (8, 9), (2, 3), (2, 3), (1, 2), (1, 2)),
     }
 )
-# What every kind of CUDA kernel is judged by: one block of threads and several, with a rest and
-# without; fewer channels a thread than a group has and as many, one pixel a thread and several;
-# height and width, channels, groups and samples different in every respect. Each window, that is
-# kernel, stride and dilation, is compiled once or twice.
+# What every kind of CUDA kernel is judged by: one block of threads and several, with a
+# rest and without; fewer channels a thread than a group has and as many, one pixel a
+# thread and several; height and width, channels, groups and samples different in every
+# respect. Each window, that is kernel, stride and dilation, is compiled once or twice.
 JUDGES = by_name(
     {
         "window": (2, 4, 2, (7, 9), (3, 3), (1, 1), (1, 1)),
@@ -117,8 +128,8 @@ JUDGES = by_name(
         "full blocks": (4, 4, 4, (8, 8), (1, 1)),
     }
 )
-# What the C++ kernels treat in their own way: many tiles down and across, more channels than they
-# work on at once, rows of less than a vector, remainders of every kind.
+# What the C++ kernels treat in their own way: many tiles down and across, more channels
+# than they work on at once, rows of less than a vector, remainders of every kind.
 LARGE = by_name(
     {
         "tiles": (1, 32, 1, (40, 141), (5, 3), (1, 1), (2, 1)),
@@ -155,22 +166,41 @@ def by_loops(geometry, input, weight, grad_output):
     s = geometry
     results = [torch.zeros(z) for z in (s.output_size, s.input_size, s.weight_size)]
     output, grad_input, grad_weight = (r.tolist() for r in results)
-    input, weight, grad_output = (t.double().tolist() for t in (input, weight, grad_output))
+    input, weight, grad_output = (
+        t.double().tolist() for t in (input, weight, grad_output)
+    )
     for n in range(s.batch):
         for c in range(s.channels):
             g = c // (s.channels // s.groups)
             for h in range(s.out_height):
                 for w in range(s.out_width):
                     for kh in range(s.kernel_height):
-                        y = h * s.stride_height - s.padding_height + kh * s.dilation_height
+                        y = (
+                            h * s.stride_height
+                            - s.padding_height
+                            + kh * s.dilation_height
+                        )
                         for kw in range(s.kernel_width):
-                            x = w * s.stride_width - s.padding_width + kw * s.dilation_width
+                            x = (
+                                w * s.stride_width
+                                - s.padding_width
+                                + kw * s.dilation_width
+                            )
                             if 0 <= y < s.height and 0 <= x < s.width:
-                                value, factor = input[n][c][y][x], weight[n][g][kh][kw][h][w]
+                                value, factor = (
+                                    input[n][c][y][x],
+                                    weight[n][g][kh][kw][h][w],
+                                )
                                 output[n][c][h][w] += value * factor
-                                grad_input[n][c][y][x] += grad_output[n][c][h][w] * factor
-                                grad_weight[n][g][kh][kw][h][w] += grad_output[n][c][h][w] * value
-    return [torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)]
+                                grad_input[n][c][y][x] += (
+                                    grad_output[n][c][h][w] * factor
+                                )
+                                grad_weight[n][g][kh][kw][h][w] += (
+                                    grad_output[n][c][h][w] * value
+                                )
+    return [
+        torch.tensor(r, dtype=torch.float64) for r in (output, grad_input, grad_weight)
+    ]
 
 
 @cache
@@ -198,5 +228,8 @@ def unfolded(input, weight, stride=1, padding=0, dilation=1):
 
 def assert_close(actual, expected, dtype):
     torch.testing.assert_close(
-        actual.cpu().double(), expected.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        actual.cpu().double(),
+        expected.double(),
+        rtol=TOLERANCE[dtype],
+        atol=TOLERANCE[dtype],
     )

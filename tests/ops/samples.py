@@ -103,7 +103,9 @@ def of_logits(input, linear_weight, linear_bias, target, options):
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
     indices, shape = target.dtype == torch.int64, input.shape[:-1]
-    labels = target.reshape(-1) if indices else target.reshape(logits.shape).to(logits.dtype)
+    labels = (
+        target.reshape(-1) if indices else target.reshape(logits.shape).to(logits.dtype)
+    )
     of_class = None if weight is None else weight.to(logits.dtype)
     losses = F.cross_entropy(logits, labels, of_class, reduction=reduction, **options)
     if z_loss:
@@ -126,12 +128,26 @@ def of_linear_cross_entropy(dtype):
     shapes = {
         "mean": (*rows, of_rows, {}),
         "sum": (*rows, of_rows, {"reduction": "sum"}),
-        "none": ((2, 2, 3), (4, 3), None, of_images, {"reduction": "none", "label_smoothing": 0.2}),
+        "none": (
+            (2, 2, 3),
+            (4, 3),
+            None,
+            of_images,
+            {"reduction": "none", "label_smoothing": 0.2},
+        ),
         "smoothed": (*images, of_images, {"label_smoothing": 0.3}),
         "smoothed whole": ((3, 3), (4, 3), None, [3, 0, 1], {"label_smoothing": 1.0}),
-        "a class ignored": (*rows, [3, 0, 1, 1, 2], {"label_smoothing": 0.1, "ignore_index": 1}),
+        "a class ignored": (
+            *rows,
+            [3, 0, 1, 1, 2],
+            {"label_smoothing": 0.1, "ignore_index": 1},
+        ),
         "weighted": (*rows, of_rows, {"weight": classes}),
-        "everything": (*images, of_images, {"reduction": "none", "label_smoothing": 0.3} | others),
+        "everything": (
+            *images,
+            of_images,
+            {"reduction": "none", "label_smoothing": 0.3} | others,
+        ),
         "z-loss": (*rows, of_rows, {"z_loss": 0.1}),
         "softcap": ((5, 3), (4, 3), None, of_rows, {"softcap": 0.5}),
         "probabilities": (*images, None, {"label_smoothing": 0.2, "weight": classes}),
@@ -150,7 +166,9 @@ def of_linear_cross_entropy(dtype):
             for seed, size in enumerate(sizes)
         ]
         if target is None:
-            target = random(*sizes[0][:-1], len(tensors[1]), dtype=dtype, seed=3).softmax(-1)
+            target = random(
+                *sizes[0][:-1], len(tensors[1]), dtype=dtype, seed=3
+            ).softmax(-1)
         else:
             target = torch.tensor(target, dtype=torch.int64)
         samples[name] = (*tensors, target.detach(), options)
@@ -167,14 +185,21 @@ def of_involution(dtype):
     """input, weight, stride, padding, dilation"""
 
     def pair(input_size, weight_size):
-        return random(*input_size, dtype=dtype), random(*weight_size, dtype=dtype, seed=1)
+        return random(*input_size, dtype=dtype), random(
+            *weight_size, dtype=dtype, seed=1
+        )
 
     same = pair((2, 4, 5, 6), (2, 2, 3, 3, 5, 6))
     across = [t.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for t in same]
     return {
         "same size": (*same, 1, 1),
         "small": (*pair((1, 2, 3, 4), (1, 1, 2, 3, 2, 2)), (1, 2), (0, 1)),
-        "all options": (*pair((2, 6, 8, 9), (2, 3, 3, 5, 7, 7)), (2, 1), (4, 3), (1, 2)),
+        "all options": (
+            *pair((2, 6, 8, 9), (2, 3, 3, 5, 7, 7)),
+            (2, 1),
+            (4, 3),
+            (1, 2),
+        ),
         "transposed": (*[t.requires_grad_() for t in across], 1, 1),
         "strided": (*[torch.stack([t, t], -1)[..., 0] for t in same], 1, 1),
         "channels last": (same[0].to(memory_format=torch.channels_last), same[1], 1, 1),
@@ -217,7 +242,14 @@ def of_attention(dtype):
 
 
 def in_blocks_of_two(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, chunk_size=2, **options
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    chunk_size=2,
+    **options,
 ):
     tensors = query, key, value, attn_mask
     return attention(*tensors, dropout_p, is_causal, chunk_size=chunk_size, **options)

@@ -17,9 +17,13 @@ def test_computes_only_what_is_needed(wanted):
     for index in wanted:
         tensors[index].requires_grad_()
     grad_output = random(4, 2, seed=5).detach()
-    output = LinearFunction.apply(*tensors)  # without which torch 2.10 forgets what the node saved
+    output = LinearFunction.apply(
+        *tensors
+    )  # without which torch 2.10 forgets what the node saved
     given = output.grad_fn.apply(grad_output)
-    assert tuple(i for i, gradient in enumerate(given) if gradient is not None) == wanted
+    assert (
+        tuple(i for i, gradient in enumerate(given) if gradient is not None) == wanted
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -59,7 +63,11 @@ def assert_twins(ours, theirs, x):
 
 @pytest.mark.parametrize(
     "sizes, bias, dtype",
-    [((3, 5), True, torch.float64), ((3, 1), False, torch.float32), ((1, 3), True, torch.bfloat16)],
+    [
+        ((3, 5), True, torch.float64),
+        ((3, 1), False, torch.float32),
+        ((1, 3), True, torch.bfloat16),
+    ],
 )
 def test_module_is_a_twin_of_nn_linear(sizes, bias, dtype):
     ours, theirs = twins(*sizes, bias=bias, dtype=dtype)

@@ -1,132 +1,205 @@
-"""`recompute`: the numbers of a plain call and of PyTorch's own checkpoint, and the memory."""
+"""`recompute` and `ReversibleSequential`: a plain call's numbers, for less memory."""
 
-from functools import partial
+import copy
 
-import numpy
 import pytest
 import torch
 from torch import nn
 from torch.autograd import grad, gradcheck, gradgradcheck
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import examine
 from helpers.lessons.memory import Alive, Kept
-from helpers.ops.recompute import recompute
-from tests.common import FLOATS, random
+from helpers.ops.fixed_point import fixed_point
+from helpers.ops.recompute import ReversibleSequential, recompute
+from tests.common import FLOATS, Does, random
+
+
+class Zero(nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
 
 
 def plain(fn, *inputs, **kwargs):
     return fn(*inputs, **kwargs)
 
 
-def theirs(fn, *inputs, **kwargs):
+def checkpointed(fn, *inputs, **kwargs):
     return checkpoint(fn, *inputs, use_reentrant=False, **kwargs)
 
 
+def reversible(module, x):
+    """As y1 = 0 + f(x2) and y2 = x2 + 0, all numbers are those of f to the last bit."""
+    return ReversibleSequential([(module, Zero())])(torch.zeros_like(x), x)[0]
+
+
+each_way = pytest.mark.parametrize("again", [recompute, reversible])
+
+
+# The numbers
+
+
+def training_layers(dtype):
+    return nn.Sequential(
+        nn.Linear(6, 16),
+        nn.Tanh(),
+        nn.Dropout(0.5),
+        nn.BatchNorm1d(16),
+        nn.Linear(16, 6),
+    ).to(dtype)
+
+
+@each_way
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_same_numbers_to_the_last_bit(dtype):
-    """Everything that a step of training computes and changes, random numbers included."""
+def test_a_step_of_training_to_the_last_bit(again, dtype):
     results = []
-    for how in (plain, recompute):
+    for how in (plain, again):
         torch.manual_seed(0)
-        layers = nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 6)
-        module, x = nn.Sequential(*layers).to(dtype), random(8, 6, dtype=dtype)
+        module, x = training_layers(dtype), random(8, 6, dtype=dtype)
         y = how(module, x)
-        between = torch.rand(2)
+        drawn_before = torch.rand(2)
         slopes = grad(y.square().sum(), (x, *module.parameters()))
-        results.append((y, slopes, between, torch.rand(2), list(module.buffers())))
+        drawn_after = torch.rand(2)
+        results.append((y, slopes, drawn_before, drawn_after, [*module.buffers()]))
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_nested_inputs_and_outputs():
     def nested(inputs, *, options):
         first, (second, number) = inputs["pair"]
-        with torch.no_grad():
-            size = (first * second).sum()
-        return {"pair": [first.exp() * second, number * second.sin()], "size": size}, options
+        return {"pair": [first.exp() * second, number * second.sin()]}, options
 
     a, b, options, results = random(3), random(3, seed=1), object(), []
     for how in (recompute, plain):
         found, given_back = how(nested, {"pair": [a, (b, 2.0)]}, options=options)
-        assert given_back is options and not found["size"].requires_grad
-        for y in found["pair"]:
-            results.append(grad(y.sum(), (a, b), retain_graph=True, materialize_grads=True))
-        results.append((found["size"], *found["pair"]))
-    torch.testing.assert_close(results[:3], results[3:], rtol=0, atol=0)
+        assert given_back is options
+        first, second = found["pair"]
+        results.append(grad((first * second).sum(), (a, b)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
-def test_derivatives_of_every_order_also_of_calls_within_calls():
+def test_derivatives_of_a_function_that_closes_over_a_weight():
     weight = random(4, seed=1)
 
     def inner(t, w):
         return (t.sin() * w).exp()
 
     def outer(x):
-        return recompute(inner, 2 * x, w=weight).tanh().cumsum(0)  # weight: closed over
+        return recompute(inner, 2 * x, w=weight).tanh().cumsum(0)
 
-    def slope(x):  # a function that differentiates by itself
-        return x * grad((x**3).sum(), x, create_graph=True)[0].sin()
+    def again(x):
+        return recompute(outer, x)
 
     x = random(4)
-    for f in (inner, outer, slope):
-        inputs = (x, weight) if f is inner else (x,)
-        assert gradcheck(lambda *t, f=f: recompute(f, *t), inputs)
-        assert gradgradcheck(lambda *t, f=f: recompute(f, *t), inputs)
-        if f is not slope:  # which asks for a gradient itself, and the doctor gives it none
-            assert examine(lambda *t, f=f: recompute(f, *t), *inputs).ok
-    assert grad(recompute(outer, x).sum(), weight)[0].equal(grad(outer(x).sum(), weight)[0])
+    assert gradcheck(again, x) and gradgradcheck(again, x)
+    assert examine(again, x).ok
+    torch.testing.assert_close(
+        grad(again(x).sum(), weight), grad(outer(x).sum(), weight), rtol=0, atol=0
+    )
 
 
-def test_saved_tensors_read_twice_cost_another_run():
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x, x.exp())
-            return x.exp()
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            assert ctx.saved_tensors[0].equal(ctx.saved_tensors[0])
-            return grad_output * ctx.saved_tensors[1]
-
-    x, runs = random(3), []
-    y = recompute(lambda x: runs.append(1) or Twice.apply(x.sin()).square(), x)
-    torch.testing.assert_close(grad(y.sum(), x)[0], 2 * x.sin().exp().square() * x.cos())
-    # The assertion reads each tensor twice, the last line once more.
-    assert len(runs) == 1 + 3
+def linear():
+    return nn.Linear(6, 6).double()
 
 
-def test_what_an_operation_fills_after_it_saved_it():
-    x, results = random(50), []
-    for how in (recompute, plain):
+class Around(nn.Module):
+    """A module of a linear layer and what is made of it."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.layer, self.call = linear(), call
+
+    def forward(self, x):
+        return self.call(self.layer, x)
+
+
+def solved(layer, x):
+    def step(z, x):
+        return 0.3 * (z + x).tanh()
+
+    return fixed_point(step, torch.zeros_like(x), layer(x), tol=1e-14)
+
+
+def on_the_cpu(layer, x):
+    with save_on_cpu():
+        return layer(x).sin()
+
+
+def encoder():
+    return nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).double()
+
+
+modules = {
+    "layers": lambda: training_layers(torch.float64),
+    "attention": encoder,
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(linear()),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(linear()),
+    "used twice": lambda: Around(lambda layer, x: layer(layer(x).sin())),
+    "in place": lambda: Around(lambda layer, x: nn.functional.relu_(layer(x)) * x),
+    "fixed point": lambda: Around(solved),
+    "recomputed": lambda: Around(recompute),
+    "checkpointed": lambda: Around(checkpointed),
+    "saved on the CPU": lambda: Around(on_the_cpu),
+}
+
+
+@each_way
+@pytest.mark.parametrize("kind", modules)
+def test_first_and_second_derivatives_of_a_module(again, kind):
+    results = []
+    for how in (again, plain):
         torch.manual_seed(0)
-        results.append(grad(how(nn.RReLU(), x).sum(), x)[0])
-    assert results[0].equal(results[1])
+        module, x = modules[kind](), random(4, 6)
+        leaves = [x, *module.parameters()]
+        y = how(module, x)
+        slopes = grad(y.square().sum(), leaves, create_graph=True)
+        penalty = sum(slope.square().sum() for slope in slopes)
+        seconds = grad(penalty, leaves, materialize_grads=True)
+        results.append([y, *slopes, *seconds, *module.buffers()])
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)
 
 
-def test_hooks_that_fn_sets_on_its_inputs_act_once():
-    def halved(x):
-        x.register_hook(lambda gradient: gradient / 2)
+@pytest.mark.parametrize("again, restores", [(recompute, True), (checkpointed, False)])
+def test_a_generator_among_the_inputs(again, restores):
+    def dropped(x, generator):
+        return x * (torch.rand(1000, generator=generator) < 0.5)
+
+    x, generator = random(1000), torch.Generator().manual_seed(0)
+    y = again(dropped, x, generator)
+    state = generator.get_state()
+    assert grad(y.sum(), x)[0].equal((y != 0).double()) is restores
+    assert generator.get_state().equal(state) is restores
+
+
+@each_way
+def test_the_second_run_is_under_the_autocast_of_the_first(again):
+    seen = []
+
+    def notes(x):
+        state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        seen.append((*state, torch.is_autocast_cache_enabled()))
         return x.sin()
 
-    x = random(3)
-    ours, right = (grad(how(halved, 2 * x).sum(), x)[0] for how in (recompute, plain))
-    assert ours.equal(right)
+    x = random(3, dtype=torch.float32)
+    with torch.autocast("cpu", torch.float16, cache_enabled=False):
+        y = again(Does(notes), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y.sum().backward()
+    assert seen == [(True, torch.float16, False)] * 2
 
 
-def test_without_gradients_it_is_a_plain_call():
-    x, runs = random(3).detach(), []
-    with Kept() as kept:
-        with torch.no_grad(), Alive() as alive:
-            assert not recompute(torch.sin, random(3)).requires_grad
-        assert alive.operations[-1] == "sin" and alive.operations.count("clone") == 0
-        y = recompute(lambda x: runs.append(1) or x.sin().detach(), x)
-    assert not y.requires_grad and y.equal(x.sin()) and len(runs) == 1
-    assert kept.shapes == [(3,)]  # the second call keeps its input, though nobody will ask
+def test_compiled_it_is_checkpoint_and_reversible_breaks_the_graph():
+    layers, x = nn.Sequential(linear(), nn.Tanh()), random(4, 6)
+    right = grad(layers(x).sum(), x)
+    for again, in_one_graph in ((recompute, True), (reversible, False)):
+        torch.compiler.reset()
+        compiled = torch.compile(
+            lambda x, again=again: again(layers, x),
+            backend="eager",
+            fullgraph=in_one_graph,
+        )
+        torch.testing.assert_close(grad(compiled(x).sum(), x), right)
 
 
 # Memory
@@ -138,8 +211,8 @@ def chain(x):
     return x
 
 
-def test_one_of_ten_is_kept_and_each_is_freed_when_it_was_used():
-    for how, saved in ((plain, 10), (theirs, 1), (recompute, 1)):
+def test_one_tensor_of_ten_is_kept_and_each_is_freed_when_it_was_used():
+    for how, saved in ((plain, 10), (checkpointed, 1), (recompute, 1)):
         x = torch.ones(1000, requires_grad=True)
         with Kept() as kept:
             y = how(chain, x)
@@ -147,37 +220,43 @@ def test_one_of_ten_is_kept_and_each_is_freed_when_it_was_used():
         with Alive() as alive:
             y.sum().backward()
         assert alive.now == 4000  # x.grad
-        if how is recompute:
-            # Nine sines, a gradient and a cosine; and the loss and its gradient, 4 bytes each.
-            assert alive.peak == 11 * 4000 + 8
-            assert alive.history[-10] < 4 * 4000
-            assert alive.operations.count("sin") == 9  # the tenth is not asked for
+    # Nine sines, a gradient and a cosine; and the loss and its gradient, 4 bytes each.
+    assert alive.peak == 11 * 4000 + 8
+    assert alive.operations.count("sin") == 9  # the tenth is not asked for
 
 
-def test_with_retain_graph_the_second_run_leaves_nothing():
-    x = torch.ones(1000, requires_grad=True)
-    y = recompute(chain, x)
-    with Alive() as alive:
-        grad(y.sum(), x, retain_graph=True)
-        assert alive.now == 0
+def test_without_gradients_nothing_is_kept():
+    with torch.no_grad(), Alive() as alive:
+        recompute(torch.sin, random(3))
+    assert alive.operations[-1] == "sin" and "clone" not in alive.operations
 
 
-def test_of_calls_within_calls_only_the_outer_input_is_kept():
-    x = torch.ones(1000, requires_grad=True)
-
-    def two(x):
-        return recompute(chain, recompute(chain, x))
-
-    for how, kept_tensors in ((plain, 2), (recompute, 1)):
-        with Kept() as kept:
-            how(two, x)
-        assert kept.total == kept_tensors * 4000
+@each_way
+def test_nothing_is_held_after_backward_or_when_the_result_is_dropped(again):
+    x = random(4, 6)
+    for runs in (0, 1, 2):
+        with Alive() as alive:
+            y = again(nn.Dropout(), x.sin()).sum()
+            found = [grad(y, x, retain_graph=run + 1 < runs)[0] for run in range(runs)]
+            assert all(gradient.equal(found[0]) for gradient in found)
+            del y, found
+            assert alive.now == 0
 
 
 # What must not pass in silence
 
 
-def test_changes_in_place_are_named():
+@each_way
+def test_a_changed_parameter_is_named(again):
+    x, module = random(4, 6), linear()
+    y = again(module, x)
+    with torch.no_grad():
+        module.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grad(y.sum(), x)
+
+
+def test_a_changed_input_is_named():
     x = random(3)
     given = 1 * x
     y = recompute(torch.sin, given)
@@ -185,108 +264,138 @@ def test_changes_in_place_are_named():
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         grad(y.sum(), x)
 
+
+def test_a_change_of_what_fn_saved_is_named():
     def spoils_what_it_saved(x):
         y = x.exp()
-        z = y.add_(1).sin()
-        return z.sin()
+        return y.add_(1).sin().sin()
 
-    for how, words in ((plain, "modified by an inplace operation"), (recompute, "by fn")):
-        with pytest.raises(RuntimeError, match=words):
-            how(spoils_what_it_saved, x).sum().backward()
-
-
-def test_a_result_may_be_changed_in_place():
-    x = random(3)
-    (ours,) = grad(recompute(lambda x: x.exp(), x).mul_(2).sum(), x)
-    torch.testing.assert_close(ours, 2 * x.exp())
+    with pytest.raises(RuntimeError, match="changed in place by fn"):
+        recompute(spoils_what_it_saved, random(3)).sum().backward()
 
 
 @pytest.mark.parametrize(
     "second, words",
     [
-        (lambda x: x.sin(), "saved 1 tensors where it had saved 2"),
-        (
-            lambda x: x[:1].sin().sin(),
-            "saved a tensor .1,. of torch.float64 on cpu in sin where",
-        ),
-        (lambda x: x.cos().sin().sin(), "on cpu in cos where it had saved .* on cpu in sin"),
-        (
-            lambda x: x.float().sin().sin(),
-            "a tensor .3,. of torch.float32 on cpu in sin where",
-        ),
+        (lambda x: x.sin(), "saved fewer tensors"),
+        (lambda x: x[:1].sin().sin(), "saved other tensors"),
+        (lambda x: x.float().sin().sin(), "saved other tensors"),
     ],
 )
 def test_a_function_that_does_something_else_is_named(second, words):
-    x, runs = random(3), []
+    runs = []
 
     def changes(x):
         runs.append(1)
         return x.sin().sin() if len(runs) == 1 else second(x)
 
     with pytest.raises(RuntimeError, match=words):
-        recompute(changes, x).sum().backward()
+        recompute(changes, random(3)).sum().backward()
 
 
-@pytest.mark.filterwarnings("error::FutureWarning")
-def test_a_policy_says_what_is_kept_also_when_compiled():
-    def products(ctx, op, *args, **kwargs):
-        kept = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-    selective = partial(create_selective_checkpoint_contexts, products)
-    weight, x = random(4, 4, seed=1), random(3, 4)
-
-    def two(x):
-        return ((x @ weight).tanh() @ weight).tanh()
-
-    runs, results = {}, []
-    for name, how in {
-        "plain": plain,
-        "all": recompute,
-        "but products": lambda f, x: recompute(f, x, context_fn=selective),
-    }.items():
-        with Alive() as alive:
-            results.append(grad(how(two, x).exp().sum(), (x, weight)))
-        runs[name] = alive.operations.count("mm"), alive.operations.count("tanh")
-    assert results[0][0].equal(results[1][0]) and results[0][1].equal(results[2][1])
-    # two in forward, and four for the gradients; again: up to what the last tanh saves
-    assert runs == {"plain": (6, 2), "all": (8, 4), "but products": (6, 4)}
-
-    def both(x):
-        y = recompute(two, x, context_fn=selective)
-        return recompute(lambda y, then: then(y), y, then=torch.exp)
-
-    torch.compiler.reset()
-    compiled = torch.compile(both, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(grad(compiled(x).sum(), (x, weight)), results[0])
-
-
-def test_a_keyword_may_be_called_fn_and_fn_must_be_callable():
+def test_what_cannot_be_called():
     with pytest.raises(TypeError, match="fn must be callable, got Tensor"):
         recompute(random(3), random(3))
-    with pytest.raises(TypeError, match="context_fn must be callable, got int"):
-        recompute(torch.sin, random(3), context_fn=5)
-    for recording in (True, False):
-        with torch.set_grad_enabled(recording):
-            y = recompute(lambda x, fn: fn(x), random(3), fn=torch.sin)
-        assert y.equal(random(3).sin())
 
 
-@pytest.mark.parametrize("again", [recompute, theirs])
-def test_what_numpy_draws_is_drawn_anew(again):
-    def dropped(x):
-        return x * torch.from_numpy(numpy.random.rand(1000) < 0.5)
-
-    x = torch.ones(1000, requires_grad=True)
-    y = again(dropped, x)
-    assert not grad(y.sum(), x)[0].equal(y)
+# Reversible blocks
 
 
-@pytest.mark.parametrize(("again", "restores"), [(recompute, True), (theirs, False)])
-def test_a_generator_among_the_inputs(again, restores):
-    def dropped(x, generator):
-        return x * (torch.rand(1000, generator=generator) < 0.5)
+def part(*after):
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *after, nn.Linear(6, 4))
 
-    x = torch.ones(1000, requires_grad=True)
-    y = again(dropped, x, torch.Generator().manual_seed(0))
-    assert grad(y.sum(), x)[0].equal(y) is restores
+
+def reversible_model(depth, *after, dtype=torch.float64):
+    torch.manual_seed(0)
+    blocks = [
+        (part(*copy.deepcopy(after)), part(*copy.deepcopy(after))) for _ in range(depth)
+    ]
+    return ReversibleSequential(blocks).to(dtype)
+
+
+def residual(model, x1, x2):
+    for f, g in model.blocks:
+        x1 = x1 + f(x2)
+        x2 = x2 + g(x1)
+    return x1, x2
+
+
+def halves(dtype=torch.float64):
+    return random(8, 4, dtype=dtype), random(8, 4, dtype=dtype, seed=1)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-12), (torch.bfloat16, 0.1)]
+)
+def test_blocks_with_the_numbers_of_the_plain_model(dtype, tolerance):
+    exact, near = [], []
+    for how in (plain, residual):
+        model = reversible_model(3, nn.Dropout(0.5), nn.BatchNorm1d(6), dtype=dtype)
+        x1, x2 = halves(dtype)
+        y1, y2 = how(model, x1, x2)
+        loss = (y1.square() + y2.sin()).sum()
+        near.append(grad(loss, [x1, x2, *model.parameters()]))
+        exact.append([y1, y2, torch.rand(2), *model.buffers()])
+    torch.testing.assert_close(*exact, rtol=0, atol=0)
+    for one, other in zip(*near, strict=True):
+        assert (one - other).norm() <= tolerance * other.norm()
+
+
+def test_derivatives_of_blocks():
+    model, inputs = reversible_model(2), halves()
+    assert examine(model, *inputs).ok
+    leaves, seconds = [*inputs, *model.parameters()], []
+    for how in (plain, residual):
+        y1, y2 = how(model, *inputs)
+        slopes = grad((y1.square() * y2).sum(), leaves, create_graph=True)
+        seconds.append(grad(sum(slope.square().sum() for slope in slopes), leaves))
+    torch.testing.assert_close(*seconds, rtol=1e-9, atol=1e-9)
+
+
+def test_halves_of_different_shapes_and_a_loss_of_one_of_them():
+    """Then the last f or g has no ticket, and is called again all the same."""
+    blocks = [(nn.Linear(4, 3), nn.Linear(3, 4)) for _ in range(3)]
+    model = ReversibleSequential(blocks).double()
+    inputs = random(8, 3), random(8, 4)
+    for used in (0, 1):
+        given, right = (
+            grad(
+                how(model, *inputs)[used].exp().sum(),
+                (*inputs, *model.parameters()),
+                allow_unused=True,
+            )
+            for how in (plain, residual)
+        )
+        torch.testing.assert_close(given, right)
+
+
+def test_the_memory_of_blocks_does_not_grow_with_depth():
+    seen = []
+    for depth in (2, 12):
+        model = reversible_model(depth, nn.Dropout(0.5))
+        model.requires_grad_(False)  # their gradients would grow with depth
+        with Alive() as alive:
+            with Kept(but=model.parameters()) as kept:
+                y1, y2 = model(*halves())
+            (y1 + y2).sum().backward()
+        seen.append((kept.total, alive.peak))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == 2 * 8 * 4 * 8  # two halves of 8 x 4 float64
+
+
+def test_a_changed_output_of_blocks_is_named():
+    y1, y2 = reversible_model(1)(*halves())
+    loss = (y1 * y2).sum()
+    with torch.no_grad():
+        y1.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_blocks_that_do_not_fit():
+    for blocks in ([], [(nn.Tanh(),) * 3]):
+        with pytest.raises(ValueError, match="blocks must be pairs"):
+            ReversibleSequential(blocks)
+    model = ReversibleSequential([(Does(lambda x: x[0]), nn.Tanh())])
+    with pytest.raises(ValueError, match=r"must return a tensor of shape \(8, 4\)"):
+        model(*halves())

@@ -34,7 +34,9 @@ def test_finite_as_far_as_that_of_pytorch(through):
 
 
 def test_small_and_large_numbers_keep_their_digits():
-    x = torch.tensor([1e-12, -1e-12, 40.0, -40.0, 700.0], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor(
+        [1e-12, -1e-12, 40.0, -40.0, 700.0], dtype=torch.float64, requires_grad=True
+    )
     y = sinh(x)
     torch.testing.assert_close(y, torch.sinh(x), rtol=1e-14, atol=0)
     torch.testing.assert_close(

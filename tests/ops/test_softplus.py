@@ -18,7 +18,9 @@ def test_second_derivative_where_the_threshold_of_pytorch_cuts_it_off():
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_extreme_numbers(dtype):
     largest, inf, nan = torch.finfo(dtype).max, torch.inf, torch.nan
-    x = torch.tensor([-inf, -largest, -1e4, 1e4, largest, inf, nan], dtype=dtype).requires_grad_()
+    x = torch.tensor(
+        [-inf, -largest, -1e4, 1e4, largest, inf, nan], dtype=dtype
+    ).requires_grad_()
     y = softplus(x)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     right = x.where(~(x < 0), 0), torch.tensor([0, 0, 0, 1, 1, 1, nan], dtype=dtype)
@@ -44,11 +46,16 @@ def test_beta_in_half_precision(dtype, beta):
     x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
     pairs = softplus(x, beta), softplus(wide, beta)
-    torch.testing.assert_close(pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0)
+    torch.testing.assert_close(
+        pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0
+    )
     pairs = [
-        torch.autograd.grad(y.sum(), leaf)[0] for y, leaf in zip(pairs, (x, wide), strict=True)
+        torch.autograd.grad(y.sum(), leaf)[0]
+        for y, leaf in zip(pairs, (x, wide), strict=True)
     ]
-    torch.testing.assert_close(pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0)
+    torch.testing.assert_close(
+        pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0
+    )
 
 
 def slopes(function, x):
@@ -60,7 +67,8 @@ def slopes(function, x):
 
 
 @pytest.mark.skipif(
-    torch.__version__.startswith(("2.10.", "2.11.")), reason="this torch finds no jvp there"
+    torch.__version__.startswith(("2.10.", "2.11.")),
+    reason="this torch finds no jvp there",
 )
 def test_a_jvp_that_is_compiled_alone():
     """As it is where a graph breaks, at `autograd.grad` here: then each Python function is."""

@@ -22,7 +22,9 @@ def slope(f, x):
 def extremes(dtype):
     info = torch.finfo(dtype)
     numbers = [0.0, info.tiny, 0.3, 0.5, 1.0, 1.5, 2.5, 30.7, 1e4, info.max, INF]
-    return torch.tensor([*numbers, *(-n for n in numbers), NAN], dtype=dtype).requires_grad_()
+    return torch.tensor(
+        [*numbers, *(-n for n in numbers), NAN], dtype=dtype
+    ).requires_grad_()
 
 
 def assert_same_bits(given, right):
@@ -50,13 +52,16 @@ def test_values_are_those_of_the_step_to_the_last_bit(dtype):
 def test_slopes_at_the_edges(dtype):
     x, info = extremes(dtype), torch.finfo(dtype)
     finite, number = x.isfinite(), ~x.isnan()
-    assert torch.equal(slope(round_straight_through, x)[number], finite.to(dtype)[number])
+    assert torch.equal(
+        slope(round_straight_through, x)[number], finite.to(dtype)[number]
+    )
     without_clip = slope(lambda x: sign_straight_through(x, INF), x)
     assert torch.equal(without_clip[number], finite.to(dtype)[number])
     for clip in (1.0, 1.5, 1e-3):
         given = slope(lambda x, clip=clip: sign_straight_through(x, clip), x)
         assert torch.equal(
-            given[number], (x.abs() <= torch.tensor(clip, dtype=dtype)).to(dtype)[number]
+            given[number],
+            (x.abs() <= torch.tensor(clip, dtype=dtype)).to(dtype)[number],
         )
     for steepness in (25.0, 0.25, 1e4):
         given = slope(lambda x, s=steepness: spike(x, s), x)[number]
@@ -74,7 +79,12 @@ def test_derivatives_of_every_order_of_the_spike_are_those_of_its_surrogate(at):
     y = spike(x)
     for order in range(1, 5):
         (y,) = torch.autograd.grad(y, x, create_graph=True)
-        right = -(1 / 25) * math.factorial(order) * (-25 * side) ** order / falling ** (order + 1)
+        right = (
+            -(1 / 25)
+            * math.factorial(order)
+            * (-25 * side) ** order
+            / falling ** (order + 1)
+        )
         assert y.item() == pytest.approx(right * side, rel=1e-12)
 
 
@@ -92,7 +102,9 @@ def test_a_step_of_ones_own_has_its_values_and_the_derivatives_of_the_other():
     torch.testing.assert_close(torch.autograd.grad(history.sum(), x)[0], x.cos())
 
 
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="torch 2.10 loses it, says the docstring")
+@pytest.mark.skipif(
+    torch.__version__ < "2.11", reason="torch 2.10 loses it, says the docstring"
+)
 @pytest.mark.parametrize("lowered", [False, True])
 def test_a_step_of_ones_own_is_trained_after_export(lowered):
     module = torch.nn.Linear(2, 3)
@@ -108,9 +120,24 @@ def test_a_step_of_ones_own_is_trained_after_export(lowered):
     ("step", "smooth", "error", "message"),
     [
         (1.0, torch.ones(2), TypeError, "step must be a torch.Tensor, got float"),
-        (torch.ones(2), torch.ones(2).long(), TypeError, "smooth must be floating-point"),
-        (torch.ones(2), torch.ones(3), ValueError, r"one shape, got torch.Size\(\[2\]\) and"),
-        (torch.ones(2), torch.ones(2).double(), ValueError, "one dtype, got torch.float32 and"),
+        (
+            torch.ones(2),
+            torch.ones(2).long(),
+            TypeError,
+            "smooth must be floating-point",
+        ),
+        (
+            torch.ones(2),
+            torch.ones(3),
+            ValueError,
+            r"one shape, got torch.Size\(\[2\]\) and",
+        ),
+        (
+            torch.ones(2),
+            torch.ones(2).double(),
+            ValueError,
+            "one dtype, got torch.float32 and",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_named(step, smooth, error, message):

@@ -52,7 +52,9 @@ def in_every(dtypes):
 
 @each_file
 def test_every_file_has_a_row(path):
-    with_a_row = {(op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()}
+    with_a_row = {
+        (op.wraps or op.function).__module__.split(".")[2] for op in OPS.values()
+    }
     write = f"write a row for {path.stem} into tests/ops/table.py, or say why not there"
     assert path.name in NOT_IN_THE_TABLE or path.stem in with_a_row, write
     assert path.name in TORCH, f"write {path.name} into TORCH in tests/ops/table.py"
@@ -130,9 +132,13 @@ SAVED = {
 def test_keeps_what_backward_needs_and_nothing_else(name):
     op, kept = OPS[name], []
     arguments = op.samples(torch.float64)[op.small[0]]
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t) or t, lambda t: t
+    ):
         result = op.function(*arguments)
-    wanted = [result if place == "result" else arguments[place] for place in SAVED[name]]
+    wanted = [
+        result if place == "result" else arguments[place] for place in SAVED[name]
+    ]
     assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
 
 
@@ -153,7 +159,9 @@ def transformed(make):
 
 
 def forward_over_vmap(f):
-    return TRANSFORMS["jvp"](lambda *t: vmap(f)(*(torch.stack([one, one / 2]) for one in t)))
+    return TRANSFORMS["jvp"](
+        lambda *t: vmap(f)(*(torch.stack([one, one / 2]) for one in t))
+    )
 
 
 def backward(f, tensors, through):
@@ -204,7 +212,12 @@ USES = {
 
 
 ON_2_11 = torch.__version__.startswith("2.11.")
-BY_DECISION = "gradient_reversal", "round_straight_through", "sign_straight_through", "spike"
+BY_DECISION = (
+    "gradient_reversal",
+    "round_straight_through",
+    "sign_straight_through",
+    "spike",
+)
 
 
 @pytest.mark.parametrize("use", USES)
@@ -236,7 +249,9 @@ def test_references_are_right_in_nested_forward_mode(op):
         torch.testing.assert_close(TRANSFORMS["jvp(jvp)"](reference)(*tensors), right)
 
 
-@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="lost there, say the docstrings")
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.10."), reason="lost there, say the docstrings"
+)
 @pytest.mark.parametrize(
     "name, dtype, strict, decompositions",
     [
@@ -247,7 +262,9 @@ def test_references_are_right_in_nested_forward_mode(op):
         ("round_straight_through", torch.float32, False, {}),
     ],
 )
-def test_a_slope_by_decision_survives_decompositions(name, dtype, strict, decompositions):
+def test_a_slope_by_decision_survives_decompositions(
+    name, dtype, strict, decompositions
+):
     ours, theirs, tensors = functions_of_tensors(OPS[name], OPS[name].small[0], dtype)
 
     def through(module):
@@ -260,11 +277,17 @@ def test_a_slope_by_decision_survives_decompositions(name, dtype, strict, decomp
 
 def every_other(f):
     """All that can be compiled, except vmap(grad), which has a test of its own."""
-    others = {name: made(f) for name, made in COMPILABLE.items() if name != "vmap(grad)"}
-    return lambda *tensors: {name: transformed(*tensors) for name, transformed in others.items()}
+    others = {
+        name: made(f) for name, made in COMPILABLE.items() if name != "vmap(grad)"
+    }
+    return lambda *tensors: {
+        name: transformed(*tensors) for name, transformed in others.items()
+    }
 
 
-@pytest.mark.skipif(ON_2_11, reason="one that torch 2.11 does not compile makes all of them fail")
+@pytest.mark.skipif(
+    ON_2_11, reason="one that torch 2.11 does not compile makes all of them fail"
+)
 def test_all_compiled():
     """Every other transform of every operation, in one graph."""
     ours, theirs = [], []
@@ -314,20 +337,65 @@ loss = partial(LinearCrossEntropyLoss, 3, 4)
 @pytest.mark.parametrize(
     "module, arguments, kind, words",
     [
-        (GradientReversalLayer, (-1.0,), ValueError, "scale must be finite and not negative, got"),
-        (GradientReversalLayer, ("1",), TypeError, "scale must be a Python number, got str"),
-        (SoftplusLayer, (-1.0,), ValueError, "beta must be finite and larger than 0, got -1.0"),
+        (
+            GradientReversalLayer,
+            (-1.0,),
+            ValueError,
+            "scale must be finite and not negative, got",
+        ),
+        (
+            GradientReversalLayer,
+            ("1",),
+            TypeError,
+            "scale must be a Python number, got str",
+        ),
+        (
+            SoftplusLayer,
+            (-1.0,),
+            ValueError,
+            "beta must be finite and larger than 0, got -1.0",
+        ),
         (SoftplusLayer, ("1",), TypeError, "beta must be a Python number, got str"),
         (Linear, (3.0, 5), TypeError, "in_features must be an int, got float"),
         (Linear, (3, "5"), TypeError, "out_features must be an int, got str"),
         (Linear, (True, 5), TypeError, "in_features must be an int, got bool"),
         (Linear, (-1, 5), ValueError, "in_features must not be negative, got -1"),
-        (Linear, (3, 5, True, None, torch.cfloat), TypeError, "floating-point torch.dtype, got to"),
-        (Linear, (3, 5, True, None, "float32"), TypeError, "torch.dtype, got 'float32'"),
-        (Linear, (3, 5, True, None, torch.float8_e5m2), TypeError, "16 bits or more, got torch.fl"),
-        (partial(loss, softcap=-1.0), (), ValueError, "softcap must be 0 or more, got -1.0"),
-        (partial(loss, reduction="max"), (), ValueError, "'mean', 'sum' or 'none', got 'max'"),
-        (partial(loss, temperature=2.0), (), TypeError, "unexpected keyword argument 'temperat"),
+        (
+            Linear,
+            (3, 5, True, None, torch.cfloat),
+            TypeError,
+            "floating-point torch.dtype, got to",
+        ),
+        (
+            Linear,
+            (3, 5, True, None, "float32"),
+            TypeError,
+            "torch.dtype, got 'float32'",
+        ),
+        (
+            Linear,
+            (3, 5, True, None, torch.float8_e5m2),
+            TypeError,
+            "16 bits or more, got torch.fl",
+        ),
+        (
+            partial(loss, softcap=-1.0),
+            (),
+            ValueError,
+            "softcap must be 0 or more, got -1.0",
+        ),
+        (
+            partial(loss, reduction="max"),
+            (),
+            ValueError,
+            "'mean', 'sum' or 'none', got 'max'",
+        ),
+        (
+            partial(loss, temperature=2.0),
+            (),
+            TypeError,
+            "unexpected keyword argument 'temperat",
+        ),
     ],
 )
 def test_a_module_refuses_its_options_at_once(module, arguments, kind, words):
@@ -341,18 +409,24 @@ def test_a_module_refuses_its_options_at_once(module, arguments, kind, words):
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
     """Its usage example, with `helpers` out of reach, and under another name if it is a folder.
 
-    And beside the first copy, which has registered what it registers, with DTensor, too.
+    And beside the first copy, which has registered what it registers, with DTensor,
+    too.
     """
     importlib.import_module("torch.distributed.tensor")
     importlib.import_module(f"helpers.ops.{path.stem}")
     name = "renamed" if path.is_dir() else path.stem
     if path.is_dir():
-        shutil.copytree(path, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            path, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     else:
         shutil.copy(path, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     loaded = dict(sys.modules)
-    for out_of_reach in [n for n in loaded if n.split(".")[0] == "helpers"] + ["helpers", "cupy"]:
+    for out_of_reach in [n for n in loaded if n.split(".")[0] == "helpers"] + [
+        "helpers",
+        "cupy",
+    ]:
         sys.modules[out_of_reach] = None  # importing it raises ImportError
     try:
         result = doctest.testmod(importlib.import_module(name))
@@ -367,10 +441,16 @@ def test_works_when_copied_alone(path, tmp_path, monkeypatch):
 def test_is_in_the_readme_and_documented(path):
     link = f"](helpers/ops/{path.name}{'/' * path.is_dir()})"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = [line for line in readme.splitlines() if line.startswith("| [") and link in line]
-    assert len(rows) == 1, f"write one row for {path.name} into the README's table of what to copy"
+    rows = [
+        line for line in readme.splitlines() if line.startswith("| [") and link in line
+    ]
+    assert len(rows) == 1, (
+        f"write one row for {path.name} into the README's table of what to copy"
+    )
     torch_of_row, known = rows[0].split("|")[3].strip(), TORCH.get(path.name)
-    assert torch_of_row == known, "write the same torch into the README's row and into TORCH"
+    assert torch_of_row == known, (
+        "write the same torch into the README's row and into TORCH"
+    )
     source = path / "__init__.py" if path.is_dir() else path
     docstring = source.read_text(encoding="utf-8").split('"""')[1]
     assert ">>> " in docstring, "no usage example"

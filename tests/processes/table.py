@@ -21,8 +21,9 @@ from helpers.ops.collectives import (
 )
 from tests.common import random
 
-# Every function against the same mathematics in one process. Each case: what a process calls, what
-# becomes of the list of all inputs, the shape of an input or of that of a rank, whose the loss is.
+# Every function against the same mathematics in one process. Each case: what a process
+# calls, what becomes of the list of all inputs, the shape of an input or of that of a
+# rank, whose the loss is.
 
 
 def halo_of(width, dim):
@@ -52,7 +53,9 @@ def exchanged(split_dim, concat_dim):
 def scattered(dim, sizes=None):
     def reference(inputs):
         total = sum(inputs)
-        return total.split(sizes, dim) if sizes else total.tensor_split(len(inputs), dim)
+        return (
+            total.split(sizes, dim) if sizes else total.tensor_split(len(inputs), dim)
+        )
 
     return reference
 
@@ -69,7 +72,12 @@ def lopsided(size):
 CASES = {
     "copy": (copy, lambda inputs: inputs[:1] * len(inputs), (3, 4), "replicated"),
     "all_reduce, replicated": (all_reduce, to_all(sum), (3, 4), "replicated"),
-    "all_reduce, summed": (partial(all_reduce, loss="summed"), to_all(sum), (), "summed"),
+    "all_reduce, summed": (
+        partial(all_reduce, loss="summed"),
+        to_all(sum),
+        (),
+        "summed",
+    ),
     "all_gather, replicated": (
         partial(all_gather, dim=-1),
         to_all(partial(torch.cat, dim=-1)),
@@ -97,7 +105,12 @@ CASES = {
     ),
     "all_gather of nothing": (all_gather, to_all(torch.cat), (0, 2), "replicated"),
     "reduce_scatter of nothing": (reduce_scatter, scattered(0), (0, 2), "summed"),
-    "all_to_all of nothing": (lambda x: all_to_all(x, 0, 1), exchanged(0, 1), (1, 0), "summed"),
+    "all_to_all of nothing": (
+        lambda x: all_to_all(x, 0, 1),
+        exchanged(0, 1),
+        (1, 0),
+        "summed",
+    ),
     "halo_exchange": (
         lambda x: halo_exchange(x, 1, -2),
         halo_of((1, 1), -2),
@@ -175,7 +188,9 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         "all_to_all: rank 1 has as dimensions, loss, width, sizes (2, 1, ",
     ),
     (
-        lambda rank: reduce_scatter(ones(9), sizes=to_the_last(9) if rank == 1 else None),
+        lambda rank: reduce_scatter(
+            ones(9), sizes=to_the_last(9) if rank == 1 else None
+        ),
         "reduce_scatter: rank 1 has as dimensions, loss, width, sizes (0, 0, ",
     ),
     (
@@ -210,16 +225,22 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         "width must be from 0 to 2**40, got 18446744073709551616",
     ),
     (
-        lambda rank: vocab_parallel_cross_entropy(ones(2 + (rank == 1), 4), to(0, 2 + (rank == 1))),
+        lambda rank: vocab_parallel_cross_entropy(
+            ones(2 + (rank == 1), 4), to(0, 2 + (rank == 1))
+        ),
         "vocab_parallel_cross_entropy: rank 1 has an input of shape (3, '*'), but rank 0 (2, '*')",
     ),
     (
-        lambda rank: vocab_parallel_cross_entropy(ones(2, 0 if rank == 1 else 4), to(0, 2)),
+        lambda rank: vocab_parallel_cross_entropy(
+            ones(2, 0 if rank == 1 else 4), to(0, 2)
+        ),
         "vocab_parallel_cross_entropy: rank 1 refused its arguments",
         "input must have a class or more, got (2, 0)",
     ),
     (
-        lambda rank: RowParallelLinear(8, 3)(ones(2, 8 // dist.get_world_size() - (rank == 1))),
+        lambda rank: RowParallelLinear(8, 3)(
+            ones(2, 8 // dist.get_world_size() - (rank == 1))
+        ),
         "all_reduce: rank 1 refused its arguments",
         "input must have shape (..., ",
     ),
@@ -228,19 +249,28 @@ LOSS = "loss must be 'replicated' or 'summed', got"
 WIDTH = "width must be an int or a pair of ints, got"
 EVERYWHERE = [
     (lambda: copy([1.0]), "input must be a torch.Tensor, got list"),
-    (lambda: all_gather(ones(2).long()), "input must be one of torch.float32, torch.float64,"),
+    (
+        lambda: all_gather(ones(2).long()),
+        "input must be one of torch.float32, torch.float64,",
+    ),
     (lambda: copy(ones(*[1] * 9)), "input must have at most 8 dimensions, got 9"),
     (lambda: all_gather(ones(2), loss="mean"), f"{LOSS} 'mean'"),
     (lambda: all_reduce(ones(2), loss=None), f"{LOSS} None"),
     (lambda: all_gather(ones()), "dim must be a dimension of an input with 0, got 0"),
-    (lambda: reduce_scatter(ones(2), -2), "dim must be a dimension of an input with 1, got -2"),
+    (
+        lambda: reduce_scatter(ones(2), -2),
+        "dim must be a dimension of an input with 1, got -2",
+    ),
     (lambda: all_gather(ones(2), 0.0), "dim must be an int, got 0.0"),
     (lambda: all_gather(ones(2), False), "dim must be an int, got False"),
     (
         lambda: all_to_all(ones(2, 2), 0, 2),
         "concat_dim must be a dimension of an input with 2, got 2",
     ),
-    (lambda: all_to_all(ones(4, 4), 1, -1), "split_dim and concat_dim must differ, got 1 twice"),
+    (
+        lambda: all_to_all(ones(4, 4), 1, -1),
+        "split_dim and concat_dim must differ, got 1 twice",
+    ),
     (lambda: reduce_scatter(ones(6), sizes=[6]), "sizes that add up to 6, got [6]"),
     (lambda: all_to_all(ones(6, 2), 0, 1, sizes=6), "sizes that add up to 6, got 6"),
     (
@@ -252,15 +282,26 @@ EVERYWHERE = [
         "sizes that add up to 6, got [1, 1",
     ),
     (
-        lambda: reduce_scatter(ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)),
+        lambda: reduce_scatter(
+            ones(6), sizes=[7, -1] + [0] * (dist.get_world_size() - 2)
+        ),
         "sizes that add up to 6, got [7, -1",
     ),
     (lambda: halo_exchange(ones(6), 1.0, 0), f"{WIDTH} 1.0"),
     (lambda: halo_exchange(ones(6), (1, True), 0), f"{WIDTH} (1, True)"),
     (lambda: halo_exchange(ones(6), (1, 1, 1), 0), f"{WIDTH} (1, 1, 1)"),
-    (lambda: halo_exchange(ones(6), (1, -1), 0), "width must be from 0 to 2**40, got (1, -1)"),
-    (lambda: halo_exchange(ones(6), -1, 1), "dim must be a dimension of an input with 1, got 1"),
-    (lambda: copy(ones(2).to(torch.float8_e5m2)), "torch.float16, got torch.float8_e5m2"),
+    (
+        lambda: halo_exchange(ones(6), (1, -1), 0),
+        "width must be from 0 to 2**40, got (1, -1)",
+    ),
+    (
+        lambda: halo_exchange(ones(6), -1, 1),
+        "dim must be a dimension of an input with 1, got 1",
+    ),
+    (
+        lambda: copy(ones(2).to(torch.float8_e5m2)),
+        "torch.float16, got torch.float8_e5m2",
+    ),
     *[
         (lambda a=a, o=o: vocab_parallel_cross_entropy(ones(2, 1), *a, **o), words)
         for a, o, words in (
@@ -268,8 +309,16 @@ EVERYWHERE = [
             ([to(0, 2).int()], {}, "target must be torch.int64, got torch.int32"),
             ([to(0, 3)], {}, "target must have shape (2,), got (3,)"),
             ([to(0, 2).to("meta")], {}, "target is on meta, but input is on cpu"),
-            ([to(0, 2)], {"reduction": "max"}, "must be 'mean', 'sum' or 'none', got 'max'"),
-            ([to(0, 2)], {"ignore_index": 1.0}, "ignore_index must be an int, got float"),
+            (
+                [to(0, 2)],
+                {"reduction": "max"},
+                "must be 'mean', 'sum' or 'none', got 'max'",
+            ),
+            (
+                [to(0, 2)],
+                {"ignore_index": 1.0},
+                "ignore_index must be an int, got float",
+            ),
             ([to(-1, 2)], {}, ", or ignore_index -100, got -1"),
             ([to(4, 2)], {}, ", or ignore_index -100, got 4"),
         )
@@ -277,7 +326,10 @@ EVERYWHERE = [
     (lambda: ColumnParallelLinear(6.0, 8), "in_features must be an int, got float"),
     (lambda: RowParallelLinear(6, True), "out_features must be an int, got bool"),
     (lambda: ColumnParallelLinear(6, -1), "out_features must not be negative, got -1"),
-    (lambda: ColumnParallelLinear(3, 4)(ones(2, 4)), "input must have shape (..., 3), got (2, 4)"),
+    (
+        lambda: ColumnParallelLinear(3, 4)(ones(2, 4)),
+        "input must have shape (..., 3), got (2, 4)",
+    ),
 ]
 
 

@@ -28,7 +28,10 @@ def said_by(f):
 
 def net_and_part():
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), torch.randn(4, 2)
+    net, x = (
+        nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)),
+        torch.randn(4, 2),
+    )
     return net, x, x.chunk(dist.get_world_size())[dist.get_rank()]
 
 
@@ -69,7 +72,9 @@ def backward_within_backward(find_unused_parameters, twice=False):
     net, _, mine = net_and_part()
     within = Within(net[1:])
     within = nn.Sequential(net[0], within, nn.Linear(1, 3), *[within] * twice)
-    wrapped = DistributedDataParallel(within, find_unused_parameters=find_unused_parameters)
+    wrapped = DistributedDataParallel(
+        within, find_unused_parameters=find_unused_parameters
+    )
     said = said_by(wrapped(mine).sum().backward)
     return "mark a variable ready only once" in said
 
@@ -80,7 +85,9 @@ class Within(nn.Module):
         self.inner = inner
 
     def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=True)  # a Function, with such a backward
+        return checkpoint(
+            self.inner, x, use_reentrant=True
+        )  # a Function, with such a backward
 
 
 @two_processes
@@ -98,7 +105,9 @@ def sum_of_a_column():
 
 @two_processes
 def test_the_sum_of_a_tensor_with_gaps(team):
-    assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2  # 2, 2 and 6, 4 would be right
+    assert (
+        team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2
+    )  # 2, 2 and 6, 4 would be right
 
 
 def all_but(missing):

@@ -74,7 +74,10 @@ EACH = (
     partial(collectives.halo_exchange, width=1, dim=0),
 )
 
-SUMMED = [partial(call, loss="summed") for call in (collectives.all_reduce, collectives.all_gather)]
+SUMMED = [
+    partial(call, loss="summed")
+    for call in (collectives.all_reduce, collectives.all_gather)
+]
 
 
 def unchecked_and_in_a_group():
@@ -84,7 +87,9 @@ def unchecked_and_in_a_group():
     x = random(4, 4, seed=rank).detach()
     for call in EACH:
         assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
-    asked = ones(2, requires_grad=rank == 1)  # which is no matter where backward sends nothing
+    asked = ones(
+        2, requires_grad=rank == 1
+    )  # which is no matter where backward sends nothing
     collectives.all_reduce(asked)
     collectives.all_gather(asked)
     with torch.no_grad():
@@ -137,7 +142,9 @@ def gradients_batched():
             return torch.autograd.grad(y, x, grad_output, retain_graph=True)[0]
 
         several = random(3, *y.shape).detach()
-        torch.testing.assert_close(torch.vmap(slope)(several), torch.stack([*map(slope, several)]))
+        torch.testing.assert_close(
+            torch.vmap(slope)(several), torch.stack([*map(slope, several)])
+        )
         try:
             torch.autograd.grad(y, x, several, is_grads_batched=True)
         except RuntimeError as error:
@@ -147,7 +154,9 @@ def gradients_batched():
 
 def test_batched_gradients(team):
     for said in team(gradients_batched):
-        assert len(said) == 1 and "use torch.vmap over torch.autograd.grad" in said.pop()
+        assert (
+            len(said) == 1 and "use torch.vmap over torch.autograd.grad" in said.pop()
+        )
 
 
 def copied_in_a_group():
@@ -163,7 +172,9 @@ def copied_in_a_group():
     assert again(x).equal(net(x))
     again[0].weight.data.zero_()
     assert net[0].weight.any()
-    assert not again.state_dict()["0.weight"].any() and net.state_dict()["0.weight"].any()
+    assert (
+        not again.state_dict()["0.weight"].any() and net.state_dict()["0.weight"].any()
+    )
 
 
 def test_a_layer_is_copied_in_its_group(team):
@@ -189,7 +200,10 @@ def losses_of(kind, cross_entropy, scale):
 
 
 def losses_here():
-    kind, loss = collectives.ColumnParallelLinear, collectives.vocab_parallel_cross_entropy
+    kind, loss = (
+        collectives.ColumnParallelLinear,
+        collectives.vocab_parallel_cross_entropy,
+    )
     return [losses_of(kind, loss, scale) for scale in (1.0, 1e4)]
 
 
@@ -282,7 +296,9 @@ def test_bad_input_is_named(team):
 
 
 def test_needs_a_group():
-    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+    with pytest.raises(
+        ValueError, match="Default process group has not been initialized"
+    ):
         collectives.all_reduce(ones(2))
 
 
@@ -292,7 +308,9 @@ def test_needs_a_group():
 def all_of_them(x):
     x = collectives.copy(x, check=False)
     x = collectives.all_gather(collectives.reduce_scatter(x, check=False), check=False)
-    x = collectives.all_to_all(collectives.halo_exchange(x, 1, 0, check=False), 1, 0, check=False)
+    x = collectives.all_to_all(
+        collectives.halo_exchange(x, 1, 0, check=False), 1, 0, check=False
+    )
     return collectives.all_reduce(x**2, loss="summed", check=False)
 
 
@@ -335,7 +353,9 @@ def bytes_here():
     return counted
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what a process writes")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux counts what a process writes"
+)
 def test_bytes_are_those_of_a_ring(team):
     n, whole, rows = team.size, 400_000, 40_000
     for rank, counted in enumerate(team(bytes_here)):
@@ -347,7 +367,9 @@ def test_bytes_are_those_of_a_ring(team):
             "all_to_all": (n - 1) / n * whole,
             "halo_exchange": neighbours * rows,
         }
-        assert counted == pytest.approx(expected, rel=0.03, abs=3000)  # with headers and the check
+        assert counted == pytest.approx(
+            expected, rel=0.03, abs=3000
+        )  # with headers and the check
 
 
 TOTALS = {
@@ -357,7 +379,9 @@ TOTALS = {
 }
 
 
-def normalized_features(x, inner, outer, total=lambda x: x, cut=lambda x: x, joined=lambda x: x):
+def normalized_features(
+    x, inner, outer, total=lambda x: x, cut=lambda x: x, joined=lambda x: x
+):
     """The gradients of an RMS norm between two layers; the features may be cut."""
     x, inner, outer = leaves = [t.detach().requires_grad_() for t in (x, inner, outer)]
     hidden = cut(x) @ inner.t()
@@ -366,21 +390,30 @@ def normalized_features(x, inner, outer, total=lambda x: x, cut=lambda x: x, joi
 
 
 def layers():
-    return [random(*shape, seed=seed) for seed, shape in enumerate(((3, 5), (8, 5), (2, 8)))]
+    return [
+        random(*shape, seed=seed) for seed, shape in enumerate(((3, 5), (8, 5), (2, 8)))
+    ]
 
 
 def normalized_here(total):
     rank, size = dist.get_rank(), dist.get_world_size()
     x, inner, outer = layers()
     parts = inner.chunk(size)[rank], outer.chunk(size, 1)[rank]
-    return normalized_features(x, *parts, TOTALS[total], collectives.copy, collectives.all_reduce)
+    return normalized_features(
+        x, *parts, TOTALS[total], collectives.copy, collectives.all_reduce
+    )
 
 
 def test_a_sum_that_each_process_uses_for_its_own_part(team):
     of_x, of_inner, of_outer = normalized_features(*layers())
     for total in TOTALS:
         found = team(normalized_here, total)
-        inner, outer = torch.cat([g[1] for g in found]), torch.cat([g[2] for g in found], 1)
-        right = [torch.allclose(*pair) for pair in ((found[0][0], of_x), (inner, of_inner))]
+        inner, outer = (
+            torch.cat([g[1] for g in found]),
+            torch.cat([g[2] for g in found], 1),
+        )
+        right = [
+            torch.allclose(*pair) for pair in ((found[0][0], of_x), (inner, of_inner))
+        ]
         assert right == [total != "replicated"] * 2, total
         torch.testing.assert_close(outer, of_outer)

@@ -1,12 +1,8 @@
-"""Networks of `recompute`, `ReversibleSequential`, `fixed_point` and involution under DDP and
-FSDP2, against one process.
-"""
+"""Networks of this course's operations under DDP, against one process."""
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.ops.fixed_point import fixed_point
@@ -32,6 +28,15 @@ class Recomputed(nn.Module):
         return x
 
 
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pairs = ReversibleSequential([(part(), part()) for _ in range(3)])
+
+    def forward(self, x):
+        return torch.cat(self.pairs(*x.chunk(2, 1)), 1)
+
+
 class Equilibrium(nn.Module):
     """z = tanh(W z / 8 + V x), where f closes over W and holds V in a module."""
 
@@ -51,7 +56,7 @@ def model(kind):
     if kind == "recompute":
         return Recomputed().double()
     if kind == "reversible":
-        return ReversibleSequential([(part(), part()) for _ in range(3)], dim=1).double()
+        return Halves().double()
     layers = nn.Conv2d(1, 8, 1), Involution2d(8, 3, group_channels=4), nn.Flatten(1)
     # A batch norm that looks at its own samples only would differ.
     return nn.Sequential(*layers, nn.Linear(8 * 4 * 4, 3)).double().eval()
@@ -69,71 +74,22 @@ def data(kind):
     return random(*SHAPES[kind]).detach()
 
 
-def gradients(net, x, steps=2):
-    for _ in range(steps):  # FSDP2 sets itself up in the first
-        net.zero_grad()
-        net(x).exp().mean().backward()
-    grads = [parameter.grad for parameter in net.parameters()]
-    return [g.full_tensor() if isinstance(g, DTensor) else g for g in grads]
+def gradients(net, x):
+    net(x).exp().mean().backward()
+    return [parameter.grad for parameter in net.parameters()]
 
 
-def cut_here(kind):
+def parallel_here(kind):
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    mine, found = data(kind).chunk(size)[rank], {}
-    found["DDP"] = gradients(DistributedDataParallel(model(kind)), mine)
-    for name in ("parts", "whole", "both"):
-        net = model(kind)
-        if name != "whole":
-            for module in getattr(net, "blocks", net):
-                for one in module if kind == "reversible" else [module]:
-                    fully_shard(one)
-        if name != "parts":
-            fully_shard(net)
-        found[name] = gradients(net, mine)
-    return found
+    mine = data(kind).chunk(size)[rank]
+    return gradients(DistributedDataParallel(model(kind)), mine)
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_the_gradients_of_one_process(team, kind):
     expected = gradients(model(kind), data(kind))
-    for found in team(cut_here, kind):
-        for grads in found.values():
-            torch.testing.assert_close(grads, expected)
-
-
-class Whole(nn.Module):
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, x):
-        return recompute(self.layers, x)
-
-
-def recomputed_as_a_whole():
-    torch.manual_seed(0)
-    net, layers = part().double(), part().double()
-    layers.load_state_dict(net.state_dict())
-    for layer in (layers[0], layers[2], layers):
-        fully_shard(layer)
-    x = data("recompute")
-    return gradients(Whole(layers), x), gradients(Whole(net), x)
-
-
-def test_recompute_of_parts_that_are_cut_one_within_the_other(team):
-    for found, expected in team(recomputed_as_a_whole):
+    for found in team(parallel_here, kind):
         torch.testing.assert_close(found, expected)
-
-
-def sharded_within_f():
-    net = model("fixed point")
-    fully_shard(net[1].inner)
-    with pytest.raises(ValueError, match="f contains a module under fully_shard, which would lose"):
-        net(data("fixed point"))
-
-
-def test_a_module_within_f_is_not_cut(team):
-    team(sharded_within_f)
 
 
 def summed_here():
@@ -141,15 +97,21 @@ def summed_here():
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
     net, x = nn.Linear(3, 4), torch.randn(6, 3)
-    labels = torch.tensor([0, 3, 1, -1, -1, 2])  # three of the first half count, one of the second
+    labels = torch.tensor(
+        [0, 3, 1, -1, -1, 2]
+    )  # three of the first half count, one of the second
     nn.functional.cross_entropy(net(x), labels, ignore_index=-1).backward()
     expected = net.weight.grad.clone()
     net.zero_grad()
     mine, wanted = x.chunk(size)[rank], labels.chunk(size)[rank]
     counted = (wanted != -1).sum()
     torch.distributed.all_reduce(counted)
-    parallel = DistributedDataParallel(net)  # without a name, it would be gone before backward
-    loss = nn.functional.cross_entropy(parallel(mine), wanted, ignore_index=-1, reduction="sum")
+    parallel = DistributedDataParallel(
+        net
+    )  # without a name, it would be gone before backward
+    loss = nn.functional.cross_entropy(
+        parallel(mine), wanted, ignore_index=-1, reduction="sum"
+    )
     (loss / counted * size).backward()
     return expected, net.weight.grad
 
@@ -187,7 +149,9 @@ def noted_here(broadcast_buffers):
     module = Noting()
     parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
     for _ in range(2):
-        parallel(torch.ones(1)).backward(torch.full((1,), torch.distributed.get_rank() + 1.0))
+        parallel(torch.ones(1)).backward(
+            torch.full((1,), torch.distributed.get_rank() + 1.0)
+        )
     mine = module.noted.item()
     torch.distributed.all_reduce(module.noted)
     module.noted /= torch.distributed.get_world_size()

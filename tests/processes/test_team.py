@@ -34,7 +34,9 @@ def test_an_error_comes_with_its_rank_and_traceback():
             team(fails_in, 1, divide)
         assert str(caught.value) == "rank 1: ZeroDivisionError: division by zero"
         assert "in divide" in str(caught.value.__cause__)
-        with pytest.raises(TeamError, match="rank 2: the process ended with exit code 7"):
+        with pytest.raises(
+            TeamError, match="rank 2: the process ended with exit code 7"
+        ):
             team(fails_in, 2, partial(os._exit, 7))
         assert team(dist.get_rank) == [0, 1, 2]  # started anew
         processes = team.processes
@@ -83,4 +85,6 @@ def talkative(function, x):
 
 def test_an_attempt_at_an_exercise_prints_once(capsys):
     assert chapter_14.EXERCISE_3.judge(talkative).mark == RIGHT
-    assert capsys.readouterr().out == "".join(f"rank {rank}: once\n" for rank in range(3))
+    assert capsys.readouterr().out == "".join(
+        f"rank {rank}: once\n" for rank in range(3)
+    )

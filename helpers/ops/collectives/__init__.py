@@ -1,8 +1,8 @@
 r"""Collective communication that gradients go through, and what is made of it: layers, a loss.
 
-A collective is linear: the vectors of all processes, one under the other, times a matrix of zeros
-and ones. So its backward is the transpose, another collective, and so are derivatives of every
-order:
+A collective is linear: the vectors of all processes, one under the other, times a
+matrix of zeros and ones. So its backward is the transpose, another collective, and so
+are derivatives of every order:
 
     forward                       backward
     all_reduce  summed            all_reduce
@@ -23,28 +23,30 @@ order:
                   differentiated is their sum. The results y_s = x_0 + x_1 + ... are n tensors, and
                   dL/dx_r is the sum of all dL_s/dy_s: an all-reduce.
 
-If the loss is the same, but each process goes on in its own way, as with the norm or the softmax of
-features that are cut, write `copy(all_reduce(x))`: the sum is one tensor, and each process uses it
-for a part of the model of its own.
+If the loss is the same, but each process goes on in its own way, as with the norm or
+the softmax of features that are cut, write `copy(all_reduce(x))`: the sum is one
+tensor, and each process uses it for a part of the model of its own.
 
-The wrong one is off by a factor, or worse. Every process must call the same functions in the same
-order, forward *and* backward: one whose loss does not depend on the result leaves the others
-waiting, until the time-out of the group.
+The wrong one is off by a factor, or worse. Every process must call the same functions
+in the same order, forward *and* backward: one whose loss does not depend on the result
+leaves the others waiting, until the time-out of the group.
 
-Before anything is sent, the processes compare what they have: an all-gather of some 200 bytes, and
-an error on every one of them, which names the rank, instead of a deadlock. `check=False` saves it
-(with NCCL alone also the wait for its answer; `torch.compile(fullgraph=True)` needs it), and takes
-shapes to be the same everywhere. Without `check`, all of them compile in one graph on torch 2.13.
+Before anything is sent, the processes compare what they have: an all-gather of some 200
+bytes, and an error on every one of them, which names the rank, instead of a deadlock.
+`check=False` saves it (with NCCL alone also the wait for its answer;
+`torch.compile(fullgraph=True)` needs it), and takes shapes to be the same everywhere.
+Without `check`, all of them compile in one graph on torch 2.13.
 
-Tensors: float64, float32, bfloat16 or float16, of any strides, which may differ between processes.
-Derivatives of every order, in backward mode; forward mode raises. `torch.vmap` sends the whole
-batch at once, also around `torch.autograd.grad`, of which `is_grads_batched` raises RuntimeError.
-The size of the batch must be the same on all processes, which nothing checks. If
-`torch.distributed` is not initialised, all functions raise ValueError; in a single process all of
-them work, and nothing is sent.
+Tensors: float64, float32, bfloat16 or float16, of any strides, which may differ between
+processes. Derivatives of every order, in backward mode; forward mode raises.
+`torch.vmap` sends the whole batch at once, also around `torch.autograd.grad`, of which
+`is_grads_batched` raises RuntimeError. The size of the batch must be the same on all
+processes, which nothing checks. If `torch.distributed` is not initialised, all
+functions raise ValueError; in a single process all of them work, and nothing is sent.
 
-Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3 (`copy` is its f,
-`all_reduce` its g); https://docs.pytorch.org/docs/2.15/distributed.html
+Sources: Shoeybi et al., Megatron-LM, https://arxiv.org/abs/1909.08053, section 3
+(`copy` is its f, `all_reduce` its g);
+https://docs.pytorch.org/docs/2.15/distributed.html
 
 Needs torch 2.10 or later. Private: `torch._C._functorch.is_legacy_batchedtensor`.
 
@@ -66,13 +68,20 @@ tensor(6.)
 tensor([0.2500, 0.2500, 0.2500, 0.2500])
 >>> dist.destroy_process_group()
 
-The files: `functional.py` has the functions to call; `agreement.py` compares what the processes
-have; `maps.py` has the maps and their Function; `modules.py` the linear layers;
-`cross_entropy.py` the loss of logits whose classes are cut.
+The files: `functional.py` has the functions to call; `agreement.py` compares what the
+processes have; `maps.py` has the maps and their Function; `modules.py` the linear
+layers; `cross_entropy.py` the loss of logits whose classes are cut.
 """
 
 from .cross_entropy import vocab_parallel_cross_entropy
-from .functional import all_gather, all_reduce, all_to_all, copy, halo_exchange, reduce_scatter
+from .functional import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    copy,
+    halo_exchange,
+    reduce_scatter,
+)
 from .maps import Collective, shares
 from .modules import ColumnParallelLinear, RowParallelLinear
 

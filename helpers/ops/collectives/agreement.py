@@ -21,7 +21,9 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MOST_DIMS = 8
 
 
-def agree(name, input, group, check, problem=None, *numbers, free=None, needs_grad=True):
+def agree(
+    name, input, group, check, problem=None, *numbers, free=None, needs_grad=True
+):
     """The shapes of `input` on all processes, once they know that they can go on together."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if rank < 0:
@@ -31,7 +33,13 @@ def agree(name, input, group, check, problem=None, *numbers, free=None, needs_gr
         row = [problem is not None, CALLS.index(name)]
         if not problem:
             needs_grad = needs_grad and torch.is_grad_enabled() and input.requires_grad
-            row += [DTYPES.index(input.dtype), needs_grad, input.dim(), *input.shape, *numbers]
+            row += [
+                DTYPES.index(input.dtype),
+                needs_grad,
+                input.dim(),
+                *input.shape,
+                *numbers,
+            ]
         row += [-1] * (9 + MOST_DIMS + size - len(row))
         # Where the group has a backend for CPU tensors, no GPU needs to be waited for.
         has_cpu = "cpu" in dist.get_backend_config(group)
@@ -68,7 +76,8 @@ def agree(name, input, group, check, problem=None, *numbers, free=None, needs_gr
 def _but(free, shape):
     """The shape, with a star where it may differ."""
     return tuple(
-        "*" if free is not None and i == free % len(shape) else s for i, s in enumerate(shape)
+        "*" if free is not None and i == free % len(shape) else s
+        for i, s in enumerate(shape)
     )
 
 
@@ -81,7 +90,9 @@ def wrong_tensor(input):
     if input.layout is not torch.strided:
         return TypeError(f"input must be dense (torch.strided), got {input.layout}")
     if input.dim() > MOST_DIMS:
-        return ValueError(f"input must have at most {MOST_DIMS} dimensions, got {input.dim()}")
+        return ValueError(
+            f"input must have at most {MOST_DIMS} dimensions, got {input.dim()}"
+        )
     return None
 
 
@@ -98,7 +109,9 @@ def wrong_dim(name, dim, input):
     if isinstance(dim, bool) or not isinstance(dim, int):
         return TypeError(f"{name} must be an int, got {dim!r}")
     if not -input.dim() <= dim < input.dim():
-        return ValueError(f"{name} must be a dimension of an input with {input.dim()}, got {dim}")
+        return ValueError(
+            f"{name} must be a dimension of an input with {input.dim()}, got {dim}"
+        )
     return None
 
 

@@ -7,8 +7,12 @@ import torch
 import torch.distributed as dist
 
 # Their names since torch 2.13, and before.
-all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather_single = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+reduce_scatter_single = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
 
 
 class Collective(torch.autograd.Function):
@@ -34,7 +38,8 @@ class Collective(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, input, there, back):
-        # The maps count dimensions from the front, so a batch at the end changes nothing for them.
+        # The maps count dimensions from the front, so a batch at the end changes
+        # nothing for them.
         output = Collective.apply(input.movedim(in_dims[0], -1), there, back)
         return output, output.dim() - 1
 
@@ -50,7 +55,9 @@ def cloned(tensor):
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
-    return result.detach()  # on torch 2.11, what was changed in place gets no gradient, compiled
+    return (
+        result.detach()
+    )  # on torch 2.11, what was changed in place gets no gradient, compiled
 
 
 def largest(tensor, group):
@@ -66,13 +73,16 @@ def gather(tensor, dim, sizes, group):
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
     all_gather_single(whole, mine, group=group)
     parts = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
-    return torch.cat(parts).movedim(0, dim).contiguous().detach()  # no view: it may be changed
+    return (
+        torch.cat(parts).movedim(0, dim).contiguous().detach()
+    )  # no view: it may be changed
 
 
 def scatter_sum(tensor, dim, sizes, group):
     longest = max(sizes)
     parts = [_filled_up(part, longest) for part in tensor.movedim(dim, 0).split(sizes)]
-    # torch.cat leaves channels_last as it is, and the memory of all processes must be in one order.
+    # torch.cat leaves channels_last as it is, and the memory of all processes must be
+    # in one order.
     whole = torch.cat(parts).contiguous()
     mine = whole.new_empty(longest, *whole.shape[1:])
     reduce_scatter_single(mine, whole, group=group)
@@ -81,7 +91,9 @@ def scatter_sum(tensor, dim, sizes, group):
 
 def _filled_up(part, longest):
     missing = longest - part.shape[0]
-    return torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) if missing else part
+    return (
+        torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) if missing else part
+    )
 
 
 def own_part(tensor, dim, sizes, group):
@@ -91,7 +103,9 @@ def own_part(tensor, dim, sizes, group):
 def exchange(tensor, split_dim, concat_dim, split_sizes, concat_sizes, group):
     rank, shape = dist.get_rank(group), list(tensor.shape)
     shape[split_dim] = split_sizes[rank]
-    shapes = [[*shape[:concat_dim], size, *shape[concat_dim + 1 :]] for size in concat_sizes]
+    shapes = [
+        [*shape[:concat_dim], size, *shape[concat_dim + 1 :]] for size in concat_sizes
+    ]
     pieces = _swap(tensor.split(split_sizes, split_dim), shapes, group)
     return torch.cat(pieces, concat_dim)
 
@@ -101,8 +115,12 @@ def _swap(pieces, shapes, group):
     sent = torch.cat([piece.flatten() for piece in pieces])
     counts = [torch.Size(shape).numel() for shape in shapes]
     received = sent.new_empty(sum(counts))
-    dist.all_to_all_single(received, sent, counts, [piece.numel() for piece in pieces], group=group)
-    return [part.view(s) for part, s in zip(received.split(counts), shapes, strict=True)]
+    dist.all_to_all_single(
+        received, sent, counts, [piece.numel() for piece in pieces], group=group
+    )
+    return [
+        part.view(s) for part, s in zip(received.split(counts), shapes, strict=True)
+    ]
 
 
 def _to_neighbours(to_previous, to_next, from_previous, from_next, dim, group):
@@ -122,7 +140,10 @@ def _to_neighbours(to_previous, to_next, from_previous, from_next, dim, group):
 
 def with_halo(tensor, before, after, dim, group):
     height = tensor.shape[dim]
-    first, last = tensor.narrow(dim, 0, after), tensor.narrow(dim, height - before, before)
+    first, last = (
+        tensor.narrow(dim, 0, after),
+        tensor.narrow(dim, height - before, before),
+    )
     above, below = _to_neighbours(first, last, before, after, dim, group)
     if above is None:
         above = torch.zeros_like(last)

@@ -26,16 +26,21 @@ class _ParallelLinear(torch.nn.Module):
         dtype=None,
     ):
         super().__init__()
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
+        for name, size in (
+            ("in_features", in_features),
+            ("out_features", out_features),
+        ):
             if isinstance(size, bool) or not isinstance(size, int):
                 raise TypeError(f"{name} must be an int, got {type(size).__name__}")
             if size < 0:
                 raise ValueError(f"{name} must not be negative, got {size}")
         self.in_features, self.out_features = in_features, out_features
         self.group, self.check = group, check
-        # As the whole layer draws them, so that one seed gives the same numbers on any number of
-        # processes. It must be the same seed on all of them.
-        whole = torch.nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        # As the whole layer draws them, so that one seed gives the same numbers on any
+        # number of processes. It must be the same seed on all of them.
+        whole = torch.nn.Linear(
+            in_features, out_features, bias, device=device, dtype=dtype
+        )
         size = whole.weight.shape[self.cut["weight"]]
         self.sizes = shares(size, dist.get_world_size(group))
         for name in ("weight", "bias"):
@@ -78,7 +83,9 @@ def _join(module, state_dict, prefix, local_metadata):
             state_dict[prefix + name] = gather(part, dim, module.sizes, module.group)
 
 
-def _cut(module, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
+def _cut(
+    module, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs
+):
     for name, dim in module.cut.items():
         whole = state_dict.get(prefix + name)
         if whole is None:
@@ -95,14 +102,14 @@ def _cut(module, state_dict, prefix, local_metadata, strict, missing, unexpected
 class ColumnParallelLinear(_ParallelLinear):
     """A part of the output features of an `nn.Linear` on each process.
 
-    (..., in_features), the same on all processes -> (..., this process's features), or all of them
-    if `gather_output`. They are shared as `torch.tensor_split` shares them. For one seed, the same
-    on all processes, the parameters are parts of those of `nn.Linear`; and `state_dict` gives and
-    `load_state_dict` takes those of the whole layer. Call `state_dict` on every process: it
-    gathers.
+    (..., in_features), the same on all processes -> (..., this process's features), or
+    all of them if `gather_output`. They are shared as `torch.tensor_split` shares them.
+    For one seed, the same on all processes, the parameters are parts of those of
+    `nn.Linear`; and `state_dict` gives and `load_state_dict` takes those of the whole
+    layer. Call `state_dict` on every process: it gathers.
 
-    A deep copy works in the same group. Raises TypeError or ValueError for sizes that are no
-    integers or negative.
+    A deep copy works in the same group. Raises TypeError or ValueError for sizes that
+    are no integers or negative.
 
     The loss is meant to be the same on every process ("replicated").
     """
@@ -110,7 +117,9 @@ class ColumnParallelLinear(_ParallelLinear):
     cut = {"weight": 0, "bias": 0}
     call = "copy"
 
-    def __init__(self, in_features, out_features, bias=True, gather_output=False, **options):
+    def __init__(
+        self, in_features, out_features, bias=True, gather_output=False, **options
+    ):
         super().__init__(in_features, out_features, bias, **options)
         self.gather_output = gather_output
 
@@ -121,15 +130,17 @@ class ColumnParallelLinear(_ParallelLinear):
         if not self.gather_output:
             return output
         how = {"dim": output.dim() - 1, "sizes": self.sizes, "group": self.group}
-        return Collective.apply(output, partial(gather, **how), partial(own_part, **how))
+        return Collective.apply(
+            output, partial(gather, **how), partial(own_part, **how)
+        )
 
 
 class RowParallelLinear(_ParallelLinear):
     """A part of the input features of an `nn.Linear` on each process; the results are added.
 
-    (..., this process's features), as a `ColumnParallelLinear` leaves them -> (..., out_features),
-    the same on all processes. Parameters, seed and `state_dict` as there; `bias` is on each process
-    as a whole.
+    (..., this process's features), as a `ColumnParallelLinear` leaves them -> (...,
+    out_features), the same on all processes. Parameters, seed and `state_dict` as
+    there; `bias` is on each process as a whole.
     """
 
     cut = {"weight": 1}
@@ -139,4 +150,6 @@ class RowParallelLinear(_ParallelLinear):
         self._agree(input, self.weight.shape[1], free=-1)
         partial_sum = F.linear(input, self.weight)
         output = Collective.apply(partial_sum, partial(add, group=self.group), same)
-        return output if self.bias is None else output + self.bias.to(output.dtype)  # of autocast
+        return (
+            output if self.bias is None else output + self.bias.to(output.dtype)
+        )  # of autocast

@@ -24,8 +24,8 @@ class Backend(NamedTuple):
 def backend(device="cpu"):
     """What `involution2d` runs on a device: (name, reason).
 
-    name: "cpu kernel", "cuda kernel", "plain", or "none" where there is no such device or CuPy is
-        missing. The first call for a CPU builds the kernel.
+    name: "cpu kernel", "cuda kernel", "plain", or "none" where there is no such device
+        or CuPy is missing. The first call for a CPU builds the kernel.
     """
     device = torch.device(device)
     module = implementation(device)
@@ -41,4 +41,6 @@ def backend(device="cpu"):
         module.find_cupy()
     except ImportError as error:
         return Backend("none", str(error))
-    return Backend("cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy")
+    return Backend(
+        "cuda kernel", "kernels.cu and fast_kernels.cu, compiled and launched by CuPy"
+    )

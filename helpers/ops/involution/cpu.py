@@ -1,14 +1,17 @@
 """Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use, called by ctypes.
 
-The compiler takes a few seconds, once: the library stays in the user's cache folder, under a name
-made of the source, the compiler, its flags and the machine's instructions.
-Without a compiler `plain.py` does the work, and also if the build fails, then with one warning.
+The compiler takes a few seconds, once: the library stays in the user's cache folder,
+under a name made of the source, the compiler, its flags and the machine's instructions.
+Without a compiler `plain.py` does the work, and also if the build fails, then with one
+warning.
 
-A call needs no memory but its result and a buffer for each thread, of a megabyte or so and of 4 at
-most: where a large dilation would need more, `plain.py` does the work. It copies no tensor,
-whatever its strides, releases the GIL, and uses `torch.get_num_threads()` threads. It starts them
-itself: PyTorch's belong to an OpenMP library that the compiler may not find, or find another of.
-Results have the same bits for any number of threads.
+A call needs no memory but its result and a buffer for each thread, of a megabyte or so
+and of 4 at
+most: where a large dilation would need more, `plain.py` does the work. It copies no
+tensor, whatever its strides, releases the GIL, and uses `torch.get_num_threads()`
+threads. It starts them
+itself: PyTorch's belong to an OpenMP library that the compiler may not find, or find
+another of. Results have the same bits for any number of threads.
 """
 
 import ctypes
@@ -34,7 +37,11 @@ from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
-MACHINES = (["-march=native"], ["-mcpu=native"], [])  # the first one that the compiler accepts
+MACHINES = (
+    ["-march=native"],
+    ["-mcpu=native"],
+    [],
+)  # the first one that the compiler accepts
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 
@@ -63,9 +70,13 @@ def available():
                 except CompilerNotFoundError as error:
                     _library, _reason = False, str(error)
                 except (BuildError, OSError) as error:
-                    _library, _reason = False, f"the C++ kernels were not built: {error}"
+                    _library, _reason = (
+                        False,
+                        f"the C++ kernels were not built: {error}",
+                    )
                     warnings.warn(
-                        f"{_reason}\ninvolution2d runs in plain PyTorch instead", stacklevel=2
+                        f"{_reason}\ninvolution2d runs in plain PyTorch instead",
+                        stacklevel=2,
                     )
     return bool(_library)
 
@@ -83,9 +94,12 @@ def build():
         command = [*find_compiler(), *FLAGS, *machine]
         compile_to = partial(run, *command, "-shared", str(SOURCE), "-o")
         try:
-            # What the compiler defines before the first line: its version, and the machine's skills
+            # What the compiler defines before the first line: its version, and the
+            # machine's skills
             defined = run(*command, "-dM", "-E", "-x", "c++", os.devnull)
-            path = cached_file("involution2d_*.so", [source, *command, defined], compile_to)
+            path = cached_file(
+                "involution2d_*.so", [source, *command, defined], compile_to
+            )
         except BuildError as error:
             failure = error
         else:

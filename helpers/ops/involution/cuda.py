@@ -1,17 +1,19 @@
 """Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and launched by CuPy.
 
-torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the device, and
-what is copied says `involution2d`.
+torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the
+device, and what is copied says `involution2d`.
 
-CuPy compiles a kernel at the first call for each type, memory format, window (kernel size, stride,
-dilation) and number of channels and pixels a thread (with several, a padding that is another
-remainder is another kernel), in about a second. Those for the same arrays at less aligned addresses
-are compiled and loaded with it, so that a call that is captured in a CUDA graph does neither after
-a call that was not, whatever the offsets of its tensors. CuPy 14.2 and later keep them all on disk;
-older ones may compile what is made of templates again in each process:
+CuPy compiles a kernel at the first call for each type, memory format, window (kernel
+size, stride, dilation) and number of channels and pixels a thread (with several, a
+padding that is another remainder is another kernel), in about a second. Those for the
+same arrays at less aligned addresses are compiled and loaded with it, so that a call
+that is captured in a CUDA graph does neither after a call that was not, whatever the
+offsets of its tensors. CuPy 14.2 and later keep them all on disk; older ones may
+compile what is made of templates again in each process:
 https://github.com/cupy/cupy/pull/10177
 
-CuPy adds -ftz=true: in float32 and bfloat16, numbers below 1.2e-38 count as 0 here, not on a CPU.
+CuPy adds -ftz=true: in float32 and bfloat16, numbers below 1.2e-38 count as 0 here, not
+on a CPU.
 """
 
 from functools import cache, lru_cache, partial
@@ -40,10 +42,13 @@ def find_cupy():
 def _functions(names, device, source):
     """{name: function}, on the current device, which is `device`: on another they cannot run.
 
-    All are asked for at once: a kernel is loaded onto the device when it is, not with its module.
+    All are asked for at once: a kernel is loaded onto the device when it is, not with
+    its module.
     https://docs.nvidia.com/cuda/cuda-programming-guide/04-special-topics/lazy-loading.html
     """
-    module = find_cupy().RawModule(code=source, options=("--std=c++17",), name_expressions=names)
+    module = find_cupy().RawModule(
+        code=source, options=("--std=c++17",), name_expressions=names
+    )
     return {name: module.get_function(name) for name in names}
 
 
@@ -53,7 +58,9 @@ def _values(index, structures):
 
     integer = numpy.int32 if index == "int" else numpy.int64
     return tuple(
-        numpy.array([tuple(structure)], [(field, integer) for field in structure._fields])
+        numpy.array(
+            [tuple(structure)], [(field, integer) for field in structure._fields]
+        )
         for structure in structures
     )
 

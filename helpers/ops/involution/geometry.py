@@ -1,7 +1,7 @@
 """What fits together: sizes, shapes, dtypes, and which two of three arrays make the third.
 
-An involution joins three arrays: input, weight and output. Each kernel makes one of them of the
-other two. The gradient of an array has its shape, and takes its part.
+An involution joins three arrays: input, weight and output. Each kernel makes one of
+them of the other two. The gradient of an array has its shape, and takes its part.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,9 @@ ARRAYS = {  # kernel: the two arrays that it reads, in the order of its paramete
     "grad_weight": ("grad_output", "input", "grad_weight"),
 }
 KERNELS = tuple(ARRAYS)
-LARGEST = 2**40  # of stride, padding, dilation: their sums and products with sizes fit into int64
+LARGEST = (
+    2**40
+)  # of stride, padding, dilation: their sums and products with sizes fit into int64
 LARGEST_KERNEL = 2**31
 
 
@@ -78,14 +80,18 @@ def check_tensors(**tensors):
     """Raise TypeError or ValueError unless each is a tensor as DIMS says, all on one device."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+            raise TypeError(
+                f"{name} must be a torch.Tensor, got {type(tensor).__name__}"
+            )
         dims = DIMS[name]
         if tensor.dim() != len(dims):
             raise ValueError(
                 f"{name} must have shape ({', '.join(dims)}), got {tuple(tensor.shape)}"
             )
         if tensor.layout is not torch.strided:
-            raise TypeError(f"{name} must be dense (torch.strided), got {tensor.layout}")
+            raise TypeError(
+                f"{name} must be dense (torch.strided), got {tensor.layout}"
+            )
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(dtype) for dtype in DTYPES)
             raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
@@ -112,7 +118,9 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
         ("dilation", dilation, 1),
     ):
         if len(pair) != 2 or min(pair) < at_least:
-            raise ValueError(f"{name} must be two ints, {at_least} or more, got {tuple(pair)}")
+            raise ValueError(
+                f"{name} must be two ints, {at_least} or more, got {tuple(pair)}"
+            )
         if pair[0] > LARGEST or pair[1] > LARGEST:
             raise ValueError(f"{name} must be at most 2**40, got {tuple(pair)}")
     batch, channels, *size = input_size
@@ -126,11 +134,14 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
             f"the channels of input must divide into the groups of weight, got {channels} channels"
             f" and {groups} groups"
         )
-    # no min(): it compares sizes with one another, and a compiled function holds for one order only
+    # no min(): it compares sizes with one another, and a compiled function holds for
+    # one order only
     if kernel[0] < 1 or kernel[1] < 1:
         raise ValueError(f"the kernels in weight must be 1 x 1 or larger, got {kernel}")
     if kernel[0] > LARGEST_KERNEL or kernel[1] > LARGEST_KERNEL:
-        raise ValueError(f"the kernels in weight must be at most 2**31 wide and high, got {kernel}")
+        raise ValueError(
+            f"the kernels in weight must be at most 2**31 wide and high, got {kernel}"
+        )
     out_size = [
         (size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i in range(2)
@@ -157,7 +168,11 @@ def sizes_to_tell(kernel, result_size):
     """What the operator of `kernel` must know of its result, in the order of its parameters."""
     if kernel == "forward":
         return ()
-    return (result_size[2:],) if kernel == "grad_input" else (result_size[1], result_size[2:4])
+    return (
+        (result_size[2:],)
+        if kernel == "grad_input"
+        else (result_size[1], result_size[2:4])
+    )
 
 
 def check_operator(kernel, first, second, *arguments):

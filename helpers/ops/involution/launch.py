@@ -1,9 +1,10 @@
 """How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
 
-The first are for every case, and read contiguous arrays: with strides they would be twice as long,
-and they are there to be read. So where the second are not for it (rows of more than WIDEST taps,
-indices of 64 bits), what is not contiguous is copied. The second are compiled for one window each
-(kernel size, stride and dilation are constants in them), index with int, and take strides.
+The first are for every case, and read contiguous arrays: with strides they would be
+twice as long, and they are there to be read. So where the second are not for it (rows
+of more than WIDEST taps, indices of 64 bits), what is not contiguous is copied. The
+second are compiled for one window each (kernel size, stride and dilation are constants
+in them), index with int, and take strides.
 """
 
 import math
@@ -16,7 +17,9 @@ import torch
 from .geometry import ARRAYS, result_format
 
 SOURCE = Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
-FAST_SOURCE = SOURCE + Path(__file__).with_name("fast_kernels.cu").read_text(encoding="utf-8")
+FAST_SOURCE = SOURCE + Path(__file__).with_name("fast_kernels.cu").read_text(
+    encoding="utf-8"
+)
 TYPES = {
     torch.float64: "double",
     torch.float32: "float",
@@ -25,19 +28,25 @@ TYPES = {
 }
 INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
-FAST_BLOCK = (128, 1)  # small enough that a small result makes a block for each multiprocessor
+FAST_BLOCK = (
+    128,
+    1,
+)  # small enough that a small result makes a block for each multiprocessor
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
 SUM_BYTES = 32  # the most of the result that such a thread owns: channels times pixels
 PACK_BYTES = 16  # the most that one load brings of the channels of a pixel
-PIXEL_BYTES = 8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
+PIXEL_BYTES = (
+    8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
+)
 WIDEST = 11  # a row of taps is held in registers
-# SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs fewer loads
-# and instructions for each. But it waits more often, and fewer other threads work meanwhile: 2^16
-# are four warps for each of an H100's 528 schedulers. No GPU has decided between them, which
-# `first_gpu_run.py` is for; this is a count in machine code for an H100, and a model. Forward in
-# float, at the sizes of the benchmark:
-# channels x pixels of a thread; instructions per multiply-add; warps of a scheduler, times the
-# loads of a warp that are under way; the largest of four limits in µs, if a load takes 250 cycles.
+# SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs
+# fewer loads and instructions for each. But it waits more often, and fewer other
+# threads work meanwhile: 2^16 are four warps for each of an H100's 528 schedulers. No
+# GPU has decided between them, which `first_gpu_run.py` is for; this is a count in
+# machine code for an H100, and a model. Forward in float, at the sizes of the
+# benchmark: channels x pixels of a thread; instructions per multiply-add; warps of a
+# scheduler, times the loads of a warp that are under way; the largest of four limits in
+# µs, if a load takes 250 cycles.
 #
 #                    most                       chosen
 #     64 x 56²       16 x 2  1.8   5  44.1      4 x 2  2.2  54  9.7
@@ -45,11 +54,17 @@ WIDEST = 11  # a row of taps is held in registers
 #     256 x 14²      16 x 2  1.8   1  44.1      2 x 2  2.7  50  2.9
 #     512 x 7²       16 x 1  2.7   5  16.8      2 x 1  4.4  31  3.5
 ENOUGH_THREADS = 2**16
-FEWEST = 16  # channels of a part of a group: fewer are no work for a thread of grad_weight
-MANY = 2**31 - 2**20  # an int counts so far, with room for the threads past the end of a block
+FEWEST = (
+    16  # channels of a part of a group: fewer are no work for a thread of grad_weight
+)
+MANY = (
+    2**31 - 2**20
+)  # an int counts so far, with room for the threads past the end of a block
 
 
-class Strides(NamedTuple):  # the fields of Strides in fast_kernels.cu, in the same order
+class Strides(
+    NamedTuple
+):  # the fields of Strides in fast_kernels.cu, in the same order
     sample: int
     channel: int
     kernel_row: int
@@ -66,8 +81,10 @@ def kernel_name(kernel, dtype, index):
 def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
     """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7, 1, 1, 1, 1>
 
-    pack: how many channels a load brings; 1 where the pixels of a row are neighbours in memory.
-    pixels: how many neighbours a thread owns; by default as many as of contiguous arrays.
+    pack: how many channels a load brings; 1 where the pixels of a row are neighbours in
+    memory.
+    pixels: how many neighbours a thread owns; by default as many as of contiguous
+    arrays.
     """
     s = geometry
     if pixels is None:
@@ -78,7 +95,9 @@ def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
     if kernel != "grad_weight":
         owned = channels_per_thread(kernel, geometry, dtype.itemsize, pack, pixels)
         template = owned, *template
-    return f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *template)))}>"
+    return (
+        f"involution2d_{kernel}_fast<{', '.join(map(str, (TYPES[dtype], *template)))}>"
+    )
 
 
 def pixels_per_thread(kernel, geometry, most):
@@ -119,7 +138,9 @@ def fast_threads(kernel, geometry, itemsize=4, pack=1, pixels=1):
 def _threads(kernel, geometry, each):
     """How many, if each owns so many elements of the result, or rows of taps of grad_weight."""
     elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
-    return elements // (each * (geometry.kernel_width if kernel == "grad_weight" else 1))
+    return elements // (
+        each * (geometry.kernel_width if kernel == "grad_weight" else 1)
+    )
 
 
 class Plan(NamedTuple):
@@ -139,15 +160,19 @@ class Plan(NamedTuple):
 
     def arguments(self, tensors):
         """{parameter: a tensor of one dimension, a Geometry or Strides}, in the kernel's order."""
-        return dict(zip(self.arrays, map(_line, tensors), strict=True), **self.structures)
+        return dict(
+            zip(self.arrays, map(_line, tensors), strict=True), **self.structures
+        )
 
 
 def launch(kernel, first, second, geometry, run, make_plan=None, **options):
     """Allocate the result of `kernel`, have it filled, and return it.
 
-    kernel: one of KERNELS. first, second: its two arrays, in the order of its parameters.
+    kernel: one of KERNELS. first, second: its two arrays, in the order of its
+    parameters.
     run: called with a Plan and the three tensors, the result last.
-    make_plan, options: `plan`, or what returns the same; and what it takes beside these.
+    make_plan, options: `plan`, or what returns the same; and what it takes beside
+    these.
     """
     if geometry.batch == 0:  # no other size can be 0
         return first.new_empty(geometry.size_of(ARRAYS[kernel][2]))
@@ -157,7 +182,9 @@ def launch(kernel, first, second, geometry, run, make_plan=None, **options):
         split = geometry._replace(groups=geometry.groups * planned.parts)
         pair = first.to(wide), second.to(wide)
         sums = launch(kernel, *pair, split, run, make_plan, **options)
-        return sums.unflatten(1, (geometry.groups, planned.parts)).sum(2).to(first.dtype)
+        return (
+            sums.unflatten(1, (geometry.groups, planned.parts)).sum(2).to(first.dtype)
+        )
     result = torch.empty(
         planned.size,
         dtype=first.dtype,
@@ -177,9 +204,12 @@ def plan(kernel, first, second, geometry, block=BLOCK, index=None, fast=False):
     index: "int" or "long long"; by default the smallest that is safe.
     fast: whether to take the kernel of `fast_kernels.cu` where there can be one.
     """
-    # No field of the geometry is larger than one of these, unless a window of one tap has it.
+    # No field of the geometry is larger than one of these, unless a window of one tap
+    # has it.
     largest = max(
-        *map(math.prod, (geometry.input_size, geometry.weight_size, geometry.output_size)),
+        *map(
+            math.prod, (geometry.input_size, geometry.weight_size, geometry.output_size)
+        ),
         geometry.height + 2 * geometry.padding_height,
         geometry.width + 2 * geometry.padding_width,
         *geometry,
@@ -208,8 +238,13 @@ def _plan_fast(kernel, first, second, geometry, size):
     tensors, itemsize = (first, second), first.itemsize
     addresses = tuple(tensor.data_ptr() // itemsize for tensor in tensors)
     copied, pack, pixels = _choose(kernel, tensors, geometry, addresses)
-    alike = [0] + [2**i for i in range(4) if 2**i * itemsize < PACK_BYTES]  # all that may differ
-    others = (_choose(kernel, tensors, geometry, pair)[1:] for pair in product(alike, repeat=2))
+    alike = [0] + [
+        2**i for i in range(4) if 2**i * itemsize < PACK_BYTES
+    ]  # all that may differ
+    others = (
+        _choose(kernel, tensors, geometry, pair)[1:]
+        for pair in product(alike, repeat=2)
+    )
     names = {fast_kernel_name(kernel, first.dtype, geometry, *each) for each in others}
     name = fast_kernel_name(kernel, first.dtype, geometry, pack, pixels)
     memory_format = result_format(kernel, first)
@@ -241,9 +276,10 @@ def _plan_fast(kernel, first, second, geometry, size):
 def _choose(kernel, tensors, geometry, addresses):
     """(whether each is copied, pack, pixels), if they begin at these addresses, in elements.
 
-    Copied is what leads further than an int counts, and a tapped image whose columns lie apart, if
-    no load brings two of its channels. (An odd number of them, say: read as they lie, each weight
-    would serve one channel, and the loads would cost more than the copy.)
+    Copied is what leads further than an int counts, and a tapped image whose columns
+    lie apart, if no load brings two of its channels. (An odd number of them, say: read
+    as they lie, each weight would serve one channel, and the loads would cost more than
+    the copy.)
     """
     copied = [not _within_reach(tensor, geometry) for tensor in tensors]
 
@@ -259,7 +295,9 @@ def _choose(kernel, tensors, geometry, addresses):
     tapped = images[-1]  # is read at every tap; of another image any strides will do
     if pack == 1 and tensors[tapped].stride(3) != 1:
         copied[tapped] = True
-    most = min(neighbours(which, -1, PIXEL_BYTES) for which in (0, 1))  # 1 if pack is not
+    most = min(
+        neighbours(which, -1, PIXEL_BYTES) for which in (0, 1)
+    )  # 1 if pack is not
     if result_format(kernel, tensors[0]) == torch.channels_last:
         most = 1  # pixels of the result lie apart, and are not written together
     return tuple(copied), pack, pixels_per_thread(kernel, geometry, most)
@@ -291,7 +329,10 @@ def _within_reach(tensor, geometry):
 
 
 def _reach(tensor):
-    return sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return sum(
+        (n - 1) * stride
+        for n, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
 
 
 def _line(tensor):

@@ -1,13 +1,14 @@
 """`torch.ops.extending_pytorch.involution2d`, and the two operators that are its gradients.
 
-An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel for each
-device; one for fake tensors, which have a shape but no data, so that `torch.compile` and
-`torch.export` trace it without looking inside; and rules for autograd, vmap and autocast.
+An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel
+for each device; one for fake tensors, which have a shape but no data, so that
+`torch.compile` and `torch.export` trace it without looking inside; and rules for
+autograd, vmap and autocast.
 
 Each derivative of one of the three is another of the three, because
     sum(grad_output * output) = sum(grad_input * input) = sum(grad_weight * weight)
-is one sum of products of three tensors. So there are derivatives of every order, and each of the
-three is linear in each of its tensors.
+is one sum of products of three tensors. So there are derivatives of every order, and
+each of the three is linear in each of its tensors.
 """
 
 import math
@@ -44,8 +45,12 @@ OPERATORS = {  # name: the kernel that it runs, and its schema
 }
 
 
-PARTS = {name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()}
-MAKER = {parts[2]: name for name, parts in PARTS.items()}  # the operator that makes an array
+PARTS = {
+    name: tuple(map(part, ARRAYS[kernel])) for name, (kernel, _) in OPERATORS.items()
+}
+MAKER = {
+    parts[2]: name for name, parts in PARTS.items()
+}  # the operator that makes an array
 
 
 def _ops():
@@ -66,7 +71,9 @@ def _kernel(kernel):
 
 def _fake(kernel):
     def run(first, second, *arguments):
-        return empty_result(kernel, first, check_operator(kernel, first, second, *arguments))
+        return empty_result(
+            kernel, first, check_operator(kernel, first, second, *arguments)
+        )
 
     return run
 
@@ -77,20 +84,30 @@ def _fake(kernel):
 class _Operator(torch.autograd.function._SingleLevelFunction):
     """One of the three operators, as it runs where gradients are needed.
 
-    `torch.library.register_autograd` would write such a class, but up to torch 2.15 it raises
-    under `torch.func.grad`, and forward mode silently gets zeros. So this leans on what is
-    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The dispatcher
-    comes here once for each level of torch.func; `Function` would start with the outermost again.
+    `torch.library.register_autograd` would write such a class, but up to torch 2.15 it
+    raises under `torch.func.grad`, and forward mode silently gets zeros. So this leans
+    on what is
+    private: `_SingleLevelFunction`, its guard and `_AutoDispatchBelowAutograd`. The
+    dispatcher comes here once for each level of torch.func; `Function` would start with
+    the outermost again.
     """
 
-    vmap, generate_vmap_rule = torch.autograd.Function.vmap, False  # as of any Function without
+    vmap, generate_vmap_rule = (
+        torch.autograd.Function.vmap,
+        False,
+    )  # as of any Function without
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
-        ctx.modes, ctx.operator, ctx.arguments = modes, name, arguments  # ctx.name() is taken
+        ctx.modes, ctx.operator, ctx.arguments = (
+            modes,
+            name,
+            arguments,
+        )  # ctx.name() is taken
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
-        # Both modes are off inside forward, but the levels below may want to record, too.
+        # Both modes are off inside forward, but the levels below may want to record,
+        # too.
         with (
             torch.set_grad_enabled(modes[0]),
             _set_fwd_grad_enabled(modes[1]),
@@ -101,10 +118,14 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     @staticmethod
     def backward(ctx, grad):
         first, second, result = PARTS[ctx.operator]
-        tensors = dict(zip((first, second, result), (*ctx.saved_tensors, grad), strict=True))
+        tensors = dict(
+            zip((first, second, result), (*ctx.saved_tensors, grad), strict=True)
+        )
         grads = [
             _made(array, tensors, ctx.arguments[-3:]) if needed else None
-            for array, needed in zip((first, second), ctx.needs_input_grad[2:4], strict=True)
+            for array, needed in zip(
+                (first, second), ctx.needs_input_grad[2:4], strict=True
+            )
         ]
         return None, None, *grads, *[None] * len(ctx.arguments)
 
@@ -192,7 +213,11 @@ def register():
     for name, (kernel, schema) in OPERATORS.items():
         qualified = f"{NAMESPACE}::{name}"
         torch.library.define(qualified, schema)
-        for device in ("cpu", "cuda", "default"):  # default: plain.py on any other device
+        for device in (
+            "cpu",
+            "cuda",
+            "default",
+        ):  # default: plain.py on any other device
             torch.library.impl(qualified, device, _kernel(kernel))
         torch.library.register_fake(qualified, _fake(kernel))
         torch.library.impl(qualified, "Autograd", partial(_apply, name))

@@ -1,15 +1,17 @@
 """Involution in plain PyTorch: shift, multiply, add. For every device without a kernel of its own.
 
-Each of the Kh * Kw taps of a kernel sees the input shifted by some rows and columns. A shifted
-input is a slice, a view without memory of its own, so nothing is ever unfolded:
+Each of the Kh * Kw taps of a kernel sees the input shifted by some rows and columns. A
+shifted input is a slice, a view without memory of its own, so nothing is ever unfolded:
 
-    output[..., rows, columns] += weight[tap][rows, columns] * input[..., shifted rows, columns]
+    output[..., rows, columns] += weight[tap][rows, columns] * input[..., shifted rows,
+    columns]
 
-The work goes in chunks of about a million elements. That bounds the memory of temporaries (the
-sums, the products in `grad_weight`, float32 copies of half precision) and keeps them in the cache.
+The work goes in chunks of about a million elements. That bounds the memory of
+temporaries (the sums, the products in `grad_weight`, float32 copies of half precision)
+and keeps them in the cache.
 
-PyTorch's threads meet after each tap. Where other processes keep the cores busy, they wait long for
-one another, and `torch.set_num_threads(1)` is faster.
+PyTorch's threads meet after each tap. Where other processes keep the cores busy, they
+wait long for one another, and `torch.set_num_threads(1)` is faster.
 """
 
 import torch
@@ -56,7 +58,8 @@ def _sum_dtype(tensor):
 def _chunks(geometry, *tensors):
     """Views of the tensors with (N, G) merged to one dimension, some of its elements at a time.
 
-    (N, C, H, W) becomes (some, C // G, H, W); (N, G, Kh, Kw, Ho, Wo) becomes (some, Kh, ...).
+    (N, C, H, W) becomes (some, C // G, H, W); (N, G, Kh, Kw, Ho, Wo) becomes (some, Kh,
+    ...).
     """
     s = geometry
     planes = s.batch * s.groups
@@ -68,7 +71,9 @@ def _chunks(geometry, *tensors):
         for t in tensors
     ]
     pixels = max(s.height * s.width, s.out_height * s.out_width)
-    parts = 4 if tensors[0].element_size() == 2 else 2  # half precision has float32 temporaries
+    parts = (
+        4 if tensors[0].element_size() == 2 else 2
+    )  # half precision has float32 temporaries
     step = max(1, min(CHUNK // (group_channels * pixels), -(-planes // parts)))
     for start in range(0, planes, step):
         yield [t[start : start + step] for t in merged]
@@ -78,11 +83,21 @@ def _taps(geometry):
     """(kh, kw, the output pixels that this tap reaches, the input pixels that they read)."""
     s = geometry
     rows = [
-        _overlap(s.height, s.out_height, kh * s.dilation_height - s.padding_height, s.stride_height)
+        _overlap(
+            s.height,
+            s.out_height,
+            kh * s.dilation_height - s.padding_height,
+            s.stride_height,
+        )
         for kh in range(s.kernel_height)
     ]
     columns = [
-        _overlap(s.width, s.out_width, kw * s.dilation_width - s.padding_width, s.stride_width)
+        _overlap(
+            s.width,
+            s.out_width,
+            kw * s.dilation_width - s.padding_width,
+            s.stride_width,
+        )
         for kw in range(s.kernel_width)
     ]
     for kh, (out_rows, in_rows) in enumerate(rows):

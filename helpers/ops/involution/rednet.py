@@ -41,24 +41,26 @@ class Bottleneck(nn.Module):
         x = self.relu(self.bn1(self.conv1(input)))
         x = self.relu(self.bn2(self.involution(x)))
         x = self.bn3(self.conv3(x))
-        return self.relu(x + (input if self.downsample is None else self.downsample(input)))
+        return self.relu(
+            x + (input if self.downsample is None else self.downsample(input))
+        )
 
 
 class RedNet(nn.Module):
     """ResNet with involutions: (N, 3, H, W) -> (N, num_classes).
 
     depth: 26, 38, 50, 101 or 152. Raises ValueError or TypeError for other arguments.
-    num_classes: without it (None) there is no classifier, and the result is a tuple of the four
-        stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024, H / 16, W / 16),
-        (N, 2048, H / 32, W / 32), sizes rounded up.
+    num_classes: without it (None) there is no classifier, and the result is a tuple of
+        the four stages' maps: (N, 256, H / 4, W / 4), (N, 512, H / 8, W / 8), (N, 1024,
+        H / 16, W / 16), (N, 2048, H / 32, W / 32), sizes rounded up.
     keep_filters: of each `Involution2d`.
-    stem_kernel_size: of the involution in the stem: 3 in the authors' code for classification, 7 in
-        that for detection and segmentation. With 7, and 1000 classes, the parameters and the
-        multiply-adds are those of the paper's table.
+    stem_kernel_size: of the involution in the stem: 3 in the authors' code for
+        classification, 7 in that for detection and segmentation. With 7, and 1000
+        classes, the parameters and the multiply-adds are those of the paper's table.
 
-    Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section 4; the
-    details from the authors' https://github.com/d-li14/involution, whose checkpoints
-    `from_checkpoint` reads.
+    Source: Li et al., Involution, CVPR 2021, https://arxiv.org/abs/2103.06255, section
+    4; the details from the authors' https://github.com/d-li14/involution, whose
+    checkpoints `from_checkpoint` reads.
     """
 
     BLOCKS = {
@@ -76,7 +78,9 @@ class RedNet(nn.Module):
                 f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got {depth!r}"
             )
         classes = num_classes
-        if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int)):
+        if classes is not None and (
+            isinstance(classes, bool) or not isinstance(classes, int)
+        ):
             raise TypeError(f"num_classes must be an int or None, got {classes!r}")
         if classes is not None and classes < 1:
             raise ValueError(f"num_classes must be 1 or more, got {classes}")
@@ -113,7 +117,9 @@ class RedNet(nn.Module):
 
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu"
+                )
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, Bottleneck):
@@ -131,15 +137,20 @@ class RedNet(nn.Module):
     def from_checkpoint(cls, checkpoint):
         """(the network that a published checkpoint holds, a sentence on what it was)
 
-        checkpoint: what `torch.load` returned, a dict with the key "state_dict", or that state
-            dict: of a classifier of mmcls, of a detector of mmdet, of a segmentor of mmseg with a
-            RedNet backbone, or of the backbone alone. Only a classifier has a `fc`.
-        The network has the checkpoint's dtype and device. Raises ValueError or TypeError for
-        something else.
+        checkpoint: what `torch.load` returned, a dict with the key "state_dict", or
+            that state dict: of a classifier of mmcls, of a detector of mmdet, of a
+            segmentor of mmseg with a RedNet backbone, or of the backbone alone. Only a
+            classifier has a `fc`.
+        The network has the checkpoint's dtype and device. Raises ValueError or
+        TypeError for something else.
 
             model, what = RedNet.from_checkpoint(torch.load("rednet50.pth"))
         """
-        state = checkpoint.get("state_dict", checkpoint) if isinstance(checkpoint, dict) else None
+        state = (
+            checkpoint.get("state_dict", checkpoint)
+            if isinstance(checkpoint, dict)
+            else None
+        )
         if not isinstance(state, dict):
             raise TypeError(
                 "checkpoint must be a dict, or have one as its state_dict, got"
@@ -147,7 +158,9 @@ class RedNet(nn.Module):
             )
         state, others = _renamed(state)
         blocks = tuple(
-            len({key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")})
+            len(
+                {key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")}
+            )
             for stage in (1, 2, 3, 4)
         )
         depths = [depth for depth, known in cls.BLOCKS.items() if known == blocks]
@@ -167,9 +180,12 @@ class RedNet(nn.Module):
             model.load_state_dict(state)
         except RuntimeError as error:
             said = "; ".join(line.strip() for line in str(error).splitlines()[1:])
-            raise ValueError(f"checkpoint does not fit RedNet-{depths[0]}: {said}") from error
-        what = f"RedNet-{depths[0]} with a {stem} x {stem} involution in the stem and " + (
-            f"a classifier of {classes} classes" if classes else "no classifier"
+            raise ValueError(
+                f"checkpoint does not fit RedNet-{depths[0]}: {said}"
+            ) from error
+        what = (
+            f"RedNet-{depths[0]} with a {stem} x {stem} involution in the stem and "
+            + (f"a classifier of {classes} classes" if classes else "no classifier")
         )
         return model, what + (f"; left out: {', '.join(others)}" if others else "")
 
