@@ -132,7 +132,7 @@ def linked_matrix(cells):
     What is right leads to the section on the way to write it, all else to that on the
     situation. cells: those of the notebook, by their id.
     """
-    ways = AT_THE_END.findall(cells["w06"].source)
+    ways = AT_THE_END.findall(cells["matrix"].source)
     explained = {}
     for row in re.findall(r"^\| `.+$", cells["w11"].source, re.MULTILINE):
         for situation in re.findall("`([^`]+)`", row.split("|")[1]):
@@ -145,5 +145,5 @@ def linked_matrix(cells):
             target = way if word == "·" else explained[situation]
             linked.append(f"[{SIGNS[word]}]({target})")
         rows.append((f"`{situation}`", *linked))
-    untried = "`AOTInductor`", *[section(AOTINDUCTOR, "?")] * len(ways)
+    untried = "`AOTInductor`", *[section(AOTINDUCTOR, "=")] * len(ways)
     return table(("", *map(str, range(1, len(ways) + 1))), [*rows, untried])

@@ -230,6 +230,18 @@ MESSAGES = {
                 "or use an operator",
                 "09 Deeper: a Function that gets a tensor twice, or is "
                 "differentiated twice (3 minutes)"),
+        Message(".numpy() is not supported for tensor subclasses",
+                "an export or a compiler meets NumPy: make it an operator",
+                "09 A name and a promise: custom_op"),
+        Message("Please convert all Tensors to FakeTensors first",
+                "a function that the compiler cannot follow made a tensor, or closes "
+                "over one",
+                "09 Deeper: what a compiler leaves alone: disable, allow_in_graph, "
+                "nonstrict_trace, leaf_function (7 minutes)"),
+        Message("Attempted to call function marked as skipped",
+                "a function in C that the compiler does not know: an operator, or "
+                "`torch.compiler.disable`",
+                "09 A name and a promise: custom_op"),
         Message("PendingUnbackedSymbolNotFound",
                 "`.item()` inside a Function's `forward`: save the 0-dim tensor "
                 "instead",
