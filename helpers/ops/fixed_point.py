@@ -134,10 +134,13 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
         )
     if max_steps < 1:
         raise ValueError(f"max_steps must be 1 or more, got {max_steps}")
-    return _solve(f, z0, inputs, partial(_iterate, tol=tol, max_steps=max_steps))
+    solve = _solve
+    if torch.compiler.is_compiling():  # only then, because it imports the compiler
+        reason = "the number of steps depends on the numbers"
+        solve = torch.compiler.disable(_solve, reason=reason)
+    return solve(f, z0, inputs, partial(_iterate, tol=tol, max_steps=max_steps))
 
 
-@torch.compiler.disable(reason="the number of steps depends on the numbers")
 def _solve(f, z0, inputs, iterate):
     autocast = _autocast_now(z0.device.type)
     places = [

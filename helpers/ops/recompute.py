@@ -225,8 +225,13 @@ class ReversibleSequential(torch.nn.Module):
             raise ValueError(f"blocks must be pairs (f, g) of modules, got {blocks!r}")
         self.blocks = torch.nn.ModuleList(pairs)
 
-    @torch.compiler.disable(reason="backward calls the parts again")
     def forward(self, x1, x2):
+        walk = self._forward
+        if torch.compiler.is_compiling():  # only then, because it imports the compiler
+            walk = torch.compiler.disable(walk, reason="backward calls the parts again")
+        return walk(x1, x2)
+
+    def _forward(self, x1, x2):
         way = WayBack() if torch.is_grad_enabled() else None
         for part in (part for pair in self.blocks for part in pair):
             result = way.call(part, x2) if way else part(x2)

@@ -121,8 +121,6 @@ def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(archite
                     assert whole <= 1.5 * most, (shape, name)
 
 
-
-
 # 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see
 # chapter 15
 
