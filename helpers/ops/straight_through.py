@@ -78,7 +78,8 @@ def _with_slope_of(smooth, step):
 
 
 def straight_through(step, smooth):
-    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every order.
+    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every
+    order.
 
     step, smooth: floating-point tensors of one shape, dtype and device, which the
     result has, too. No gradient flows to `step`. `smooth` must be finite: where it is
@@ -110,7 +111,8 @@ def _clamped(input, limit):
 
 
 def round_straight_through(input):
-    """`input` rounded to the nearest integer, half to even, with the slope 1 for every number.
+    """`input` rounded to the nearest integer, half to even, with the slope 1 for every
+    number.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device. At ±inf, which no step leaves, the slope is 0.
@@ -125,7 +127,8 @@ def round_straight_through(input):
 
 
 def sign_straight_through(input, clip=1.0):
-    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip, and 0 beyond.
+    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip,
+    and 0 beyond.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device; there is no 0 in it, unlike in that of `torch.sign`; nan stays nan.
@@ -160,7 +163,8 @@ def spike(input, slope=25.0):
     info = torch.finfo(input.dtype)
     if not info.tiny <= slope <= info.max:
         raise ValueError(
-            f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for {input.dtype}, "
+            f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for "
+            f"{input.dtype}, "
             f"got {slope}"
         )
     side = torch.where(input < 0, -1.0, 1.0).to(input.dtype)

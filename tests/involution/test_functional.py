@@ -1,4 +1,6 @@
-"""What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a device."""
+"""What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a
+device.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a GPU."""
+"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a
+GPU.
+"""
 
 import re
 

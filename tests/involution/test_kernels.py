@@ -1,4 +1,4 @@
-"""The CUDA sources without a GPU, executed on the CPU thread by thread; and with one."""
+"""The CUDA sources, executed on the CPU thread by thread; and on a GPU."""
 
 import itertools
 from functools import partial
@@ -117,7 +117,9 @@ def test_more_than_two_to_the_31_elements(kernel):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
 def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
-    """So what ran at one offset compiles nothing at another, inside a CUDA graph's capture, say."""
+    """So what ran at one offset compiles nothing at another, inside a CUDA graph's
+    capture, say.
+    """
     geometry = benchmark.geometry_of(8, 64, 56)
     sizes = operands(kernel, *sizes_of(geometry))
     plans = []

@@ -1,4 +1,6 @@
-"""The layer `Involution2d` and the network `RedNet` of the paper, and its published checkpoints."""
+"""The layer `Involution2d` and the network `RedNet` of the paper, and its published
+checkpoints.
+"""
 
 import copy
 import math
@@ -209,7 +211,8 @@ def test_a_block_starts_as_the_identity():
 
 
 def published_network(blocks, x, state, stem=3):
-    """The published network, in PyTorch's functions. It draws its parameters, into `state`.
+    """The published network, in PyTorch's functions. It draws its parameters, into
+    `state`.
 
     Names and sizes are those in the authors' checkpoints:
     cls/mmcls/models/backbones/rednet.py, with mmcv's ConvModule (conv, bn) and mmcls'

@@ -42,7 +42,9 @@ def test_beta_bends_as_that_of_pytorch(beta):
 @pytest.mark.parametrize("beta", [0.3, 2.5, 7])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_beta_in_half_precision(dtype, beta):
-    """Within one unit in the last place, of what float64 says: also where the value is small."""
+    """Within one unit in the last place, of what float64 says: also where the value is
+    small.
+    """
     x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
     pairs = softplus(x, beta), softplus(wide, beta)
@@ -71,7 +73,9 @@ def slopes(function, x):
     reason="this torch finds no jvp there",
 )
 def test_a_jvp_that_is_compiled_alone():
-    """As it is where a graph breaks, at `autograd.grad` here: then each Python function is."""
+    """As it is where a graph breaks, at `autograd.grad` here: then each Python function
+    is.
+    """
     x = random(5)
     given = torch.compile(slopes, backend="aot_eager")(softplus, x)
     torch.testing.assert_close(given, slopes(F.softplus, x))

@@ -1,4 +1,6 @@
-"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its own file."""
+"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its
+own file.
+"""
 
 import doctest
 import importlib
@@ -37,7 +39,7 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
 def in_every(dtypes):
-    """A mark: every sample of every operation, in those of the dtypes that it supports."""
+    """A mark: every sample of every operation, in its dtypes."""
     return pytest.mark.parametrize(
         "op, sample, dtype",
         [
@@ -146,7 +148,9 @@ def test_keeps_what_backward_needs_and_nothing_else(name):
 
 
 def functions_of_tensors(op, sample, dtype=torch.float64):
-    """The operation and its reference with the other arguments filled in, and the tensors."""
+    """The operation and its reference with the other arguments filled in, and the
+    tensors.
+    """
     arguments = op.samples(dtype)[sample]
     tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
     rest = arguments[len(tensors) :]
@@ -236,7 +240,9 @@ def test_transforms(op, use):
 
 @each_op
 def test_references_are_right_in_nested_forward_mode(op):
-    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10 shows."""
+    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10
+    shows.
+    """
     one = torch.ones((), dtype=torch.float64)
     for sample in op.small:
         _, reference, tensors = functions_of_tensors(op, sample)
@@ -407,7 +413,8 @@ def test_a_module_refuses_its_options_at_once(module, arguments, kind, words):
 
 @each_file
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
-    """Its usage example, with `helpers` out of reach, and under another name if it is a folder.
+    """Its usage example, with `helpers` out of reach, and under another name if it is a
+    folder.
 
     And beside the first copy, which has registered what it registers, with DTensor,
     too.

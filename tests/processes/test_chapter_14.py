@@ -1,4 +1,6 @@
-"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes wrong."""
+"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes
+wrong.
+"""
 
 from datetime import timedelta
 
@@ -36,7 +38,7 @@ def net_and_part():
 
 
 def penalised(static_graph):
-    """Whether the gradients of a penalty, added to a loss of the output, are averaged."""
+    """Whether the gradients of a penalty, added to a loss, are averaged."""
     net, _, mine = net_and_part()
     wrapped = DistributedDataParallel(net, static_graph=static_graph)
     alone, x, _ = net_and_part()

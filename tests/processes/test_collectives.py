@@ -81,7 +81,9 @@ SUMMED = [
 
 
 def unchecked_and_in_a_group():
-    """Without the exchange of shapes; and among every second process, each of those in a group."""
+    """Without the exchange of shapes; and among every second process, each of those in
+    a group.
+    """
     rank, size = dist.get_rank(), dist.get_world_size()
     halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
     x = random(4, 4, seed=rank).detach()
@@ -132,7 +134,9 @@ def test_vmap(team):
 
 
 def gradients_batched():
-    """By vmap, as one after the other; what is said of PyTorch's older way to batch them."""
+    """By vmap, as one after the other; what is said of PyTorch's older way to batch
+    them.
+    """
     said = set()
     for name, (call, *_) in CASES.items():
         x = input_of(name, dist.get_rank()).requires_grad_()
@@ -182,7 +186,9 @@ def test_a_layer_is_copied_in_its_group(team):
 
 
 def losses_of(kind, cross_entropy, scale):
-    """For each reduction: the losses of a layer, and their first and second derivatives."""
+    """For each reduction: the losses of a layer, and their first and second
+    derivatives.
+    """
     torch.manual_seed(0)
     layer, found = kind(3, 7, dtype=torch.float64), []
     layer.weight.data *= scale
@@ -319,7 +325,8 @@ def compiled_in_one_process():
     x = random(4, 4, seed=dist.get_rank())
     call = all_of_them
     if dist.get_rank() == 0:
-        backend = "aot_eager_default_partitioner"  # as "aot_eager", without importing Inductor
+        # as "aot_eager", without importing Inductor
+        backend = "aot_eager_default_partitioner"
         call = torch.compile(all_of_them, backend=backend, fullgraph=True)
     results = []
     for function in (all_of_them, call):
@@ -334,7 +341,9 @@ def test_one_graph(team):
 
 
 def bytes_here():
-    """What this process wrote to its sockets for each of five collectives of 100,000 numbers."""
+    """What this process wrote to its sockets for each of five collectives of 100,000
+    numbers.
+    """
     x, counted = torch.ones(100_000), {}
     size = dist.get_world_size()
     for name, call in {

@@ -93,7 +93,9 @@ def test_the_gradients_of_one_process(team, kind):
 
 
 def summed_here():
-    """The gradient of one process, and that of a sum divided as chapter 19 says, under DDP."""
+    """The gradient of one process, and that of a sum divided as chapter 19 says, under
+    DDP.
+    """
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
     net, x = nn.Linear(3, 4), torch.randn(6, 3)
@@ -145,7 +147,9 @@ class Noting(nn.Module):
 
 
 def noted_here(broadcast_buffers):
-    """What two backward passes noted, each process its rank + 1, and the mean of all processes."""
+    """What two backward passes noted, each process its rank + 1, and the mean of all
+    processes.
+    """
     module = Noting()
     parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
     for _ in range(2):

@@ -15,8 +15,8 @@ Needs torch 2.10 or later. Private: what the dispatcher's rules in `operator.py`
 on.
 
 >>> import torch
->>> image = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).reshape(1, 1, 2, 4)
->>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each of the 2 x 4 pixels
+>>> image = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 1, 2, 4)
+>>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each pixel
 >>> weight[..., 0, 0, :] = 1.0  # in the upper row: take the left neighbour
 >>> weight[..., 2, 1, :] = 1.0  # in the lower row: take the right neighbour
 >>> involution2d(image, weight, padding=(0, 1))

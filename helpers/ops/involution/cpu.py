@@ -1,4 +1,5 @@
-"""Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use, called by ctypes.
+"""Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use,
+called by ctypes.
 
 The compiler takes a few seconds, once: the library stays in the user's cache folder,
 under a name made of the source, the compiler, its flags and the machine's instructions.
@@ -60,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def available():
-    """Whether the kernels are ready. The first call builds them, or finds them built."""
+    """Whether the kernels are ready. The first call builds or finds them."""
     global _library, _reason
     if _library is None:
         with _lock:

@@ -1,4 +1,5 @@
-"""`torch.ops.extending_pytorch.involution2d`, and the two operators that are its gradients.
+"""`torch.ops.extending_pytorch.involution2d`, and the two operators that are its
+gradients.
 
 An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel
 for each device; one for fake tensors, which have a shape but no data, so that
@@ -177,7 +178,7 @@ def _vmap(op):
 
 
 def is_cast(input, weight):
-    """Whether autocast is on for these tensors. It leaves a product with float64 alone."""
+    """Whether autocast is on for these tensors. It leaves float64 alone."""
     return (
         not input.is_meta  # which has no autocast; torch 2.10 cannot trace the question
         and torch.is_autocast_enabled(input.device.type)
