@@ -222,9 +222,8 @@ class Function:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls._call_node = type(
-            cls.__name__, (_Call,), {}
-        )  # so that grad_fn is a LinearBackward
+        # So that grad_fn is a LinearBackward.
+        cls._call_node = type(cls.__name__, (_Call,), {})
 
     def __call__(self, *inputs):
         if torch.compiler.is_dynamo_compiling():  # it runs between two graphs

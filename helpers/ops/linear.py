@@ -128,9 +128,8 @@ def linear(input, weight, bias=None):
             f"got {tuple(input.shape)}"
         )
     shape = *input.shape[:-1], *weight.shape[:-1]
-    own = bias is None or (
-        weight.dim() == 2 and bias.shape == shape[-1:]
-    )  # of the features alone
+    # Of the features alone.
+    own = bias is None or (weight.dim() == 2 and bias.shape == shape[-1:])
     if not own and not _broadcasts(bias.shape, shape):
         raise ValueError(
             f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}"

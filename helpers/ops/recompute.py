@@ -133,9 +133,8 @@ class Call:
             ticket = next(tickets, None)
             if ticket is None or _kind(tensor) != self.kinds[ticket]:
                 raise RuntimeError("fn saved other tensors when it ran again")
-            saved = (
-                tensor.detach()
-            )  # an output would hold its node, and that the output
+            # An output would hold its node, and that the output.
+            saved = tensor.detach()
             self.found[ticket] = saved, saved._version
             if ticket == len(self.kinds) - 1 and not to_the_end:
                 raise EverythingIsThere

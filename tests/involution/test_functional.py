@@ -119,9 +119,8 @@ def test_autocast(device):
         assert call(input.double(), weight.double()).dtype == torch.float64
         with pytest.raises(TypeError, match="one dtype"):
             call(input.double(), weight)
-        assert (
-            grad(outputs[0].sum(), input)[0].dtype == torch.float32
-        )  # backward inside, too
+        # Backward inside, too.
+        assert grad(outputs[0].sum(), input)[0].dtype == torch.float32
     for output in outputs:
         assert output.dtype == LOW and output.equal(expected)
     assert grad(outputs[2].sum(), input)[0].dtype == torch.float32

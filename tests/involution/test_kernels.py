@@ -47,9 +47,8 @@ def test_the_readable_kernels_agree_with_loops(dtype, kernel):
 @each_kernel
 @each_dtype
 def test_the_fast_kernels_agree_with_loops(dtype, kernel, monkeypatch):
-    monkeypatch.setattr(
-        launch, "ENOUGH_THREADS", 1
-    )  # two channels a thread, whatever the size
+    # Two channels a thread, whatever the size.
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(launch, "CHANNELS", (2, 1))
     for name in JUDGES if dtype == torch.float32 else ("window, one group", "stride"):
         case, expected = case_and_loops(JUDGES[name], dtype)
@@ -162,9 +161,8 @@ def test_any_stream_and_a_cuda_graph():
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(
-            10**8
-        )  # the stream is busy: a launch elsewhere would be too early
+        # The stream is busy: a launch elsewhere would be too early.
+        torch.cuda._sleep(10**8)
         other = involution2d(2 * input, weight, padding=1)
     stream.synchronize()
     torch.testing.assert_close(other, 2 * expected)

@@ -335,9 +335,8 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
             kernel, *tensors, geometry, on_cpu
         )
         assert template(name)[kernel != "grad_weight"] == pixels
-        assert (
-            list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
-        )  # no copy
+        # No copy.
+        assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
         assert_close(result, expected, torch.float16)
 
 

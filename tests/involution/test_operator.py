@@ -205,9 +205,10 @@ def test_third_derivatives():
 
 
 def test_one_graph_for_every_size():
+    # Both are slow to import.
     from torch._dynamo.backends.registry import (
         lookup_backend,
-    )  # both are slow to import
+    )
     from torch._inductor import config
 
     backend, compilations = (

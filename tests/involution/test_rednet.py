@@ -143,9 +143,8 @@ def test_filters_that_are_not_kept_need_a_third_of_the_memory():
         output.sum().backward()  # though the input needs no gradient
         del output
     filters = 4 * 4 * 49 * 14 * 14
-    assert (
-        totals[0] - totals[1] == sizes[0] - sizes[1] == filters
-    )  # what hooks see, what there is
+    # What hooks see, what there is.
+    assert totals[0] - totals[1] == sizes[0] - sizes[1] == filters
     assert totals[1] < 0.36 * totals[0]
 
 

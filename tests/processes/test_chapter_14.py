@@ -87,9 +87,8 @@ class Within(nn.Module):
         self.inner = inner
 
     def forward(self, x):
-        return checkpoint(
-            self.inner, x, use_reentrant=True
-        )  # a Function, with such a backward
+        # A Function, with such a backward.
+        return checkpoint(self.inner, x, use_reentrant=True)
 
 
 @two_processes
@@ -107,9 +106,8 @@ def sum_of_a_column():
 
 @two_processes
 def test_the_sum_of_a_tensor_with_gaps(team):
-    assert (
-        team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2
-    )  # 2, 2 and 6, 4 would be right
+    # 2, 2 and 6, 4 would be right.
+    assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2
 
 
 def all_but(missing):

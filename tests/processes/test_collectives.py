@@ -89,9 +89,8 @@ def unchecked_and_in_a_group():
     x = random(4, 4, seed=rank).detach()
     for call in EACH:
         assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
-    asked = ones(
-        2, requires_grad=rank == 1
-    )  # which is no matter where backward sends nothing
+    # Which is no matter where backward sends nothing.
+    asked = ones(2, requires_grad=rank == 1)
     collectives.all_reduce(asked)
     collectives.all_gather(asked)
     with torch.no_grad():
@@ -376,9 +375,8 @@ def test_bytes_are_those_of_a_ring(team):
             "all_to_all": (n - 1) / n * whole,
             "halo_exchange": neighbours * rows,
         }
-        assert counted == pytest.approx(
-            expected, rel=0.03, abs=3000
-        )  # with headers and the check
+        # With headers and the check.
+        assert counted == pytest.approx(expected, rel=0.03, abs=3000)
 
 
 TOTALS = {

@@ -57,9 +57,8 @@ def cloned(tensor):
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
-    return (
-        result.detach()
-    )  # on torch 2.11, what was changed in place gets no gradient, compiled
+    # On torch 2.11, what was changed in place gets no gradient, compiled.
+    return result.detach()
 
 
 def largest(tensor, group):
@@ -75,9 +74,8 @@ def gather(tensor, dim, sizes, group):
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
     all_gather_single(whole, mine, group=group)
     parts = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
-    return (
-        torch.cat(parts).movedim(0, dim).contiguous().detach()
-    )  # no view: it may be changed
+    # No view: it may be changed.
+    return torch.cat(parts).movedim(0, dim).contiguous().detach()
 
 
 def scatter_sum(tensor, dim, sizes, group):

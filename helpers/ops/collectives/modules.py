@@ -155,6 +155,5 @@ class RowParallelLinear(_ParallelLinear):
         self._agree(input, self.weight.shape[1], free=-1)
         partial_sum = F.linear(input, self.weight)
         output = Collective.apply(partial_sum, partial(add, group=self.group), same)
-        return (
-            output if self.bias is None else output + self.bias.to(output.dtype)
-        )  # of autocast
+        # Of autocast.
+        return output if self.bias is None else output + self.bias.to(output.dtype)

@@ -160,9 +160,8 @@ def warm_and_flushed(function, tensors):
     def call(copy):
         results = function(*copy)
         results = results if isinstance(results, tuple) else (results,)
-        kept.extend(
-            result.detach() for result in results
-        )  # or the next would overwrite them
+        # Or the next would overwrite them.
+        kept.extend(result.detach() for result in results)
 
     calls = [partial(call, copy) for copy in copies] * -(-LAUNCHES // count)
     return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(
@@ -180,9 +179,8 @@ def peak_bytes(function, device):
         torch.cuda.reset_peak_memory_stats()
         results = function()  # noqa: F841 (kept until the peak is read)
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # or the profiler writes two lines a run
+    # Or the profiler writes two lines a run.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(profile_memory=True) as profiler:
         results = function()  # noqa: F841
     events = [

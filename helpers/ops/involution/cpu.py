@@ -38,11 +38,12 @@ from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
+# The first one that the compiler accepts.
 MACHINES = (
     ["-march=native"],
     ["-mcpu=native"],
     [],
-)  # the first one that the compiler accepts
+)
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 

@@ -82,6 +82,5 @@ def _pair(name, value, at_least):
 def _integer(value):
     if isinstance(value, bool):
         raise TypeError
-    return (
-        value if isinstance(value, INTS) else operator.index(value)
-    )  # NumPy's integers, too
+    # NumPy's integers, too.
+    return value if isinstance(value, INTS) else operator.index(value)

@@ -301,9 +301,8 @@ def _choose(kernel, tensors, geometry, addresses):
     tapped = images[-1]  # is read at every tap; of another image any strides will do
     if pack == 1 and tensors[tapped].stride(3) != 1:
         copied[tapped] = True
-    most = min(
-        neighbours(which, -1, PIXEL_BYTES) for which in (0, 1)
-    )  # 1 if pack is not
+    # 1 if pack is not.
+    most = min(neighbours(which, -1, PIXEL_BYTES) for which in (0, 1))
     if result_format(kernel, tensors[0]) == torch.channels_last:
         most = 1  # pixels of the result lie apart, and are not written together
     return tuple(copied), pack, pixels_per_thread(kernel, geometry, most)

@@ -93,18 +93,20 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     the outermost again.
     """
 
+    # As of any Function without.
     vmap, generate_vmap_rule = (
         torch.autograd.Function.vmap,
         False,
-    )  # as of any Function without
+    )
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
+        # ctx.name() is taken.
         ctx.modes, ctx.operator, ctx.arguments = (
             modes,
             name,
             arguments,
-        )  # ctx.name() is taken
+        )
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record,

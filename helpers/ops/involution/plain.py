@@ -73,9 +73,8 @@ def _chunks(geometry, *tensors):
         for t in tensors
     ]
     pixels = max(s.height * s.width, s.out_height * s.out_width)
-    parts = (
-        4 if tensors[0].element_size() == 2 else 2
-    )  # half precision has float32 temporaries
+    # Half precision has float32 temporaries.
+    parts = 4 if tensors[0].element_size() == 2 else 2
     step = max(1, min(CHUNK // (group_channels * pixels), -(-planes // parts)))
     for start in range(0, planes, step):
         yield [t[start : start + step] for t in merged]
