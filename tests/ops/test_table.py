@@ -3,6 +3,7 @@ own file.
 """
 
 import doctest
+import gc
 import importlib
 import inspect
 import shutil
@@ -16,13 +17,16 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.func import jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
+from helpers.lessons.memory import Alive
+from helpers.ops.fixed_point import fixed_point
 from helpers.ops.gradient_reversal import GradientReversalLayer
 from helpers.ops.linear import Linear
 from helpers.ops.linear_cross_entropy import LinearCrossEntropyLoss
+from helpers.ops.recompute import ReversibleSequential, recompute
 from helpers.ops.softplus import SoftplusLayer
 from tests.common import assert_agree, assert_raises
 from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
@@ -142,6 +146,50 @@ def test_keeps_what_backward_needs_and_nothing_else(name):
         result if place == "result" else arguments[place] for place in SAVED[name]
     ]
     assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
+
+
+def of_an_operation(op):
+    arguments = op.samples(torch.float64)[op.small[0]]
+    return op.function, [a.detach() if torch.is_tensor(a) else a for a in arguments]
+
+
+def root(z, a):
+    return (z + a / z) / 2
+
+
+TWOS = torch.full((3, 4), 2.0, dtype=torch.float64)
+CALLS = {name: of_an_operation(op) for name, op in OPS.items()} | {
+    "fixed_point": (lambda a: fixed_point(root, torch.ones_like(a), a), [TWOS]),
+    "recompute": (lambda x: recompute(lambda x: x.sin().exp(), x), [TWOS]),
+    "reversible": (ReversibleSequential([(torch.nn.Tanh(),) * 2]), [TWOS] * 2),
+}
+
+
+def derive(function, arguments, order):
+    leaves = [a.clone().requires_grad_() for a in arguments if is_float(a)]
+    arguments = [*leaves, *arguments[len(leaves) :]]
+    outputs = function(*arguments)
+    for _ in range(order):
+        loss = sum(y.abs().square().sum() for y in tree_leaves(outputs))
+        outputs = torch.autograd.grad(loss, leaves, create_graph=True)
+
+
+def is_float(argument):
+    return torch.is_tensor(argument) and argument.is_floating_point()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_nothing_stays_alive_without_the_collector(call, order):
+    derive(*CALLS[call], order)  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        with Alive() as alive:
+            derive(*CALLS[call], order)
+        assert alive.now == 0
+    finally:
+        gc.enable()
 
 
 # Transforms
