@@ -101,7 +101,8 @@ def fixed_point(f, z0, *inputs, tol=1e-6, max_steps=200):
     """The z for which z = f(z, *inputs), found from z0, with the theorem's gradient.
 
     f: a function or module that returns a tensor like z; the same one for the same
-        arguments, so no dropout. It changes none of its arguments in place.
+        arguments, so no dropout, and no `spectral_norm` in training mode. It changes
+        none of its arguments in place.
     z0: a floating-point tensor, where the iteration begins. No gradient flows to it.
         Where there are several solutions, z0 chooses one, and does not move it.
     inputs: what else f is called with. Gradients of every order flow to the tensors

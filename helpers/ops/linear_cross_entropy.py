@@ -429,7 +429,9 @@ def linear_cross_entropy(
     row_weight: (...) or None: a factor for the loss of each row, floating-point.
     reduction: "mean", "sum", or "none": one loss for each row, in the shape (...). The
         mean counts rows by the weight of their class, as PyTorch's own, and by their
-        own weight. It is nan with a gradient of 0 if all are ignored.
+        own weight. It is nan with a gradient of 0 if all are ignored. A mean of the
+        means of parts is not the mean of all rows, if some are ignored: to accumulate
+        gradients, take sums, and divide by the count of all.
     label_smoothing: from 0 to 1, the share of the uniform distribution in what is
         expected.
     z_loss: this times the square of log Σ exp(z) is added to the loss of each row, as

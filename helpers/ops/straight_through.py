@@ -17,9 +17,9 @@ They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its h
 so every transform and compiler sees the decision, where several of them lose the
 backward of a Function. In the brackets stands +0 exactly, so the values are those of
 the step to the last bit; the popular x + (step(x) - x).detach() makes 0 of the sign of
-a large number. On torch 2.10, one thing silently
-loses the slope: a program of `torch.export` after `run_decompositions`. On torch 2.11,
-a compiled `vmap(grad)` raises.
+a large number. On torch 2.10, one thing silently loses the slope: a program of
+`torch.export` after `run_decompositions`. On torch 2.11, a compiled `vmap(grad)`
+raises.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons
 for Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara
@@ -116,6 +116,10 @@ def round_straight_through(input):
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device. At ±inf, which no step leaves, the slope is 0.
+
+    To quantise, clamp first: `round_straight_through((w / s).clamp(low, high)) * s`. A
+    clamp of what is rounded has the slope 0 in the whole of both outermost bins, from
+    torch 2.14 on, and the gradient of `s` is wrong. The values are the same.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it
     should. The second derivative is 0. Works under `torch.compile`, `torch.export` and
