@@ -436,7 +436,7 @@ loss = partial(LinearCrossEntropyLoss, 3, 4)
             partial(loss, softcap=-1.0),
             (),
             ValueError,
-            "softcap must be 0 or more, got -1.0",
+            "softcap must be finite and not negative",
         ),
         (
             partial(loss, reduction="max"),
