@@ -132,36 +132,6 @@ def test_vmap(team):
     team(mapped_all)
 
 
-def gradients_batched():
-    """By vmap, as one after the other; what is said of PyTorch's older way to batch
-    them.
-    """
-    said = set()
-    for name, (call, *_) in CASES.items():
-        x = input_of(name, dist.get_rank()).requires_grad_()
-        y = call(x)
-
-        def slope(grad_output, x=x, y=y):
-            return torch.autograd.grad(y, x, grad_output, retain_graph=True)[0]
-
-        several = random(3, *y.shape).detach()
-        torch.testing.assert_close(
-            torch.vmap(slope)(several), torch.stack([*map(slope, several)])
-        )
-        try:
-            torch.autograd.grad(y, x, several, is_grads_batched=True)
-        except RuntimeError as error:
-            said.add(str(error))
-    return said
-
-
-def test_batched_gradients(team):
-    for said in team(gradients_batched):
-        assert (
-            len(said) == 1 and "use torch.vmap over torch.autograd.grad" in said.pop()
-        )
-
-
 def copied_in_a_group():
     """The copy has the group, and parameters of its own."""
     group = dist.new_group(range(dist.get_world_size()))
