@@ -7,12 +7,11 @@ Without a compiler `plain.py` does the work, and also if the build fails, then w
 warning.
 
 A call needs no memory but its result and a buffer for each thread, of a megabyte or so
-and of 4 at
-most: where a large dilation would need more, `plain.py` does the work. It copies no
-tensor, whatever its strides, releases the GIL, and uses `torch.get_num_threads()`
-threads. It starts them
-itself: PyTorch's belong to an OpenMP library that the compiler may not find, or find
-another of. Results have the same bits for any number of threads.
+and of 4 at most: where a large dilation would need more, `plain.py` does the work. It
+copies no tensor, whatever its strides, releases the GIL, and uses
+`torch.get_num_threads()` threads. It starts them itself: PyTorch's belong to an OpenMP
+library that the compiler may not find, or find another of. Results have the same bits
+for any number of threads.
 """
 
 import ctypes
