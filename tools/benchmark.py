@@ -82,10 +82,11 @@ def backward_of(ways, inputs):
     """The gradients of the sum of what each way returns, as a way of its own."""
 
     def gradients(way):
-        for tensor in inputs:
-            tensor.grad = None
         way().sum().backward()  # revtorch knows no torch.autograd.grad
-        return [tensor.grad for tensor in inputs]
+        found = [tensor.grad for tensor in inputs]
+        for tensor in inputs:
+            tensor.grad = None  # or the next one's memory would seem less
+        return found
 
     return {name: partial(gradients, way) for name, way in ways.items()}
 
