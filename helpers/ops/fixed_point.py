@@ -17,9 +17,9 @@ EPYC, from `python -m tools.benchmark fixed_point`; the peak is beyond the argum
 
                               peak, MiB    time
 unrolled, 60 steps                   47    1
-torchdeq, its iteration               6    0.26
-torchdeq, Anderson's                 15    1.22
-fixed_point                           4    0.19
+torchdeq, its iteration               6    0.22
+torchdeq, Anderson's                 16    0.70
+fixed_point                           4    0.16
 
 Source: Bai, Kolter and Koltun, Deep Equilibrium Models (NeurIPS 2019),
 https://arxiv.org/abs/1909.01377
