@@ -20,7 +20,9 @@ TOLERANCE[torch.complex64] = TOLERANCE[torch.float32]
 def random(*shape, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    return torch.randn(shape, dtype=wide, generator=generator).to(dtype).requires_grad_()
+    return (
+        torch.randn(shape, dtype=wide, generator=generator).to(dtype).requires_grad_()
+    )
 
 
 def layouts(dtype=torch.float64):
@@ -48,7 +50,11 @@ class Does(torch.nn.Module):
 def assert_agree(ours, theirs, inputs, dtype):
     """Values, and gradients for a random and for an expanded grad_output (that of a sum)."""
     mine, right = ours(*inputs), theirs(*inputs)
-    assert (mine.shape, mine.dtype, mine.device) == (right.shape, right.dtype, right.device)
+    assert (mine.shape, mine.dtype, mine.device) == (
+        right.shape,
+        right.dtype,
+        right.device,
+    )
     torch.testing.assert_close(mine, right, **TOLERANCE[dtype])
     leaves = [i for i in inputs if isinstance(i, torch.Tensor) and i.requires_grad]
     for weight in (
@@ -70,11 +76,11 @@ def in_threads(functions):
         thread.join()
 
 
-
-
 def no_words_yet(said, *_):
     """In the place of `Said.text`, while something is judged."""
-    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
+    raise AssertionError(
+        f"{said.template!r} became words before it was shown: look at fields"
+    )
 
 
 def assert_raises(kind, words, op, *inputs):

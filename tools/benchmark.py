@@ -1,19 +1,20 @@
 """Time and memory of the operations beside their peers, one command each.
 
-    python -m tools.benchmark linear_cross_entropy [--dtype bfloat16] [--threads 2] [--rounds 5]
+    python -m tools.benchmark linear_cross_entropy [--dtype bfloat16]
     python -m tools.benchmark recompute
     python -m tools.benchmark reversible
     python -m tools.benchmark fixed_point
     python -m tools.benchmark rednet
 
-The ways to be compared run in turn, several rounds of them, so that what else the machine does
-meets all alike. Of each way: the peak of the memory that it allocates beyond its arguments, results
-included; the best time; and, because a round can be disturbed, the median over rounds of its time
-as a share of the first way's in the same round.
+The ways to be compared run in turn, several rounds of them, so that what else the
+machine does meets all alike. Of each way: the peak of the memory that it allocates
+beyond its arguments, results included; the best time; and, because a round can be
+disturbed, the median over rounds of its time as a share of the first way's in the same
+round.
 
 Peers that are no part of the course are compared where they are installed:
-`pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`. jaxopt is none of them, because it
-needs JAX.
+`pip install revtorch==0.2.4 memcnn==1.5.2 torchdeq==0.1.0`. jaxopt is none of them,
+because it needs JAX.
 """
 
 import argparse
@@ -35,7 +36,9 @@ from helpers.ops.recompute import ReversibleSequential, recompute
 
 
 def compare(title, ways, options):
-    """Print a table of the `ways`, {name: a function without arguments}, the first being 1."""
+    """Print a table of the `ways`, {name: a function without arguments}, the first
+    being 1.
+    """
     print(f"{title}; {cpu_name()}, {options.threads} threads")
     memory = {name: peak_bytes(way, "cpu") for name, way in ways.items()}
     timers = {
@@ -79,10 +82,11 @@ def backward_of(ways, inputs):
     """The gradients of the sum of what each way returns, as a way of its own."""
 
     def gradients(way):
-        for tensor in inputs:
-            tensor.grad = None
         way().sum().backward()  # revtorch knows no torch.autograd.grad
-        return [tensor.grad for tensor in inputs]
+        found = [tensor.grad for tensor in inputs]
+        for tensor in inputs:
+            tensor.grad = None  # or the next one's memory would seem less
+        return found
 
     return {name: partial(gradients, way) for name, way in ways.items()}
 
@@ -104,7 +108,8 @@ def benchmark_linear_cross_entropy(options):
         ),
         "linear_cross_entropy": lambda: linear_cross_entropy(x, weight, target),
     }
-    title = f"forward and backward of the mean, {rows} x {features} x {classes}, {options.dtype}"
+    title = f"forward and backward of the mean, {rows} x {features} x {classes}"
+    title += f", {options.dtype}"
     compare(title, backward_of(ways, (x, weight)), options)
 
 

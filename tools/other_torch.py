@@ -3,10 +3,10 @@
     python -m tools.other_torch 2.10.0 [--keep FOLDER]
     python -m tools.other_torch newest
 
-Makes a virtual environment with that torch and what the tests need, of the Python that runs this,
-runs the tests of each in it, and prints a table and what failed. FOLDER is where the environment is
-made and left; one that is there already is used as it is. `PIP_EXTRA_INDEX_URL` chooses the build,
-as for any pip.
+Makes a virtual environment with that torch and what the tests need, of the Python that
+runs this, runs the tests of each in it, and prints a table and what failed. FOLDER is
+where the environment is made and left; one that is there already is used as it is.
+`PIP_EXTRA_INDEX_URL` chooses the build, as for any pip.
 """
 
 import argparse
@@ -25,7 +25,15 @@ SUITES = {
     "template": ["tests/test_template.py"],
 }
 # They hang on the version of torch, or are not needed without a GPU or notebooks.
-LEFT_OUT = ("torch", "triton", "cupy", "cuda-toolkit", "jupyterlab", "-e", "./tools/lab")
+LEFT_OUT = (
+    "torch",
+    "triton",
+    "cupy",
+    "cuda-toolkit",
+    "jupyterlab",
+    "-e",
+    "./tools/lab",
+)
 
 
 def requirements(version):
@@ -51,20 +59,33 @@ def environment(folder, version):
 def run(python, paths, report):
     path = os.pathsep.join([str(python.parent), os.environ["PATH"]])  # where ninja is
     variables = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", "pytest", "-q", "--tb=line", f"--junitxml={report}", *paths]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=line",
+        f"--junitxml={report}",
+        *paths,
+    ]
     subprocess.run(command, cwd=ROOT, env=variables, check=False)
     return result(report)
 
 
 def result(report):
-    """({"passed": ...}, the names of the tests that failed) of a report in JUnit's format."""
+    """({"passed": ...}, the names of the tests that failed) of a report in JUnit's
+    format.
+    """
     suite = ET.parse(report).getroot().find("testsuite")
     cases = [(f"{c.get('classname')}.{c.get('name')}", {e.tag for e in c})
              for c in suite.iter("testcase")]  # fmt: skip
     failed = [name for name, tags in cases if tags & {"failure", "error"}]
     skipped = sum("skipped" in tags for _, tags in cases)
     counts = {"passed": len(cases) - len(failed) - skipped, "failed": len(failed)}
-    return counts | {"skipped": skipped, "seconds": round(float(suite.get("time")))}, failed
+    return counts | {
+        "skipped": skipped,
+        "seconds": round(float(suite.get("time"))),
+    }, failed
 
 
 def table(version, results):
@@ -76,13 +97,18 @@ def table(version, results):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m tools.other_torch", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.other_torch", description=__doc__
+    )
     parser.add_argument("version", help="such as 2.10.0, or newest")
     parser.add_argument("--keep", metavar="FOLDER", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary, "venv")
-        python, report = environment(folder, options.version), Path(temporary, "report.xml")
+        python, report = (
+            environment(folder, options.version),
+            Path(temporary, "report.xml"),
+        )
         results = {name: run(python, paths, report) for name, paths in SUITES.items()}
     print(table(options.version, results))
     return int(any(failed for _, failed in results.values()))

@@ -1,1 +1,1 @@
-"""Reference operations, one a file (or folder), each of which works when copied alone."""
+"""Reference operations, one a file (or folder), each of which works alone."""

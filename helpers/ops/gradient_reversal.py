@@ -24,7 +24,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 
 class GradientReversal(torch.autograd.Function):
-    """`GradientReversal.apply(input, scale)`; prefer `gradient_reversal`, which checks."""
+    """`GradientReversal.apply(input, scale)`; `gradient_reversal` checks, too."""
 
     generate_vmap_rule = True
 
@@ -105,7 +105,8 @@ def _check_scale(scale):
 
 
 class GradientReversalLayer(torch.nn.Module):
-    """`gradient_reversal` as a module; `scale` is an attribute that a schedule may change.
+    """`gradient_reversal` as a module; `scale` is an attribute that a schedule may
+    change.
 
     Input and output: a floating-point or complex tensor of any shape.
     Raises TypeError or ValueError for a `scale` that `gradient_reversal` would refuse.

@@ -48,9 +48,8 @@ Not provided:
   `torch.no_grad()`.
 - `NestedIOFunction`, `StochasticFunction`, hooks on the instance (`y.grad_fn` takes
   them).
-- Forward-mode derivatives, `torch.func` and `torch.compile`, threads that share an
-  instance, copies of a volatile Variable, and `type(x) == Variable`. Autocast does not
-  reach backward.
+- Forward-mode derivatives and `torch.func`, threads that share an instance, copies of a
+  volatile Variable, and `type(x) == Variable`. Autocast does not reach backward.
 - A `torch.autograd.Function` of today records even when one of its inputs is volatile.
 
 Semantics: `torch/csrc/autograd/python_function.cpp` and `torch/autograd/function.py` in
@@ -95,8 +94,9 @@ def _forward(ctx, holder, forward, inputs):
                     "; code of 0.4 to 1.4 needs `with torch.no_grad():` inside forward"
                 )
             raise TypeError(
-                f"{ctx.name().removesuffix('Backward')}.forward: expected a tensor or a "
-                f"tuple of tensors without history, but got {got} for output {i}{hint}"
+                f"{ctx.name().removesuffix('Backward')}.forward: expected a tensor or "
+                "a tuple of tensors without history, but got "
+                f"{got} for output {i}{hint}"
             )
         # Another object gets the history, so that self.output = output makes no cycle.
         # A view of an input has to stay one, or in-place changes of it would go unseen.
@@ -222,11 +222,12 @@ class Function:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls._call_node = type(
-            cls.__name__, (_Call,), {}
-        )  # so that grad_fn is a LinearBackward
+        # So that grad_fn is a LinearBackward.
+        cls._call_node = type(cls.__name__, (_Call,), {})
 
     def __call__(self, *inputs):
+        if torch.compiler.is_dynamo_compiling():  # it runs between two graphs
+            return torch.compiler.disable(self.__call__)(*inputs)
         for i, x in enumerate(inputs):
             if x is not None and not isinstance(x, torch.Tensor):
                 raise TypeError(
@@ -248,6 +249,8 @@ class Function:
     @classmethod
     def apply(cls, *args):
         """Apply a Function with static methods, the style that 0.2 introduced."""
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(cls.apply)(*args)
         if "_call_static" not in vars(cls):
 
             def forward(ctx, *args):

@@ -11,7 +11,8 @@ https://docs.pytorch.org/docs/2.15/notes/extending.html
 Needs torch 2.10 or later. Private: the forward mode's `_set_fwd_grad_enabled`.
 
 >>> import torch
->>> x, weight, bias = torch.ones(4, 3), torch.ones(2, 3), torch.zeros(2, requires_grad=True)
+>>> x, weight = torch.ones(4, 3), torch.ones(2, 3)
+>>> bias = torch.zeros(2, requires_grad=True)
 >>> y = linear(x, weight, bias)
 >>> y.sum().backward()
 >>> y.shape, bias.grad
@@ -25,7 +26,8 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 
 class LinearFunction(torch.autograd.Function):
-    """`LinearFunction.apply(input, weight, bias)` of (N, in), (out, in) and (out) or None.
+    """`LinearFunction.apply(input, weight, bias)` of (N, in), (out, in) and (out) or
+    None.
 
     Prefer `linear`, which checks its arguments and takes inputs of any number of
     dimensions.
@@ -121,13 +123,13 @@ def linear(input, weight, bias=None):
     in_features = weight.shape[-1]
     if input.dim() == 0 or input.shape[-1] != in_features:
         raise ValueError(
-            f"input must have shape (..., {in_features}) to fit weight {tuple(weight.shape)}, "
+            f"input must have shape (..., {in_features}) to fit weight "
+            f"{tuple(weight.shape)}, "
             f"got {tuple(input.shape)}"
         )
     shape = *input.shape[:-1], *weight.shape[:-1]
-    own = bias is None or (
-        weight.dim() == 2 and bias.shape == shape[-1:]
-    )  # of the features alone
+    # Of the features alone.
+    own = bias is None or (weight.dim() == 2 and bias.shape == shape[-1:])
     if not own and not _broadcasts(bias.shape, shape):
         raise ValueError(
             f"bias must broadcast to the result {shape}, got {tuple(bias.shape)}"
@@ -206,7 +208,7 @@ class Linear(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """Draw both parameters from the uniform distribution on ±1/sqrt(in_features)."""
+        """Draw both from the uniform distribution on ±1/sqrt(in_features)."""
         # The draws of nn.Linear, so that one seed gives both the same parameters: its
         # kaiming_uniform_ with a = sqrt(5) is this bound.
         # https://arxiv.org/abs/1502.01852

@@ -1,4 +1,5 @@
-r"""A tensor times a number: the smallest operation with an argument that is not a tensor.
+r"""A tensor times a number: the smallest operation with an argument that is not a
+tensor.
 
     y = constant · x        dL/dx = conj(constant) · dL/dy
 
@@ -19,7 +20,9 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 
 class MulConstant(torch.autograd.Function):
-    """`MulConstant.apply(input, constant)`; prefer `mul_constant`, which checks its arguments."""
+    """`MulConstant.apply(input, constant)`; prefer `mul_constant`, which checks its
+    arguments.
+    """
 
     generate_vmap_rule = True
 

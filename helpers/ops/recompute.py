@@ -18,18 +18,18 @@ and times as shares of the first row's:
               12 blocks, 4,096 x 256   12 blocks, 4 x 8   RedNet-26, 4 x 224 x 224
                  peak    time                time             peak    time
 as they are       449    1                   1                 282    1
-checkpoint         69    1.17                3.9
-recompute          69    1.19                5.7               196    1.29
+checkpoint         97    1.19                3.5
+recompute          97    1.16                2.9               196    1.32
 
 12 pairs of blocks f and g, 4,096 x 256, likewise, from
-`python -m tools.benchmark reversible`, the better of two rounds:
+`python -m tools.benchmark reversible`, the best of seven rounds:
 
                          peak    time
 as they are               440    1
-checkpoint                 56    1.1
-revtorch                   34    1.2
-memcnn                     55    1.4
-ReversibleSequential       31    1.2
+checkpoint                 72    1.15
+revtorch                   50    1.31
+memcnn                     71    1.65
+ReversibleSequential       48    1.30
 
 Sources: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016,
 https://arxiv.org/abs/1604.06174; Gomez et al., The Reversible Residual Network, 2017,
@@ -133,9 +133,8 @@ class Call:
             ticket = next(tickets, None)
             if ticket is None or _kind(tensor) != self.kinds[ticket]:
                 raise RuntimeError("fn saved other tensors when it ran again")
-            saved = (
-                tensor.detach()
-            )  # an output would hold its node, and that the output
+            # An output would hold its node, and that the output.
+            saved = tensor.detach()
             self.found[ticket] = saved, saved._version
             if ticket == len(self.kinds) - 1 and not to_the_end:
                 raise EverythingIsThere
@@ -225,8 +224,13 @@ class ReversibleSequential(torch.nn.Module):
             raise ValueError(f"blocks must be pairs (f, g) of modules, got {blocks!r}")
         self.blocks = torch.nn.ModuleList(pairs)
 
-    @torch.compiler.disable(reason="backward calls the parts again")
     def forward(self, x1, x2):
+        walk = self._forward
+        if torch.compiler.is_compiling():  # only then, because it imports the compiler
+            walk = torch.compiler.disable(walk, reason="backward calls the parts again")
+        return walk(x1, x2)
+
+    def _forward(self, x1, x2):
         way = WayBack() if torch.is_grad_enabled() else None
         for part in (part for pair in self.blocks for part in pair):
             result = way.call(part, x2) if way else part(x2)

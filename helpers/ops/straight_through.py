@@ -17,9 +17,9 @@ They are plain operations, step(x) - (s(x) - s(x)), the first s(x) without its h
 so every transform and compiler sees the decision, where several of them lose the
 backward of a Function. In the brackets stands +0 exactly, so the values are those of
 the step to the last bit; the popular x + (step(x) - x).detach() makes 0 of the sign of
-a large number. On torch 2.10, one thing silently
-loses the slope: a program of `torch.export` after `run_decompositions`. On torch 2.11,
-a compiled `vmap(grad)` raises.
+a large number. On torch 2.10, one thing silently loses the slope: a program of
+`torch.export` after `run_decompositions`. On torch 2.11, a compiled `vmap(grad)`
+raises.
 
 Source: Bengio et al., Estimating or Propagating Gradients Through Stochastic Neurons
 for Conditional Computation, https://arxiv.org/abs/1308.3432 (straight-through); Hubara
@@ -78,7 +78,8 @@ def _with_slope_of(smooth, step):
 
 
 def straight_through(step, smooth):
-    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every order.
+    """The values of `step`, to the last bit, with the derivatives of `smooth`, of every
+    order.
 
     step, smooth: floating-point tensors of one shape, dtype and device, which the
     result has, too. No gradient flows to `step`. `smooth` must be finite: where it is
@@ -110,10 +111,15 @@ def _clamped(input, limit):
 
 
 def round_straight_through(input):
-    """`input` rounded to the nearest integer, half to even, with the slope 1 for every number.
+    """`input` rounded to the nearest integer, half to even, with the slope 1 for every
+    number.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device. At ±inf, which no step leaves, the slope is 0.
+
+    To quantise, clamp first: `round_straight_through((w / s).clamp(low, high)) * s`. A
+    clamp of what is rounded has the slope 0 in the whole of both outermost bins, from
+    torch 2.14 on, and the gradient of `s` is wrong. The values are the same.
 
     The gradient is not the derivative of the forward, so `gradcheck` fails, as it
     should. The second derivative is 0. Works under `torch.compile`, `torch.export` and
@@ -125,7 +131,8 @@ def round_straight_through(input):
 
 
 def sign_straight_through(input, clip=1.0):
-    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip, and 0 beyond.
+    """1 where `input` >= 0 and -1 elsewhere, with the slope 1 where |input| <= clip,
+    and 0 beyond.
 
     input: a floating-point tensor of any shape. The result has its shape, dtype and
     device; there is no 0 in it, unlike in that of `torch.sign`; nan stays nan.
@@ -160,7 +167,8 @@ def spike(input, slope=25.0):
     info = torch.finfo(input.dtype)
     if not info.tiny <= slope <= info.max:
         raise ValueError(
-            f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for {input.dtype}, "
+            f"slope must lie between {info.tiny:.2g} and {info.max:.2g} for "
+            f"{input.dtype}, "
             f"got {slope}"
         )
     side = torch.where(input < 0, -1.0, 1.0).to(input.dtype)

@@ -1,4 +1,6 @@
-"""Involution as seven nested loops over Python floats and by unfold; the sizes that are tried."""
+"""Involution as seven nested loops over Python floats and by unfold; the sizes that are
+tried.
+"""
 
 import math
 import random
@@ -146,7 +148,8 @@ LARGE = by_name(
 
 
 def with_gaps(tensor):
-    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie apart.
+    """Neighbours in a row are neighbours in memory, but rows, planes and samples lie
+    apart.
 
     A row that is a multiple of 4 wide begins at a multiple of 4.
     """
@@ -211,7 +214,7 @@ def case_and_loops(geometry, dtype=torch.float32, seed=0):
 
 
 def random_cases(count, dtype):
-    """(geometry, (input, weight, grad_output), {kernel: what the loops make of them})"""
+    """(geometry, (input, weight, grad_output), {kernel: what the loops make})"""
     for number, geometry in enumerate(random_geometries(count, str(dtype))):
         yield geometry, *case_and_loops(geometry, dtype, number)
 

@@ -1,4 +1,6 @@
-"""The C++ kernels: their values, layouts and threads, their memory, and what they refuse."""
+"""The C++ kernels: their values, layouts and threads, their memory, and what they
+refuse.
+"""
 
 import ctypes
 import os
@@ -113,7 +115,9 @@ def test_bits_do_not_depend_on_threads_or_runs():
     not os.access("/proc/self/clear_refs", os.W_OK), reason="no clear_refs"
 )
 def test_buffers_stay_small():
-    """What PyTorch does not see: the most memory that a process held at once, in a fresh one."""
+    """What PyTorch does not see: the most memory that a process held at once, in a
+    fresh one.
+    """
     script = """
 from helpers.ops.involution import benchmark, cpu
 def status(name):
@@ -159,7 +163,9 @@ def test_a_window_of_more_than_four_megabytes_is_left_to_plain_pytorch(
 
 
 def test_nothing_passes_the_border_of_c():
-    """Sizes for which the buffers have no memory, where the checks in Python would refuse them."""
+    """Sizes for which the buffers have no memory, where the checks in Python would
+    refuse them.
+    """
     one = torch.ones(1)
     for field in ("kernel_height", "dilation_width", "padding_height", "stride_width"):
         for size in (2**31, 2**40):

@@ -1,4 +1,6 @@
-"""What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a device."""
+"""What `involution2d` does on its own: in plain PyTorch, in the C++ kernels, and on a
+device.
+"""
 
 import pytest
 import torch
@@ -117,9 +119,8 @@ def test_autocast(device):
         assert call(input.double(), weight.double()).dtype == torch.float64
         with pytest.raises(TypeError, match="one dtype"):
             call(input.double(), weight)
-        assert (
-            grad(outputs[0].sum(), input)[0].dtype == torch.float32
-        )  # backward inside, too
+        # Backward inside, too.
+        assert grad(outputs[0].sum(), input)[0].dtype == torch.float32
     for output in outputs:
         assert output.dtype == LOW and output.equal(expected)
     assert grad(outputs[2].sum(), input)[0].dtype == torch.float32

@@ -1,4 +1,6 @@
-"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a GPU."""
+"""What a thread of the CUDA kernels costs: loads, instructions and registers, without a
+GPU.
+"""
 
 import re
 
@@ -121,8 +123,6 @@ def test_few_instructions_per_multiply_add_at_the_sizes_of_the_benchmark(archite
                     assert whole <= 1.5 * most, (shape, name)
 
 
-
-
 # 31 loads of 8 bytes under way keep the L1 cache of an H100 busy for 250 cycles; see
 # chapter 15
 
@@ -179,16 +179,16 @@ def test_how_often_a_warp_waits_for_data():
     assert trips(first, use_first, second, use_second) == 2
     assert trips(first, second, use_first, use_second) == 1
     assert trips(first, second, marked("FFMA R6, R4, R5", waits=[0, 1])) == 1
-    address = marked(
-        "LDG.E R5, [R4]", marks=1, waits=[0]
-    )  # one load needs another's data
+    # One load needs another's data.
+    address = marked("LDG.E R5, [R4]", marks=1, waits=[0])
     assert trips(first, address, use_second) == 2
+    # Each of the next pass, before it is needed.
     ahead = (
         use_first,
         first,
         use_second,
         second,
-    )  # each of the next pass, before it is needed
+    )
     assert trips(*ahead) == 1
     assert trips(marked("FFMA R6, R4")) == 0
 
@@ -197,9 +197,8 @@ def test_how_many_warps_a_scheduler_holds():
     all_schedulers = instructions.SCHEDULERS * 32
     assert instructions.resident_warps(3 * all_schedulers, 32) == 3
     assert instructions.resident_warps(99 * all_schedulers, 32) == 16
-    assert (
-        instructions.resident_warps(99 * all_schedulers, 33) == 12
-    )  # 40 are given out
+    # 40 are given out.
+    assert instructions.resident_warps(99 * all_schedulers, 33) == 12
     assert instructions.resident_warps(99 * all_schedulers, 80) == 6
 
 

@@ -1,4 +1,4 @@
-"""The CUDA sources without a GPU, executed on the CPU thread by thread; and with one."""
+"""The CUDA sources, executed on the CPU thread by thread; and on a GPU."""
 
 import itertools
 from functools import partial
@@ -47,9 +47,8 @@ def test_the_readable_kernels_agree_with_loops(dtype, kernel):
 @each_kernel
 @each_dtype
 def test_the_fast_kernels_agree_with_loops(dtype, kernel, monkeypatch):
-    monkeypatch.setattr(
-        launch, "ENOUGH_THREADS", 1
-    )  # two channels a thread, whatever the size
+    # Two channels a thread, whatever the size.
+    monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(launch, "CHANNELS", (2, 1))
     for name in JUDGES if dtype == torch.float32 else ("window, one group", "stride"):
         case, expected = case_and_loops(JUDGES[name], dtype)
@@ -117,7 +116,9 @@ def test_more_than_two_to_the_31_elements(kernel):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
 def test_whatever_the_offset_the_kernels_are_compiled_together(layout, dtype, kernel):
-    """So what ran at one offset compiles nothing at another, inside a CUDA graph's capture, say."""
+    """So what ran at one offset compiles nothing at another, inside a CUDA graph's
+    capture, say.
+    """
     geometry = benchmark.geometry_of(8, 64, 56)
     sizes = operands(kernel, *sizes_of(geometry))
     plans = []
@@ -160,9 +161,8 @@ def test_any_stream_and_a_cuda_graph():
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(
-            10**8
-        )  # the stream is busy: a launch elsewhere would be too early
+        # The stream is busy: a launch elsewhere would be too early.
+        torch.cuda._sleep(10**8)
         other = involution2d(2 * input, weight, padding=1)
     stream.synchronize()
     torch.testing.assert_close(other, 2 * expected)

@@ -1,4 +1,6 @@
-"""Which CUDA kernel is launched for which sizes and strides, and what of them is copied."""
+"""Which CUDA kernel is launched for which sizes and strides, and what of them is
+copied.
+"""
 
 import math
 
@@ -26,7 +28,9 @@ from tests.needs import needs_compiler
 
 
 def launched(kernel, first, second, geometry, run=lambda *_: None, **options):
-    """The result of a launch, and what was launched, (name, grid, block, arguments, index)."""
+    """The result of a launch, and what was launched, (name, grid, block, arguments,
+    index).
+    """
     notes = []
 
     def noted(plan, tensors):
@@ -59,7 +63,9 @@ def on_cpu(*what):
 
 
 def template(name):
-    """The numbers in a kernel's name: CHANNELS, which grad_weight lacks, PIXELS, PAD, PACK, ..."""
+    """The numbers in a kernel's name: CHANNELS, which grad_weight lacks, PIXELS, PAD,
+    PACK, ...
+    """
     return [int(n) for n in name[:-1].split(", ")[1:]]
 
 
@@ -312,7 +318,9 @@ def test_a_load_brings_as_many_channels_as_are_aligned_everywhere(strides, pack)
 def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
     kernel, row, before, pixels, monkeypatch
 ):
-    """row: elements from one to the next. before: elements in the memory before the array."""
+    """row: elements from one to the next. before: elements in the memory before the
+    array.
+    """
     monkeypatch.setattr(launch, "ENOUGH_THREADS", 1)
     geometry = SMALL["even rows"]
     case = random_operands(kernel, geometry, torch.float16)
@@ -327,9 +335,8 @@ def test_as_many_pixels_a_thread_as_are_aligned_in_all_rows(
             kernel, *tensors, geometry, on_cpu
         )
         assert template(name)[kernel != "grad_weight"] == pixels
-        assert (
-            list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
-        )  # no copy
+        # No copy.
+        assert list(arguments.values())[which].data_ptr() == tensors[which].data_ptr()
         assert_close(result, expected, torch.float16)
 
 

@@ -1,4 +1,4 @@
-"""The operator `torch.ops.extending_pytorch.involution2d` under every transformation."""
+"""The operator of involution under every transformation."""
 
 import os
 import shutil
@@ -205,9 +205,10 @@ def test_third_derivatives():
 
 
 def test_one_graph_for_every_size():
+    # Both are slow to import.
     from torch._dynamo.backends.registry import (
         lookup_backend,
-    )  # both are slow to import
+    )
     from torch._inductor import config
 
     backend, compilations = (
@@ -249,7 +250,7 @@ def test_a_network_is_exported_saved_and_loaded(tmp_path):
 
 COPIES = """
 import gc, sys
-sys.modules.update(helpers=None, cupy=None, ziglang=None)  # importing them raises ImportError
+sys.modules.update(helpers=None, cupy=None, ziglang=None)  # not to be imported
 import torch, one, other
 from one import benchmark, cuda
 x = torch.ones(1, 1, 2, 2)

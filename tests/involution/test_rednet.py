@@ -1,4 +1,6 @@
-"""The layer `Involution2d` and the network `RedNet` of the paper, and its published checkpoints."""
+"""The layer `Involution2d` and the network `RedNet` of the paper, and its published
+checkpoints.
+"""
 
 import copy
 import math
@@ -141,9 +143,8 @@ def test_filters_that_are_not_kept_need_a_third_of_the_memory():
         output.sum().backward()  # though the input needs no gradient
         del output
     filters = 4 * 4 * 49 * 14 * 14
-    assert (
-        totals[0] - totals[1] == sizes[0] - sizes[1] == filters
-    )  # what hooks see, what there is
+    # What hooks see, what there is.
+    assert totals[0] - totals[1] == sizes[0] - sizes[1] == filters
     assert totals[1] < 0.36 * totals[0]
 
 
@@ -209,7 +210,8 @@ def test_a_block_starts_as_the_identity():
 
 
 def published_network(blocks, x, state, stem=3):
-    """The published network, in PyTorch's functions. It draws its parameters, into `state`.
+    """The published network, in PyTorch's functions. It draws its parameters, into
+    `state`.
 
     Names and sizes are those in the authors' checkpoints:
     cls/mmcls/models/backbones/rednet.py, with mmcv's ConvModule (conv, bn) and mmcls'

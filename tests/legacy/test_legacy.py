@@ -410,3 +410,9 @@ def test_no_reference_cycle(make, run_backward):
     del y, function
     gc.enable()
     assert node() is None and instance() is None
+
+
+def test_compiled_a_call_runs_between_two_graphs():
+    torch.compiler.reset()
+    for f in (lambda x: Exp()(x).sin(), lambda x: StaticSquare.apply(x, 2).sin()):
+        assert_same(torch.compile(f, backend="eager"), f, variable(3))

@@ -1,4 +1,6 @@
-"""What the operations are tried on, and references for those that PyTorch does not have."""
+"""What the operations are tried on, and references for those that PyTorch does not
+have.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +92,7 @@ def of_linear(dtype):
 
 
 def of_target(input, linear_weight, linear_bias, target, options):
-    """`linear_cross_entropy`, what is differentiated first, and a few rows at a time."""
+    """`linear_cross_entropy`, a few rows at a time."""
     options = {"linear_bias": linear_bias, "chunk_size": 2} | options
     return linear_cross_entropy(input, linear_weight, target, **options)
 
@@ -268,6 +270,6 @@ def with_its_matrix(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
 
 
 def with_corners(dtype):
-    """Also where max(x, 0) and |x| have a corner, and where the slope is nearly 0 or 1."""
+    """Also at the corner of |x|, and where the slope is nearly 0 or 1."""
     corners = torch.tensor([0, -40, 40, -1, 0.5], dtype=dtype, requires_grad=True)
     return of_one_tensor(dtype) | {"corners": (corners,)}

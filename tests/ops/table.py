@@ -1,4 +1,6 @@
-"""The table of the operations. A file in `helpers/ops` gets a row; test_table.py does the rest."""
+"""The table of the operations. A file in `helpers/ops` gets a row; test_table.py does
+the rest.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -49,11 +51,11 @@ class Op(NamedTuple):
     reference: the same mathematics, in PyTorch's own operations.
     samples:   dtype -> {name: arguments}, the tensors first.
     bad:       (what changes in the first sample, the exception, some of its words)
-    small:     the samples that whole Jacobians, the doctor and the transforms are tried on.
+    small:     the samples for whole Jacobians, the doctor and the transforms.
     dtypes:    which are supported.
-    remarks:   the codes of what the doctor has to say, all of it wanted. With "unfaithful", the
-               gradient is not the derivative of the forward.
-    wraps:     the one in `helpers/ops`, if `function` only puts its arguments into another order.
+    remarks:   the codes of what the doctor has to say, all of it wanted. With
+               "unfaithful", the gradient is not the derivative of the forward.
+    wraps:     the one in `helpers/ops`, if `function` only reorders its arguments.
     """
 
     function: Callable

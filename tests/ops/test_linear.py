@@ -17,9 +17,8 @@ def test_computes_only_what_is_needed(wanted):
     for index in wanted:
         tensors[index].requires_grad_()
     grad_output = random(4, 2, seed=5).detach()
-    output = LinearFunction.apply(
-        *tensors
-    )  # without which torch 2.10 forgets what the node saved
+    # Without which torch 2.10 forgets what the node saved.
+    output = LinearFunction.apply(*tensors)
     given = output.grad_fn.apply(grad_output)
     assert (
         tuple(i for i, gradient in enumerate(given) if gradient is not None) == wanted

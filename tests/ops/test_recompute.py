@@ -337,6 +337,10 @@ def test_blocks_with_the_numbers_of_the_plain_model(dtype, tolerance):
         near.append(grad(loss, [x1, x2, *model.parameters()]))
         exact.append([y1, y2, torch.rand(2), *model.buffers()])
     torch.testing.assert_close(*exact, rtol=0, atol=0)
+    if dtype == torch.float64:
+        model = reversible_model(3)
+        back = model.inverse(*model(x1, x2))
+        torch.testing.assert_close(back, (x1, x2))
     for one, other in zip(*near, strict=True):
         assert (one - other).norm() <= tolerance * other.norm()
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.autograd import forward_ad
 
 from helpers.ops.softplus import SoftplusLayer, softplus
 from tests.common import FLOATS, random
@@ -42,7 +41,9 @@ def test_beta_bends_as_that_of_pytorch(beta):
 @pytest.mark.parametrize("beta", [0.3, 2.5, 7])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_beta_in_half_precision(dtype, beta):
-    """Within one unit in the last place, of what float64 says: also where the value is small."""
+    """Within one unit in the last place, of what float64 says: also where the value is
+    small.
+    """
     x = (torch.linspace(-8, 8, 101) / beta).to(dtype).requires_grad_()
     wide = x.detach().double().requires_grad_()
     pairs = softplus(x, beta), softplus(wide, beta)
@@ -56,22 +57,3 @@ def test_beta_in_half_precision(dtype, beta):
     torch.testing.assert_close(
         pairs[0].double(), pairs[1], rtol=torch.finfo(dtype).eps, atol=0
     )
-
-
-def slopes(function, x):
-    """First and second derivatives: reverse over forward, with dual tensors."""
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x, torch.ones_like(x))
-        tangent = forward_ad.unpack_dual(function(dual)).tangent
-        return tangent.detach(), torch.autograd.grad(tangent.sum(), x)[0]
-
-
-@pytest.mark.skipif(
-    torch.__version__.startswith(("2.10.", "2.11.")),
-    reason="this torch finds no jvp there",
-)
-def test_a_jvp_that_is_compiled_alone():
-    """As it is where a graph breaks, at `autograd.grad` here: then each Python function is."""
-    x = random(5)
-    given = torch.compile(slopes, backend="aot_eager")(softplus, x)
-    torch.testing.assert_close(given, slopes(F.softplus, x))

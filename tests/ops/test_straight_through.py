@@ -143,3 +143,15 @@ def test_a_step_of_ones_own_is_trained_after_export(lowered):
 def test_what_does_not_fit_together_is_named(step, smooth, error, message):
     with pytest.raises(error, match=message):
         straight_through(step, smooth)
+
+
+def test_quantised_with_the_gradients_of_lsq():
+    """Esser et al., https://arxiv.org/abs/1902.08153, equations 3 and 5."""
+    w, s = 3 * random(50), torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    low, high, inside = -4, 3, (-4 <= w / s) & (w / s <= 3)
+    given = torch.autograd.grad(
+        (round_straight_through((w / s).clamp(low, high)) * s).sum(), (w, s)
+    )
+    of_step = (w / s).round() - w / s
+    of_step = torch.where(inside, of_step, (w / s).clamp(low, high))
+    torch.testing.assert_close(given, (inside.to(w.dtype), of_step.sum()))

@@ -1,6 +1,9 @@
-"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its own file."""
+"""Every operation of `helpers/ops`, by its row in table.py; what is peculiar has its
+own file.
+"""
 
 import doctest
+import gc
 import importlib
 import inspect
 import shutil
@@ -14,13 +17,16 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.func import jacrev, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from helpers.doctor import examine
 from helpers.lessons.function_transforms import COMPILABLE, TRANSFORMS, together
+from helpers.lessons.memory import Alive
+from helpers.ops.fixed_point import fixed_point
 from helpers.ops.gradient_reversal import GradientReversalLayer
 from helpers.ops.linear import Linear
 from helpers.ops.linear_cross_entropy import LinearCrossEntropyLoss
+from helpers.ops.recompute import ReversibleSequential, recompute
 from helpers.ops.softplus import SoftplusLayer
 from tests.common import assert_agree, assert_raises
 from tests.ops.table import NOT_IN_THE_TABLE, OPS, TORCH
@@ -37,7 +43,7 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
 def in_every(dtypes):
-    """A mark: every sample of every operation, in those of the dtypes that it supports."""
+    """A mark: every sample of every operation, in its dtypes."""
     return pytest.mark.parametrize(
         "op, sample, dtype",
         [
@@ -142,11 +148,57 @@ def test_keeps_what_backward_needs_and_nothing_else(name):
     assert [t.data_ptr() for t in kept] == [t.data_ptr() for t in wanted]
 
 
+def of_an_operation(op):
+    arguments = op.samples(torch.float64)[op.small[0]]
+    return op.function, [a.detach() if torch.is_tensor(a) else a for a in arguments]
+
+
+def root(z, a):
+    return (z + a / z) / 2
+
+
+TWOS = torch.full((3, 4), 2.0, dtype=torch.float64)
+CALLS = {name: of_an_operation(op) for name, op in OPS.items()} | {
+    "fixed_point": (lambda a: fixed_point(root, torch.ones_like(a), a), [TWOS]),
+    "recompute": (lambda x: recompute(lambda x: x.sin().exp(), x), [TWOS]),
+    "reversible": (ReversibleSequential([(torch.nn.Tanh(),) * 2]), [TWOS] * 2),
+}
+
+
+def derive(function, arguments, order):
+    leaves = [a.clone().requires_grad_() for a in arguments if is_float(a)]
+    arguments = [*leaves, *arguments[len(leaves) :]]
+    outputs = function(*arguments)
+    for _ in range(order):
+        loss = sum(y.abs().square().sum() for y in tree_leaves(outputs))
+        outputs = torch.autograd.grad(loss, leaves, create_graph=True)
+
+
+def is_float(argument):
+    return torch.is_tensor(argument) and argument.is_floating_point()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_nothing_stays_alive_without_the_collector(call, order):
+    derive(*CALLS[call], order)  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        with Alive() as alive:
+            derive(*CALLS[call], order)
+        assert alive.now == 0
+    finally:
+        gc.enable()
+
+
 # Transforms
 
 
 def functions_of_tensors(op, sample, dtype=torch.float64):
-    """The operation and its reference with the other arguments filled in, and the tensors."""
+    """The operation and its reference with the other arguments filled in, and the
+    tensors.
+    """
     arguments = op.samples(dtype)[sample]
     tensors = tuple(a.detach() for a in arguments if is_differentiable(a))
     rest = arguments[len(tensors) :]
@@ -236,7 +288,9 @@ def test_transforms(op, use):
 
 @each_op
 def test_references_are_right_in_nested_forward_mode(op):
-    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10 shows."""
+    """PyTorch's own operations need not be: pytorch issue 198017, which chapter 10
+    shows.
+    """
     one = torch.ones((), dtype=torch.float64)
     for sample in op.small:
         _, reference, tensors = functions_of_tensors(op, sample)
@@ -382,7 +436,7 @@ loss = partial(LinearCrossEntropyLoss, 3, 4)
             partial(loss, softcap=-1.0),
             (),
             ValueError,
-            "softcap must be 0 or more, got -1.0",
+            "softcap must be finite and not negative",
         ),
         (
             partial(loss, reduction="max"),
@@ -407,7 +461,8 @@ def test_a_module_refuses_its_options_at_once(module, arguments, kind, words):
 
 @each_file
 def test_works_when_copied_alone(path, tmp_path, monkeypatch):
-    """Its usage example, with `helpers` out of reach, and under another name if it is a folder.
+    """Its usage example, with `helpers` out of reach, and under another name if it is a
+    folder.
 
     And beside the first copy, which has registered what it registers, with DTensor,
     too.

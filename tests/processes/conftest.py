@@ -8,7 +8,7 @@ from tests.processes import table
 
 @pytest.fixture(scope="module", autouse=True)
 def sent_as_code(request):
-    """What is sent to the processes, so that they do not import the tests and pytest."""
+    """What is sent to the processes: they do not import the tests."""
     for module in (request.module, table, common):
         cloudpickle.register_pickle_by_value(module)
 

@@ -156,7 +156,8 @@ def to_the_last(size):
     return [0] * (dist.get_world_size() - 1) + [size]
 
 
-BAD = [  # what process `rank` calls, what all are told, and what that with rank 1 is told instead
+# what process `rank` calls, what all are told, and what rank 1 is told instead
+BAD = [
     (
         lambda rank: all_reduce(ones(2 + (rank == 1), 4)),
         "all_reduce: rank 1 has an input of shape (3, 4), but rank 0 (2, 4)",
@@ -181,7 +182,8 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         lambda rank: all_reduce(
             ones(2, requires_grad=True), loss="summed" if rank == 1 else "replicated"
         ),
-        "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 (0,)",
+        "all_reduce: rank 1 has as dimensions, loss, width, sizes (1,), but rank 0 "
+        "(0,)",
     ),
     (
         lambda rank: all_to_all(ones(4, 4, 4), 2 if rank == 1 else 0, 1),
@@ -228,7 +230,8 @@ BAD = [  # what process `rank` calls, what all are told, and what that with rank
         lambda rank: vocab_parallel_cross_entropy(
             ones(2 + (rank == 1), 4), to(0, 2 + (rank == 1))
         ),
-        "vocab_parallel_cross_entropy: rank 1 has an input of shape (3, '*'), but rank 0 (2, '*')",
+        "vocab_parallel_cross_entropy: rank 1 has an input of shape (3, '*'), but "
+        "rank 0 (2, '*')",
     ),
     (
         lambda rank: vocab_parallel_cross_entropy(

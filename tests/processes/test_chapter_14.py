@@ -1,4 +1,6 @@
-"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes wrong."""
+"""What chapter 14 says and no cell of it shows: where gloo, DDP or a compiler goes
+wrong.
+"""
 
 from datetime import timedelta
 
@@ -36,7 +38,7 @@ def net_and_part():
 
 
 def penalised(static_graph):
-    """Whether the gradients of a penalty, added to a loss of the output, are averaged."""
+    """Whether the gradients of a penalty, added to a loss, are averaged."""
     net, _, mine = net_and_part()
     wrapped = DistributedDataParallel(net, static_graph=static_graph)
     alone, x, _ = net_and_part()
@@ -85,9 +87,8 @@ class Within(nn.Module):
         self.inner = inner
 
     def forward(self, x):
-        return checkpoint(
-            self.inner, x, use_reentrant=True
-        )  # a Function, with such a backward
+        # A Function, with such a backward.
+        return checkpoint(self.inner, x, use_reentrant=True)
 
 
 @two_processes
@@ -105,9 +106,8 @@ def sum_of_a_column():
 
 @two_processes
 def test_the_sum_of_a_tensor_with_gaps(team):
-    assert (
-        team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2
-    )  # 2, 2 and 6, 4 would be right
+    # 2, 2 and 6, 4 would be right.
+    assert team(sum_of_a_column) == [[[2, 4], [3, 4]]] * 2
 
 
 def all_but(missing):

@@ -81,15 +81,16 @@ SUMMED = [
 
 
 def unchecked_and_in_a_group():
-    """Without the exchange of shapes; and among every second process, each of those in a group."""
+    """Without the exchange of shapes; and among every second process, each of those in
+    a group.
+    """
     rank, size = dist.get_rank(), dist.get_world_size()
     halves = [dist.new_group(range(start, size, 2)) for start in range(2)]
     x = random(4, 4, seed=rank).detach()
     for call in EACH:
         assert torch.equal(call(x, check=False), call(x)) and call(x) is not x
-    asked = ones(
-        2, requires_grad=rank == 1
-    )  # which is no matter where backward sends nothing
+    # Which is no matter where backward sends nothing.
+    asked = ones(2, requires_grad=rank == 1)
     collectives.all_reduce(asked)
     collectives.all_gather(asked)
     with torch.no_grad():
@@ -131,34 +132,6 @@ def test_vmap(team):
     team(mapped_all)
 
 
-def gradients_batched():
-    """By vmap, as one after the other; what is said of PyTorch's older way to batch them."""
-    said = set()
-    for name, (call, *_) in CASES.items():
-        x = input_of(name, dist.get_rank()).requires_grad_()
-        y = call(x)
-
-        def slope(grad_output, x=x, y=y):
-            return torch.autograd.grad(y, x, grad_output, retain_graph=True)[0]
-
-        several = random(3, *y.shape).detach()
-        torch.testing.assert_close(
-            torch.vmap(slope)(several), torch.stack([*map(slope, several)])
-        )
-        try:
-            torch.autograd.grad(y, x, several, is_grads_batched=True)
-        except RuntimeError as error:
-            said.add(str(error))
-    return said
-
-
-def test_batched_gradients(team):
-    for said in team(gradients_batched):
-        assert (
-            len(said) == 1 and "use torch.vmap over torch.autograd.grad" in said.pop()
-        )
-
-
 def copied_in_a_group():
     """The copy has the group, and parameters of its own."""
     group = dist.new_group(range(dist.get_world_size()))
@@ -182,7 +155,9 @@ def test_a_layer_is_copied_in_its_group(team):
 
 
 def losses_of(kind, cross_entropy, scale):
-    """For each reduction: the losses of a layer, and their first and second derivatives."""
+    """For each reduction: the losses of a layer, and their first and second
+    derivatives.
+    """
     torch.manual_seed(0)
     layer, found = kind(3, 7, dtype=torch.float64), []
     layer.weight.data *= scale
@@ -319,7 +294,8 @@ def compiled_in_one_process():
     x = random(4, 4, seed=dist.get_rank())
     call = all_of_them
     if dist.get_rank() == 0:
-        backend = "aot_eager_default_partitioner"  # as "aot_eager", without importing Inductor
+        # as "aot_eager", without importing Inductor
+        backend = "aot_eager_default_partitioner"
         call = torch.compile(all_of_them, backend=backend, fullgraph=True)
     results = []
     for function in (all_of_them, call):
@@ -334,7 +310,9 @@ def test_one_graph(team):
 
 
 def bytes_here():
-    """What this process wrote to its sockets for each of five collectives of 100,000 numbers."""
+    """What this process wrote to its sockets for each of five collectives of 100,000
+    numbers.
+    """
     x, counted = torch.ones(100_000), {}
     size = dist.get_world_size()
     for name, call in {
@@ -367,9 +345,8 @@ def test_bytes_are_those_of_a_ring(team):
             "all_to_all": (n - 1) / n * whole,
             "halo_exchange": neighbours * rows,
         }
-        assert counted == pytest.approx(
-            expected, rel=0.03, abs=3000
-        )  # with headers and the check
+        # With headers and the check.
+        assert counted == pytest.approx(expected, rel=0.03, abs=3000)
 
 
 TOTALS = {

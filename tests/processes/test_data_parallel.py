@@ -93,22 +93,22 @@ def test_the_gradients_of_one_process(team, kind):
 
 
 def summed_here():
-    """The gradient of one process, and that of a sum divided as chapter 19 says, under DDP."""
+    """The gradient of one process, and that of a sum divided as chapter 19 says, under
+    DDP.
+    """
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
     net, x = nn.Linear(3, 4), torch.randn(6, 3)
-    labels = torch.tensor(
-        [0, 3, 1, -1, -1, 2]
-    )  # three of the first half count, one of the second
+    # Three of the first half count, one of the second.
+    labels = torch.tensor([0, 3, 1, -1, -1, 2])
     nn.functional.cross_entropy(net(x), labels, ignore_index=-1).backward()
     expected = net.weight.grad.clone()
     net.zero_grad()
     mine, wanted = x.chunk(size)[rank], labels.chunk(size)[rank]
     counted = (wanted != -1).sum()
     torch.distributed.all_reduce(counted)
-    parallel = DistributedDataParallel(
-        net
-    )  # without a name, it would be gone before backward
+    # Without a name, it would be gone before backward.
+    parallel = DistributedDataParallel(net)
     loss = nn.functional.cross_entropy(
         parallel(mine), wanted, ignore_index=-1, reduction="sum"
     )
@@ -145,7 +145,9 @@ class Noting(nn.Module):
 
 
 def noted_here(broadcast_buffers):
-    """What two backward passes noted, each process its rank + 1, and the mean of all processes."""
+    """What two backward passes noted, each process its rank + 1, and the mean of all
+    processes.
+    """
     module = Noting()
     parallel = DistributedDataParallel(module, broadcast_buffers=broadcast_buffers)
     for _ in range(2):

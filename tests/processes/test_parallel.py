@@ -30,7 +30,9 @@ needs_dtensor = pytest.mark.skipif(OLD, reason="DTensors of torch 2.13 or later"
 
 
 def layers_here(features, hidden, outputs, bias):
-    """A column- and a row-parallel layer, and one that gathers: output, gradients, state."""
+    """A column- and a row-parallel layer, and one that gathers: output, gradients,
+    state.
+    """
     torch.manual_seed(0)
     options = {"bias": bias, "dtype": torch.float64}
     net = nn.Sequential(
@@ -93,7 +95,8 @@ def test_linear_layers(team, features, hidden, outputs, bias):
             and f"must be that of the whole layer, {hidden} long in dimension 0" in said
         )
         assert text == (
-            f"RowParallelLinear(in_features={hidden}, out_features={outputs}, bias={bias},"
+            f"RowParallelLinear(in_features={hidden}, out_features={outputs}, "
+            f"bias={bias},"
             f" cut into {collectives.shares(hidden, team.size)})"
         )
 
@@ -131,7 +134,9 @@ def involution_of_dtensors():
 
 
 def derivatives(x, weight, groups):
-    """Of the output and, with one group, of its gradients: one of them is a sum on each process."""
+    """Of the output and, with one group, of its gradients: one of them is a sum on each
+    process.
+    """
     output = involution2d(x, weight, padding=1)
     first = torch.autograd.grad(
         (output**3).sum(), (x, weight), create_graph=groups == 1
@@ -159,7 +164,9 @@ def test_involution_of_dtensors(team):
 
 
 def without_gathering():
-    """Where the three results lie, and which collectives were called, when nothing need move."""
+    """Where the three results lie, and which collectives were called, when nothing need
+    move.
+    """
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     found = []
     for groups, way, of_weight in (

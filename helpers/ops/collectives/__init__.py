@@ -1,4 +1,5 @@
-r"""Collective communication that gradients go through, and what is made of it: layers, a loss.
+r"""Collective communication that gradients go through, and what is made of it: layers,
+a loss.
 
 A collective is linear: the vectors of all processes, one under the other, times a
 matrix of zeros and ones. So its backward is the transpose, another collective, and so
@@ -16,12 +17,14 @@ are derivatives of every order:
 
 `loss` says what the result is used for, and no program can guess it:
 
-    "replicated"  Every process goes on with the result in the same way and ends with the *same*
-                  loss L. The result is one tensor that lies n times in memory, and its gradient is
-                  one, too: y = x_0 + x_1 + ..., so dL/dx_r = dL/dy, which every process has.
-    "summed"      Every process goes on in its own way and ends with a loss L_r of its own; what is
-                  differentiated is their sum. The results y_s = x_0 + x_1 + ... are n tensors, and
-                  dL/dx_r is the sum of all dL_s/dy_s: an all-reduce.
+    "replicated"  Every process goes on with the result in the same way and ends with
+                  the *same* loss L. The result is one tensor that lies n times in
+                  memory, and its gradient is one, too: y = x_0 + x_1 + ..., so
+                  dL/dx_r = dL/dy, which every process has.
+    "summed"      Every process goes on in its own way and ends with a loss L_r of its
+                  own; what is differentiated is their sum. The results
+                  y_s = x_0 + x_1 + ... are n tensors, and dL/dx_r is the sum of all
+                  dL_s/dy_s: an all-reduce.
 
 If the loss is the same, but each process goes on in its own way, as with the norm or
 the softmax of features that are cut, write `copy(all_reduce(x))`: the sum is one
@@ -53,13 +56,13 @@ Needs torch 2.10 or later. Private: `torch._C._functorch.is_legacy_batchedtensor
 >>> import torch
 >>> import torch.distributed as dist
 >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
->>> strip = torch.ones(1, 1, 2, 3, requires_grad=True)  # this process's rows of an image
->>> halo_exchange(strip, 1, dim=2).shape  # and one of each neighbour, to be convolved with
+>>> strip = torch.ones(1, 1, 2, 3, requires_grad=True)  # rows of an image
+>>> halo_exchange(strip, 1, dim=2).shape  # and one of each neighbour
 torch.Size([1, 1, 4, 3])
 >>> all_gather(strip, dim=2, loss="summed").sum().backward()
 >>> strip.grad.sum()
 tensor(6.)
->>> def softmax(x):  # over features that are cut: each process has its part of the last dimension
+>>> def softmax(x):  # over features that are cut: the last dimension
 ...     largest = x.detach().amax(-1, keepdim=True).contiguous()
 ...     dist.all_reduce(largest, dist.ReduceOp.MAX)
 ...     shares = (x - largest).exp()

@@ -1,4 +1,6 @@
-"""What must be the same on all processes, and what is said on each of them if it is not."""
+"""What must be the same on all processes, and what is said on each of them if it is
+not.
+"""
 
 from collections import Counter
 
@@ -24,7 +26,9 @@ MOST_DIMS = 8
 def agree(
     name, input, group, check, problem=None, *numbers, free=None, needs_grad=True
 ):
-    """The shapes of `input` on all processes, once they know that they can go on together."""
+    """The shapes of `input` on all processes, once they know that they can go on
+    together.
+    """
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if rank < 0:
         raise ValueError(f"{name}: this process is not in the group")
@@ -68,7 +72,8 @@ def agree(
         if times < size:
             odd = next(other for other, value in enumerate(values) if value != usual)
             raise ValueError(
-                f"{name}: rank {odd} {what} {values[odd]}, but rank {values.index(usual)} {usual}"
+                f"{name}: rank {odd} {what} {values[odd]}, but rank "
+                f"{values.index(usual)} {usual}"
             )
     return shapes
 
@@ -125,6 +130,7 @@ def wrong_sizes(sizes, dim, input, group):
     )
     if not fits:
         return ValueError(
-            f"sizes must be {parts} sizes that add up to {input.shape[dim]}, got {sizes}"
+            f"sizes must be {parts} sizes that add up to {input.shape[dim]}, got "
+            f"{sizes}"
         )
     return None

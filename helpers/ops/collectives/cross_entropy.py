@@ -43,7 +43,8 @@ def vocab_parallel_cross_entropy(
     looked_up = target.device.type == "cpu" and not torch.compiler.is_compiling()
     if looked_up and outside.any():
         raise ValueError(
-            f"target must be from 0 to {sum(sizes) - 1}, or ignore_index {ignore_index},"
+            f"target must be from 0 to {sum(sizes) - 1}, or ignore_index "
+            f"{ignore_index},"
             f" got {target[outside][0].item()}"
         )
     z = input.to(torch.promote_types(input.dtype, torch.float32))

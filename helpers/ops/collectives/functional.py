@@ -1,4 +1,6 @@
-"""The functions to call: they check, agree with the other processes, and choose the two maps."""
+"""The functions to call: they check, agree with the other processes, and choose the two
+maps.
+"""
 
 from functools import partial
 
@@ -21,7 +23,8 @@ from .maps import (
 
 
 def copy(input, *, group=None, check=True):
-    """`input`, whose gradients on all processes are added: for a part of the model on each of them.
+    """`input`, whose gradients on all processes are added: for a part of the model on
+    each of them.
 
     input: the same tensor on every process, as the whole model would have it.
     Raises TypeError or ValueError on every process, if shapes or dtypes differ between
@@ -105,7 +108,8 @@ def reduce_scatter(input, dim=0, *, sizes=None, group=None, check=True):
 
 
 def all_to_all(input, split_dim, concat_dim, *, sizes=None, group=None, check=True):
-    """Cut along `split_dim`, a piece to each process; join what comes along `concat_dim`.
+    """Cut along `split_dim`, a piece to each process; join what comes along
+    `concat_dim`.
 
     A tensor that was cut across processes along `concat_dim` is cut along `split_dim`
     afterwards.
@@ -161,7 +165,8 @@ def all_to_all(input, split_dim, concat_dim, *, sizes=None, group=None, check=Tr
 
 
 def halo_exchange(input, width, dim, *, group=None, check=True):
-    """`input` between the last rows of the previous process and the first of the next one.
+    """`input` between the last rows of the previous process and the first of the next
+    one.
 
     The processes hold strips of one tensor, in the order of their ranks, cut along
     `dim`. At its two ends the halo is zero, as the padding of a convolution. Backward

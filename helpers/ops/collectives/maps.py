@@ -16,7 +16,9 @@ reduce_scatter_single = (
 
 
 class Collective(torch.autograd.Function):
-    """`Collective.apply(input, there, back)`: `there(input)`, where `back` is its transpose."""
+    """`Collective.apply(input, there, back)`: `there(input)`, where `back` is its
+    transpose.
+    """
 
     @staticmethod
     def forward(input, there, back):
@@ -55,9 +57,8 @@ def cloned(tensor):
 def add(tensor, group):
     result = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result, group=group)
-    return (
-        result.detach()
-    )  # on torch 2.11, what was changed in place gets no gradient, compiled
+    # On torch 2.11, what was changed in place gets no gradient, compiled.
+    return result.detach()
 
 
 def largest(tensor, group):
@@ -73,9 +74,8 @@ def gather(tensor, dim, sizes, group):
     whole = mine.new_empty(len(sizes) * longest, *mine.shape[1:])
     all_gather_single(whole, mine, group=group)
     parts = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
-    return (
-        torch.cat(parts).movedim(0, dim).contiguous().detach()
-    )  # no view: it may be changed
+    # No view: it may be changed.
+    return torch.cat(parts).movedim(0, dim).contiguous().detach()
 
 
 def scatter_sum(tensor, dim, sizes, group):
@@ -124,7 +124,9 @@ def _swap(pieces, shapes, group):
 
 
 def _to_neighbours(to_previous, to_next, from_previous, from_next, dim, group):
-    """Swap slices of those sizes along `dim` with both neighbours; None where there is none."""
+    """Swap slices of those sizes along `dim` with both neighbours; None where there is
+    none.
+    """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     pieces, shapes = [to_next.narrow(dim, 0, 0)] * size, [[0]] * size
     for other, piece, width in (

@@ -53,7 +53,9 @@ class _ParallelLinear(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_cut)
 
     def _agree(self, input, features, free=None):
-        """Is the last dimension of `input` as wide as this layer wants it, on all processes?"""
+        """Is the last dimension of `input` as wide as this layer wants it, on all
+        processes?
+        """
         problem = wrong_dim("dim", -1, input)
         if not problem and input.shape[-1] != features:
             problem = ValueError(
@@ -71,7 +73,8 @@ class _ParallelLinear(torch.nn.Module):
     def extra_repr(self):
         bias = self.bias is not None
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={bias},"
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={bias},"
             f" cut into {self.sizes}"
         )
 
@@ -94,7 +97,8 @@ def _cut(
             state_dict[prefix + name] = own_part(whole, dim, module.sizes, module.group)
         else:
             error_msgs.append(
-                f"{prefix}{name} must be that of the whole layer, {sum(module.sizes)} long in"
+                f"{prefix}{name} must be that of the whole layer, {sum(module.sizes)} "
+                "long in"
                 f" dimension {dim}, got {tuple(whole.shape)}"
             )
 
@@ -136,7 +140,8 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """A part of the input features of an `nn.Linear` on each process; the results are added.
+    """A part of the input features of an `nn.Linear` on each process; the results are
+    added.
 
     (..., this process's features), as a `ColumnParallelLinear` leaves them -> (...,
     out_features), the same on all processes. Parameters, seed and `state_dict` as
@@ -150,6 +155,5 @@ class RowParallelLinear(_ParallelLinear):
         self._agree(input, self.weight.shape[1], free=-1)
         partial_sum = F.linear(input, self.weight)
         output = Collective.apply(partial_sum, partial(add, group=self.group), same)
-        return (
-            output if self.bias is None else output + self.bias.to(output.dtype)
-        )  # of autocast
+        # Of autocast.
+        return output if self.bias is None else output + self.bias.to(output.dtype)

@@ -1,9 +1,9 @@
 r"""Involution: a kernel of its own for each pixel, shared by the channels of a group.
 
-    output[n, c, h, w] = sum over kh, kw of weight[n, g(c), kh, kw, h, w] * input[n, c,
-        h * stride - padding + kh * dilation,
-                                                    w * stride - padding + kw *
-                                                    dilation]
+    output[n, c, h, w] = sum over kh, kw of
+        weight[n, g(c), kh, kw, h, w]
+        * input[n, c, h * stride - padding + kh * dilation,
+                      w * stride - padding + kw * dilation]
 
 with g(c) = c // (C / G), and input zero outside its borders. A convolution is the other
 way round: one kernel for all pixels, and a kernel of its own for each channel.
@@ -15,8 +15,8 @@ Needs torch 2.10 or later. Private: what the dispatcher's rules in `operator.py`
 on.
 
 >>> import torch
->>> image = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]]).reshape(1, 1, 2, 4)
->>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each of the 2 x 4 pixels
+>>> image = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 1, 2, 4)
+>>> weight = torch.zeros(1, 1, 1, 3, 2, 4)  # a 1 x 3 kernel for each pixel
 >>> weight[..., 0, 0, :] = 1.0  # in the upper row: take the left neighbour
 >>> weight[..., 2, 1, :] = 1.0  # in the lower row: take the right neighbour
 >>> involution2d(image, weight, padding=(0, 1))
@@ -30,9 +30,9 @@ PyTorch and differentiates it; `dtensor.py` does so for tensors on several proce
 `kernels.cu`, readable and for every case, or `fast_kernels.cu`, made for one window
 each, whose launch is in `launch.py` and `cuda.py`; or `plain.py`, PyTorch alone.
 `compiler.py` finds a C++ compiler; `modules.py` has the layer of the paper, `rednet.py`
-its networks; `python -m helpers.ops.involution.benchmark` measures. No GPU has
-run the kernels yet: on the first, `python -m helpers.ops.involution.first_gpu_run`
-tries the cases of `gpu_cases.py`, and measures what has only been predicted.
+its networks; `python -m helpers.ops.involution.benchmark` measures. No GPU has run the
+kernels yet: on the first, `python -m helpers.ops.involution.first_gpu_run` tries them,
+and measures what has only been predicted.
 """
 
 from . import dtensor  # noqa: F401

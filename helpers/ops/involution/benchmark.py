@@ -50,9 +50,8 @@ from .launch import SOURCE, TYPES, Plan, launch
 SHAPES = ((8, 64, 56), (8, 128, 28), (8, 256, 14), (8, 512, 7))
 KERNEL, GROUP_CHANNELS = 7, 16
 LAUNCHES = 50  # in one CUDA graph, at least: so many that its own launch does not count
-CONSTANTS = (
-    "N C G H W HO WO KH KW SH SW PH PW DH DW".split()
-)  # a Geometry, in constants.cu
+# A Geometry, in constants.cu.
+CONSTANTS = "N C G H W HO WO KH KW SH SW PH PW DH DW".split()
 
 
 def unfold_involution(input, weight):
@@ -126,7 +125,9 @@ def milliseconds(function, threads, seconds):
 
 
 def device_seconds(calls, rounds=20):
-    """Of one of the calls, on the device alone: the best of several replays of a CUDA graph."""
+    """Of one of the calls, on the device alone: the best of several replays of a CUDA
+    graph.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -148,8 +149,9 @@ def device_seconds(calls, rounds=20):
 
 
 def warm_and_flushed(function, tensors):
-    """Seconds of function(*tensors) on the device, where its L2 cache may hold the tensors, and
-    where calls on copies of them have taken their place."""
+    """Seconds of function(*tensors) on the device: where its L2 cache may hold the
+    tensors, and where calls on copies of them have taken their place.
+    """
     in_cache = torch.cuda.get_device_properties(tensors[0].device).L2_cache_size
     count = 1 + -(-4 * in_cache // sum(tensor.nbytes for tensor in tensors))
     copies = [[tensor.clone() for tensor in tensors] for _ in range(count)]
@@ -158,9 +160,8 @@ def warm_and_flushed(function, tensors):
     def call(copy):
         results = function(*copy)
         results = results if isinstance(results, tuple) else (results,)
-        kept.extend(
-            result.detach() for result in results
-        )  # or the next would overwrite them
+        # Or the next would overwrite them.
+        kept.extend(result.detach() for result in results)
 
     calls = [partial(call, copy) for copy in copies] * -(-LAUNCHES // count)
     return device_seconds([partial(function, *tensors)] * LAUNCHES), device_seconds(
@@ -169,16 +170,17 @@ def warm_and_flushed(function, tensors):
 
 
 def peak_bytes(function, device):
-    """The largest amount of memory that `function` held at once, beyond what was there before."""
+    """The largest amount of memory that `function` held at once, beyond what was there
+    before.
+    """
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         results = function()  # noqa: F841 (kept until the peak is read)
         return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # or the profiler writes two lines a run
+    # Or the profiler writes two lines a run.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(profile_memory=True) as profiler:
         results = function()  # noqa: F841
     events = [
@@ -208,7 +210,7 @@ def case(batch, channels, size, kernel=KERNEL, device="cpu", dtype=torch.float32
 
 
 def channels_last(tensor):
-    """An image in that format, or a weight as a convolution in that format returns it."""
+    """An image in that format, or a weight as a convolution returns it."""
     flat = tensor.flatten(1, -3).contiguous(memory_format=torch.channels_last)
     return flat.unflatten(1, tensor.shape[1:-2])
 

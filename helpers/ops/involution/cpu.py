@@ -1,4 +1,5 @@
-"""Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use, called by ctypes.
+"""Involution on a CPU: `cpu_kernels.cpp`, compiled for this machine at first use,
+called by ctypes.
 
 The compiler takes a few seconds, once: the library stays in the user's cache folder,
 under a name made of the source, the compiler, its flags and the machine's instructions.
@@ -6,12 +7,11 @@ Without a compiler `plain.py` does the work, and also if the build fails, then w
 warning.
 
 A call needs no memory but its result and a buffer for each thread, of a megabyte or so
-and of 4 at
-most: where a large dilation would need more, `plain.py` does the work. It copies no
-tensor, whatever its strides, releases the GIL, and uses `torch.get_num_threads()`
-threads. It starts them
-itself: PyTorch's belong to an OpenMP library that the compiler may not find, or find
-another of. Results have the same bits for any number of threads.
+and of 4 at most: where a large dilation would need more, `plain.py` does the work. It
+copies no tensor, whatever its strides, releases the GIL, and uses
+`torch.get_num_threads()` threads. It starts them itself: PyTorch's belong to an OpenMP
+library that the compiler may not find, or find another of. Results have the same bits
+for any number of threads.
 """
 
 import ctypes
@@ -37,11 +37,12 @@ from .geometry import ARRAYS, DTYPES, KERNELS, empty_result, part
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-pthread", "-Wno-psabi"]
+# The first one that the compiler accepts.
 MACHINES = (
     ["-march=native"],
     ["-mcpu=native"],
     [],
-)  # the first one that the compiler accepts
+)
 
 WINDOW_TOO_LARGE = 2  # what the library returns then
 
@@ -60,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def available():
-    """Whether the kernels are ready. The first call builds them, or finds them built."""
+    """Whether the kernels are ready. The first call builds or finds them."""
     global _library, _reason
     if _library is None:
         with _lock:

@@ -1,4 +1,5 @@
-"""Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and launched by CuPy.
+"""Involution on a CUDA device: `kernels.cu` and `fast_kernels.cu`, compiled and
+launched by CuPy.
 
 torch owns the tensors and the stream, CuPy compiles and launches. Nothing waits for the
 device, and what is copied says `involution2d`.
@@ -33,14 +34,16 @@ def find_cupy():
     except ImportError as error:
         major = (torch.version.cuda or "13").split(".")[0]
         raise ImportError(
-            f"involution2d of CUDA tensors needs CuPy: pip install 'cupy-cuda{major}x[ctk]'"
+            "involution2d of CUDA tensors needs CuPy: pip install "
+            f"'cupy-cuda{major}x[ctk]'"
         ) from error
     return cupy
 
 
 @cache
 def _functions(names, device, source):
-    """{name: function}, on the current device, which is `device`: on another they cannot run.
+    """{name: function}, on the current device, which is `device`: on another they
+    cannot run.
 
     All are asked for at once: a kernel is loaded onto the device when it is, not with
     its module.

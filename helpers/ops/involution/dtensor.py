@@ -36,12 +36,9 @@ def register():
     for name, (kernel, _) in OPERATORS.items():
         if name not in _registered:
             rule = partial(_on_parts, kernel)
-            with suppress(
-                RuntimeError
-            ):  # it is there: of a copy that shares the operators
-                torch.library.register_torch_dispatch(
-                    f"{NAMESPACE}::{name}", DTensor, rule
-                )
+            operator = f"{NAMESPACE}::{name}"
+            with suppress(RuntimeError):  # it is there: of a copy that shares them
+                torch.library.register_torch_dispatch(operator, DTensor, rule)
             _registered.add(name)
 
 
@@ -53,7 +50,8 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
 
     if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 13):
         raise RuntimeError(
-            f"involution of DTensors needs torch 2.13 or later, this is {torch.__version__}"
+            "involution of DTensors needs torch 2.13 or later, this is "
+            f"{torch.__version__}"
         )
     first, second, *arguments = args
     one, other, result = ARRAYS[kernel]
@@ -62,7 +60,8 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
     mesh = first.device_mesh
     if second.device_mesh != mesh:
         raise ValueError(
-            f"{one} and {other} must be on one mesh, got {mesh} and {second.device_mesh}"
+            f"{one} and {other} must be on one mesh, got {mesh} and "
+            f"{second.device_mesh}"
         )
     geometry = check_operator(kernel, *args)
     groups, placements = geometry.groups, []
@@ -87,7 +86,8 @@ def _on_parts(kernel, cls, op, types, args, kwargs=None):
 
 
 def _ways(kernel, cut, groups, parts):
-    """How the three arrays lie along one dimension of the mesh; into how many the groups are cut.
+    """How the three arrays lie along one dimension of the mesh; into how many the
+    groups are cut.
 
     cut: how the two that are read lie so far.
     """

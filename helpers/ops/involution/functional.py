@@ -12,7 +12,8 @@ INTS = (int, torch.SymInt)
 
 
 def involution2d(input, weight, stride=1, padding=0, dilation=1):
-    """Filter each pixel of `input` with a kernel of its own, shared by the channels of a group.
+    """Filter each pixel of `input` with a kernel of its own, shared by the channels of
+    a group.
 
     input: (N, C, H, W). N may be 0.
     weight: (N, G, Kh, Kw, Ho, Wo); G divides C. One Kh x Kw kernel for each sample,
@@ -81,6 +82,5 @@ def _pair(name, value, at_least):
 def _integer(value):
     if isinstance(value, bool):
         raise TypeError
-    return (
-        value if isinstance(value, INTS) else operator.index(value)
-    )  # NumPy's integers, too
+    # NumPy's integers, too.
+    return value if isinstance(value, INTS) else operator.index(value)

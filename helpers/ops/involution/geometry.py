@@ -1,4 +1,5 @@
-"""What fits together: sizes, shapes, dtypes, and which two of three arrays make the third.
+"""What fits together: sizes, shapes, dtypes, and which two of three arrays make the
+third.
 
 An involution joins three arrays: input, weight and output. Each kernel makes one of
 them of the other two. The gradient of an array has its shape, and takes its part.
@@ -14,15 +15,14 @@ DIMS = {
     "grad_output": ("N", "C", "Ho", "Wo"),
     "weight": ("N", "G", "Kh", "Kw", "Ho", "Wo"),
 }
-ARRAYS = {  # kernel: the two arrays that it reads, in the order of its parameters, and its result
+ARRAYS = {  # kernel: the two arrays that it reads, in their order, and its result
     "forward": ("input", "weight", "output"),
     "grad_input": ("grad_output", "weight", "grad_input"),
     "grad_weight": ("grad_output", "input", "grad_weight"),
 }
 KERNELS = tuple(ARRAYS)
-LARGEST = (
-    2**40
-)  # of stride, padding, dilation: their sums and products with sizes fit into int64
+# Of stride, padding, dilation: their sums and products with sizes fit into int64.
+LARGEST = 2**40
 LARGEST_KERNEL = 2**31
 
 
@@ -38,7 +38,7 @@ def operands(kernel, input, weight, grad_output):
 
 
 class Geometry(NamedTuple):
-    """Every size in one involution: what a kernel has to know besides the two arrays."""
+    """Every size in one involution: what a kernel has to know beside the arrays."""
 
     batch: int
     channels: int
@@ -77,7 +77,9 @@ class Geometry(NamedTuple):
 
 
 def check_tensors(**tensors):
-    """Raise TypeError or ValueError unless each is a tensor as DIMS says, all on one device."""
+    """Raise TypeError or ValueError unless each is a tensor as DIMS says, all on one
+    device.
+    """
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
@@ -98,7 +100,8 @@ def check_tensors(**tensors):
     (one, first), (other, second) = tensors.items()
     if first.device != second.device:
         raise ValueError(
-            f"{one} and {other} must be on one device, got {first.device} and {second.device}"
+            f"{one} and {other} must be on one device, got {first.device} and "
+            f"{second.device}"
         )
 
 
@@ -106,12 +109,15 @@ def check_one_dtype(**tensors):
     (one, first), (other, second) = tensors.items()
     if first.dtype != second.dtype:
         raise TypeError(
-            f"{one} and {other} must have one dtype, got {first.dtype} and {second.dtype}"
+            f"{one} and {other} must have one dtype, got {first.dtype} and "
+            f"{second.dtype}"
         )
 
 
 def find_geometry(input_size, weight_size, stride, padding, dilation):
-    """The Geometry for an input and a weight of these sizes, or a ValueError if they do not fit."""
+    """The Geometry for an input and a weight of these sizes, or a ValueError if they do
+    not fit.
+    """
     for name, pair, at_least in (
         ("stride", stride, 1),
         ("padding", padding, 0),
@@ -131,7 +137,8 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
         )
     if groups == 0 or channels == 0 or channels % groups:
         raise ValueError(
-            f"the channels of input must divide into the groups of weight, got {channels} channels"
+            "the channels of input must divide into the groups of weight, got "
+            f"{channels} channels"
             f" and {groups} groups"
         )
     # no min(): it compares sizes with one another, and a compiled function holds for
@@ -148,12 +155,14 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
     ]
     if size[0] < 1 or size[1] < 1 or out_size[0] < 1 or out_size[1] < 1:
         raise ValueError(
-            f"a {kernel[0]} x {kernel[1]} kernel with dilation {tuple(dilation)} does not fit into"
+            f"a {kernel[0]} x {kernel[1]} kernel with dilation {tuple(dilation)} does "
+            "not fit into"
             f" an input of {size[0]} x {size[1]} with padding {tuple(padding)}"
         )
     if list(weight_size[4:]) != out_size:
         raise ValueError(
-            f"weight must hold a kernel for each of the {out_size[0]} x {out_size[1]} output"
+            f"weight must hold a kernel for each of the {out_size[0]} x {out_size[1]} "
+            "output"
             f" pixels, got {weight_size[4]} x {weight_size[5]}"
         )
     return Geometry(
@@ -165,7 +174,9 @@ def find_geometry(input_size, weight_size, stride, padding, dilation):
 
 
 def sizes_to_tell(kernel, result_size):
-    """What the operator of `kernel` must know of its result, in the order of its parameters."""
+    """What the operator of `kernel` must know of its result, in the order of its
+    parameters.
+    """
     if kernel == "forward":
         return ()
     return (
@@ -189,7 +200,8 @@ def check_operator(kernel, first, second, *arguments):
     geometry = find_geometry(size["input"], size["weight"], stride, padding, dilation)
     if kernel != "forward" and tuple(first.shape) != geometry.output_size:
         raise ValueError(
-            f"grad_output must have shape {geometry.output_size}, got {tuple(first.shape)}"
+            f"grad_output must have shape {geometry.output_size}, got "
+            f"{tuple(first.shape)}"
         )
     return geometry
 

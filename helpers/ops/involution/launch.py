@@ -1,4 +1,5 @@
-"""How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run` runs them.
+"""How the kernels of `kernels.cu` and `fast_kernels.cu` are launched, on whatever `run`
+runs them.
 
 The first are for every case, and read contiguous arrays: with strides they would be
 twice as long, and they are there to be read. So where the second are not for it (rows
@@ -28,16 +29,13 @@ TYPES = {
 }
 INDEXES = ("int", "long long")
 BLOCK = (32, 8)  # pixels, planes: 8 channels of a group read the same weights
-FAST_BLOCK = (
-    128,
-    1,
-)  # small enough that a small result makes a block for each multiprocessor
+# Small enough that a small result makes a block for each multiprocessor.
+FAST_BLOCK = (128, 1)
 CHANNELS = (16, 8, 4, 2, 1)  # how many of a group one fast thread may own
 SUM_BYTES = 32  # the most of the result that such a thread owns: channels times pixels
 PACK_BYTES = 16  # the most that one load brings of the channels of a pixel
-PIXEL_BYTES = (
-    8  # and of the pixels of a row: with 16, floats would gain what memory cannot bring
-)
+# And of the pixels of a row: with 16, floats would gain what memory cannot bring.
+PIXEL_BYTES = 8
 WIDEST = 11  # a row of taps is held in registers
 # SUM_BYTES and ENOUGH_THREADS weigh two things. A thread that owns more elements needs
 # fewer loads and instructions for each. But it waits more often, and fewer other
@@ -54,17 +52,15 @@ WIDEST = 11  # a row of taps is held in registers
 #     256 x 14²      16 x 2  1.8   1  44.1      2 x 2  2.7  50  2.9
 #     512 x 7²       16 x 1  2.7   5  16.8      2 x 1  4.4  31  3.5
 ENOUGH_THREADS = 2**16
-FEWEST = (
-    16  # channels of a part of a group: fewer are no work for a thread of grad_weight
-)
-MANY = (
-    2**31 - 2**20
-)  # an int counts so far, with room for the threads past the end of a block
+# Channels of a part of a group: fewer are no work for a thread of grad_weight.
+FEWEST = 16
+# An int counts so far, with room for the threads past the end of a block.
+MANY = 2**31 - 2**20
 
 
-class Strides(
-    NamedTuple
-):  # the fields of Strides in fast_kernels.cu, in the same order
+class Strides(NamedTuple):
+    """The fields of Strides in fast_kernels.cu, in the same order."""
+
     sample: int
     channel: int
     kernel_row: int
@@ -74,12 +70,13 @@ class Strides(
 
 
 def kernel_name(kernel, dtype, index):
-    """A template with its arguments, as C++ spells it: involution2d_forward<float, int>"""
+    """A template with its arguments, as in C++: involution2d_forward<float, int>"""
     return f"involution2d_{kernel}<{TYPES[dtype]}, {index}>"
 
 
 def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
-    """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7, 1, 1, 1, 1>
+    """As `fast_kernels.cu` has it: involution2d_forward_fast<float, 16, 2, 1, 1, 7, 7,
+    1, 1, 1, 1>
 
     pack: how many channels a load brings; 1 where the pixels of a row are neighbours in
     memory.
@@ -101,7 +98,9 @@ def fast_kernel_name(kernel, dtype, geometry, pack=1, pixels=None):
 
 
 def pixels_per_thread(kernel, geometry, most):
-    """How many neighbours in a row: up to `most`, if that saves loads and leaves ENOUGH_THREADS."""
+    """How many neighbours in a row: up to `most`, if that saves loads and leaves
+    ENOUGH_THREADS.
+    """
     s = geometry
     pixels = math.gcd(most, s.width, s.out_width)
     if kernel == "grad_input" and s.stride_width > 1:
@@ -116,7 +115,9 @@ def pixels_per_thread(kernel, geometry, most):
 
 
 def channels_per_thread(kernel, geometry, itemsize=4, pack=1, pixels=1):
-    """`pack` if it is more than 1, else the most that divides a group and leaves ENOUGH_THREADS."""
+    """`pack` if it is more than 1, else the most that divides a group and leaves
+    ENOUGH_THREADS.
+    """
     fitting = (
         count
         for count in CHANNELS
@@ -136,7 +137,9 @@ def fast_threads(kernel, geometry, itemsize=4, pack=1, pixels=1):
 
 
 def _threads(kernel, geometry, each):
-    """How many, if each owns so many elements of the result, or rows of taps of grad_weight."""
+    """How many, if each owns so many elements of the result, or rows of taps of
+    grad_weight.
+    """
     elements = math.prod(geometry.size_of(ARRAYS[kernel][2]))
     return elements // (
         each * (geometry.kernel_width if kernel == "grad_weight" else 1)
@@ -152,14 +155,16 @@ class Plan(NamedTuple):
     grid: tuple
     block: tuple
     copied: tuple  # of first and second: whether it has to be copied, to be contiguous
-    parts: int  # more than 1: how many each group is split into, by another launch than this
+    parts: int  # how many each group is split into: more than 1 by another launch
     size: tuple  # of the result
     memory_format: torch.memory_format
     arrays: tuple  # the names of the parameters that are arrays
     structures: dict  # the others, {name: a Geometry or Strides}
 
     def arguments(self, tensors):
-        """{parameter: a tensor of one dimension, a Geometry or Strides}, in the kernel's order."""
+        """{parameter: a tensor of one dimension, a Geometry or Strides}, in the
+        kernel's order.
+        """
         return dict(
             zip(self.arrays, map(_line, tensors), strict=True), **self.structures
         )
@@ -274,7 +279,8 @@ def _plan_fast(kernel, first, second, geometry, size):
 
 
 def _choose(kernel, tensors, geometry, addresses):
-    """(whether each is copied, pack, pixels), if they begin at these addresses, in elements.
+    """(whether each is copied, pack, pixels), if they begin at these addresses, in
+    elements.
 
     Copied is what leads further than an int counts, and a tapped image whose columns
     lie apart, if no load brings two of its channels. (An odd number of them, say: read
@@ -295,16 +301,17 @@ def _choose(kernel, tensors, geometry, addresses):
     tapped = images[-1]  # is read at every tap; of another image any strides will do
     if pack == 1 and tensors[tapped].stride(3) != 1:
         copied[tapped] = True
-    most = min(
-        neighbours(which, -1, PIXEL_BYTES) for which in (0, 1)
-    )  # 1 if pack is not
+    # 1 if pack is not.
+    most = min(neighbours(which, -1, PIXEL_BYTES) for which in (0, 1))
     if result_format(kernel, tensors[0]) == torch.channels_last:
         most = 1  # pixels of the result lie apart, and are not written together
     return tuple(copied), pack, pixels_per_thread(kernel, geometry, most)
 
 
 def _parts(geometry):
-    """Into how many parts each group is split, where there are too few threads of grad_weight."""
+    """Into how many parts each group is split, where there are too few threads of
+    grad_weight.
+    """
     parts = 1
     while (
         fast_threads("grad_weight", geometry) * parts < ENOUGH_THREADS
@@ -315,7 +322,9 @@ def _parts(geometry):
 
 
 def _neighbours(tensor, dim, most_bytes, address):
-    """How many elements along a dimension one load can bring: 1, unless they are so in memory."""
+    """How many elements along a dimension one load can bring: 1, unless they are so in
+    memory.
+    """
     most = most_bytes // tensor.itemsize if tensor.stride(dim) == 1 else 1
     others = set(range(tensor.dim())) - {dim % tensor.dim()}
     steps = [tensor.stride(other) for other in others if tensor.shape[other] > 1]
@@ -341,7 +350,9 @@ def _line(tensor):
 
 
 def _strides(tensor):
-    """With 0 for a dimension of size 1, whose stride is not used, and may not fit into an int."""
+    """With 0 for a dimension of size 1, whose stride is not used, and may not fit into
+    an int.
+    """
     steps = zip(tensor.stride(), tensor.shape, strict=True)
     sample, channel, *others = (stride if size > 1 else 0 for stride, size in steps)
     return Strides(sample, channel, *[0] * (4 - len(others)), *others)
@@ -350,7 +361,8 @@ def _strides(tensor):
 def _grid(blocks, size):
     if blocks >= 2**31:
         raise ValueError(
-            f"a grid has at most 2^31 - 1 blocks, and a result of {tuple(size)} would need"
+            f"a grid has at most 2^31 - 1 blocks, and a result of {tuple(size)} would "
+            "need"
             f" {blocks}: split the batch"
         )
     return (blocks,)

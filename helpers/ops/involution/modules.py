@@ -59,7 +59,8 @@ class Involution2d(nn.Module):
             raise ValueError(f"kernel_size must be odd, got {kernel_size}")
         if channels % group_channels or channels % reduction_ratio:
             raise ValueError(
-                f"channels must be divisible by group_channels and by reduction_ratio, got"
+                "channels must be divisible by group_channels and by "
+                "reduction_ratio, got"
                 f" {channels}, {group_channels} and {reduction_ratio}"
             )
         self.channels = channels
@@ -84,7 +85,7 @@ class Involution2d(nn.Module):
         )
 
     def kernels(self, input):
-        """The weight for `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
+        """For `involution2d`: (N, groups, kernel_size, kernel_size, Ho, Wo)."""
         return self._by_group(self.span(self.reduce(self.pool(input))))
 
     def _by_group(self, kernels):

@@ -1,4 +1,5 @@
-"""`torch.ops.extending_pytorch.involution2d`, and the two operators that are its gradients.
+"""`torch.ops.extending_pytorch.involution2d`, and the two operators that are its
+gradients.
 
 An operator is a name that PyTorch's dispatcher knows, with a schema. It has a kernel
 for each device; one for fake tensors, which have a shape but no data, so that
@@ -92,18 +93,20 @@ class _Operator(torch.autograd.function._SingleLevelFunction):
     the outermost again.
     """
 
+    # As of any Function without.
     vmap, generate_vmap_rule = (
         torch.autograd.Function.vmap,
         False,
-    )  # as of any Function without
+    )
 
     @staticmethod
     def forward(ctx, modes, name, first, second, *arguments):
+        # ctx.name() is taken.
         ctx.modes, ctx.operator, ctx.arguments = (
             modes,
             name,
             arguments,
-        )  # ctx.name() is taken
+        )
         ctx.save_for_backward(first, second)
         ctx.save_for_forward(first, second)
         # Both modes are off inside forward, but the levels below may want to record,
@@ -177,7 +180,7 @@ def _vmap(op):
 
 
 def is_cast(input, weight):
-    """Whether autocast is on for these tensors. It leaves a product with float64 alone."""
+    """Whether autocast is on for these tensors. It leaves float64 alone."""
     return (
         not input.is_meta  # which has no autocast; torch 2.10 cannot trace the question
         and torch.is_autocast_enabled(input.device.type)

@@ -1,4 +1,5 @@
-"""Involution in plain PyTorch: shift, multiply, add. For every device without a kernel of its own.
+"""Involution in plain PyTorch: shift, multiply, add. For every device without a kernel
+of its own.
 
 Each of the Kh * Kw taps of a kernel sees the input shifted by some rows and columns. A
 shifted input is a slice, a view without memory of its own, so nothing is ever unfolded:
@@ -56,7 +57,8 @@ def _sum_dtype(tensor):
 
 
 def _chunks(geometry, *tensors):
-    """Views of the tensors with (N, G) merged to one dimension, some of its elements at a time.
+    """Views of the tensors with (N, G) merged to one dimension, some of its elements at
+    a time.
 
     (N, C, H, W) becomes (some, C // G, H, W); (N, G, Kh, Kw, Ho, Wo) becomes (some, Kh,
     ...).
@@ -71,16 +73,17 @@ def _chunks(geometry, *tensors):
         for t in tensors
     ]
     pixels = max(s.height * s.width, s.out_height * s.out_width)
-    parts = (
-        4 if tensors[0].element_size() == 2 else 2
-    )  # half precision has float32 temporaries
+    # Half precision has float32 temporaries.
+    parts = 4 if tensors[0].element_size() == 2 else 2
     step = max(1, min(CHUNK // (group_channels * pixels), -(-planes // parts)))
     for start in range(0, planes, step):
         yield [t[start : start + step] for t in merged]
 
 
 def _taps(geometry):
-    """(kh, kw, the output pixels that this tap reaches, the input pixels that they read)."""
+    """(kh, kw, the output pixels that this tap reaches, the input pixels that they
+    read).
+    """
     s = geometry
     rows = [
         _overlap(
@@ -106,7 +109,9 @@ def _taps(geometry):
 
 
 def _overlap(size, out_size, shift, stride):
-    """The outputs h with 0 <= h * stride + shift < size, and those inputs, both as slices."""
+    """The outputs h with 0 <= h * stride + shift < size, and those inputs, both as
+    slices.
+    """
     first = max(0, -(shift // stride))
     last = max(first, min(out_size, (size - 1 - shift) // stride + 1))  # one past
     start = first * stride + shift

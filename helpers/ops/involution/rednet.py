@@ -1,4 +1,6 @@
-"""The network `RedNet` of the paper that introduced involution, and its published checkpoints."""
+"""The network `RedNet` of the paper that introduced involution, and its published
+checkpoints.
+"""
 
 import math
 import re
@@ -75,7 +77,8 @@ class RedNet(nn.Module):
         super().__init__()
         if depth not in tuple(self.BLOCKS):  # a list has no hash
             raise ValueError(
-                f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got {depth!r}"
+                f"depth must be one of {', '.join(map(str, self.BLOCKS))}, got "
+                f"{depth!r}"
             )
         classes = num_classes
         if classes is not None and (
@@ -167,7 +170,8 @@ class RedNet(nn.Module):
         if not depths or "stem.1.span.weight" not in state:
             raise ValueError(
                 "checkpoint must hold a RedNet of the authors' code, with the keys"
-                " [backbone.]stem.1.conv2.conv.weight and [backbone.]layer1.0.conv1.weight among"
+                " [backbone.]stem.1.conv2.conv.weight and "
+                "[backbone.]layer1.0.conv1.weight among"
                 f" others, got {', '.join(list(state)[:3]) or 'none'}, ..."
             )
         stem = math.isqrt(len(state["stem.1.span.weight"]) // 2)  # of two groups
