@@ -13,7 +13,12 @@ from pathlib import Path
 
 import torch
 
-from helpers.ops.involution.compiler import CompilerNotFoundError, cached_file, find_compiler, run
+from helpers.ops.involution.compiler import (
+    CompilerNotFoundError,
+    cached_file,
+    find_compiler,
+    run,
+)
 
 NOT_IN_A_WHEEL = "tests", ".github", "dist"
 BACKEND = "setuptools.build_meta"
@@ -28,7 +33,9 @@ def packed_by_setuptools(pyproject, files):
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
-    from setuptools import Distribution  # it replaces a part of Python, so not before it must
+    from setuptools import (
+        Distribution,  # it replaces a part of Python, so not before it must
+    )
     from setuptools.compat.py310 import tomllib
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder), warnings.catch_warnings():

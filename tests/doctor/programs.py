@@ -3,8 +3,8 @@
 import torch
 
 from helpers.doctor import rounds
-from helpers.lessons.patients.formulas import RepeatedIndex
-from helpers.lessons.patients.patient import Square
+from helpers.lessons.cases.case import Square
+from helpers.lessons.cases.formulas import RepeatedIndex
 
 
 class Half(Square):

@@ -38,7 +38,7 @@ class Half(torch.autograd.Function):
         return grad_output * ctx.saved_tensors[0]
 def apply(): Half.apply(torch.ones(2, requires_grad=True))
 """
-ROUND = "helpers.lessons.patients.formulas:RoundStraightThrough"
+ROUND = "helpers.lessons.cases.formulas:RoundStraightThrough"
 
 
 @pytest.fixture

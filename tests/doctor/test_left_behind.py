@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.doctor import examine
-from tests.doctor.cases import drawn, errors, made
+from tests.doctor.common import drawn, errors, made
 
 KEPT = """
 import torch

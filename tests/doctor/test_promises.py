@@ -12,9 +12,9 @@ import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx, FunctionMeta
 
 from helpers.doctor import examine
-from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import affine, draw, pair
-from tests.doctor.cases import errors, ones
+from helpers.lessons.cases import PATIENTS
+from helpers.lessons.cases.case import affine, draw, pair
+from tests.doctor.common import errors, ones
 
 HALF, SUBTRACT = PATIENTS["HalfSquare"].fn, PATIENTS["Subtract"].fn
 

@@ -10,9 +10,9 @@ import torch
 from helpers.doctor import WrongGradientError, examine
 from helpers.doctor.report import SEVERITIES
 from helpers.doctor.said import Said, listed
-from helpers.lessons.patients import PATIENTS
-from helpers.lessons.patients.patient import function, vector
-from tests.doctor.cases import ones
+from helpers.lessons.cases import PATIENTS
+from helpers.lessons.cases.case import function, vector
+from tests.doctor.common import ones
 
 HALF = PATIENTS["HalfSquare"].fn
 

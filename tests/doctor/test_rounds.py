@@ -11,7 +11,7 @@ from torch.autograd.function import FunctionMeta, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from helpers.doctor import WrongGradientError, examine, rounds
-from helpers.lessons.patients.patient import function
+from helpers.lessons.cases.case import function
 from tests.doctor.programs import Half, LookUp, Square, half, leaf, visits
 
 

@@ -8,10 +8,10 @@ import torch
 
 from helpers.doctor import examine, rounds
 from helpers.doctor.program import bounds
-from helpers.lessons.patients.patient import Square, function
-from tests.doctor.cases_judged import (
+from helpers.lessons.cases.case import Square, function
+from helpers.lessons.cases.formulas import Quantize
+from helpers.lessons.cases.healthy import (
     OfWeightOnly,
-    Quantize,
     RefusesX,
     RMSNorm,
     frozen_beside_weight,

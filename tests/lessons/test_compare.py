@@ -2,9 +2,9 @@
 
 import torch
 
+from helpers.lessons.cases.case import function
 from helpers.lessons.judge.compare import difference, unlike
 from helpers.lessons.judge.numbers import alike, changed, missed
-from helpers.lessons.patients.patient import function
 
 X = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.lessons import draw, timeline
-from helpers.lessons.patients.patient import Double
+from helpers.lessons.cases.case import Double
 
 
 @pytest.fixture(autouse=True)

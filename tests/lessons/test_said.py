@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.lessons import exercise, language
-from helpers.lessons.patients import PATIENTS
+from helpers.lessons.cases import PATIENTS
 from helpers.lessons.said import Said, Wrong, at
 from tools import translate
 

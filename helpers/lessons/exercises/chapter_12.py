@@ -7,7 +7,12 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike, changed, copies, missed
-from helpers.lessons.judge.properties import bytes_hidden, each, no_tensor_on_ctx, random
+from helpers.lessons.judge.properties import (
+    bytes_hidden,
+    each,
+    no_tensor_on_ctx,
+    random,
+)
 from helpers.lessons.judge.variations import Feed
 from helpers.lessons.memory import Alive, Kept
 from helpers.lessons.said import Said, Wrong, at

@@ -14,7 +14,11 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import each, with_zeros
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.native.triton_kernels import compiles_for_a_gpu, import_triton, watched_loads
+from helpers.lessons.native.triton_kernels import (
+    compiles_for_a_gpu,
+    import_triton,
+    watched_loads,
+)
 from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
 

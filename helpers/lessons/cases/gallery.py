@@ -1,4 +1,4 @@
-"""What chapter 11 shows of the patients: a consultation, two Jacobians side by side, totals."""
+"""What chapter 11 shows of the cases: a consultation, two Jacobians, totals."""
 
 import re
 import textwrap
@@ -7,15 +7,18 @@ import matplotlib.pyplot as plt
 import torch
 
 from helpers.lessons.judge.source import source_of
-from helpers.lessons.patients import BROKEN, HEALTHY, PATIENTS
 
-TOO_LARGE = {"OneOfMany"}  # for gradcheck, and for the time that a reader waits
+from . import BROKEN, HEALTHY, PATIENTS
+
+TOO_LARGE = {"Gated", "OneOfMany"}  # for gradcheck
 
 
 def consult(name):
-    """Print the code of a patient, what gradcheck says of it, and the doctor's first finding."""
+    """Print a patient's code, what gradcheck says, and the doctor's first finding."""
     if name not in PATIENTS:
-        raise ValueError(f"name must be one of {', '.join(sorted(PATIENTS))}; got {name!r}")
+        raise ValueError(
+            f"name must be one of {', '.join(sorted(PATIENTS))}; got {name!r}"
+        )
     patient = PATIENTS[name]
     fn = patient.fn if hasattr(patient.fn, "__name__") else type(patient.fn)  # a module
     source = source_of(fn)
@@ -25,13 +28,7 @@ def consult(name):
         if method not in vars(fn):
             print(f"\n    # {method}, inherited:")
             print(source_of(getattr(fn, method)).rstrip())
-    shapes = [
-        f"{tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}"
-        if isinstance(v, torch.Tensor)
-        else v
-        for v in patient.inputs()
-    ]
-    print("\ninputs:", *shapes, sep="  ")
+    print("\ninputs:", *map(_shape, patient.inputs()), sep="  ")
     opinion = patient.gradcheck() or "passes"
     print("gradcheck:", re.split(r",? i\.e\.,|,?\n", opinion)[0])
     report = patient.examine()
@@ -43,28 +40,42 @@ def consult(name):
         print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))
 
 
+def _shape(value):
+    if not isinstance(value, torch.Tensor):
+        return value
+    return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
 def jacobians(names):
-    """Draw, for each patient, what backward gives and what differences say, and print how far."""
-    fig, axes = plt.subplots(2, len(names), figsize=(2.3 * len(names), 4.4), squeeze=False)
+    """Draw the right Jacobian and the given one of each; print how they differ."""
+    fig, axes = plt.subplots(
+        2, len(names), figsize=(2.3 * len(names), 4.4), squeeze=False
+    )
     for column, name in enumerate(names):
         finding = PATIENTS[name].examine().findings[0]
         pair = [finding.evidence[k] for k in ("expected_jacobian", "given_jacobian")]
         limit = max(float(matrix.abs().max()) for matrix in pair)
-        for ax, matrix, what in zip(axes[:, column], pair, ("right", "given"), strict=True):
+        for ax, matrix, what in zip(
+            axes[:, column], pair, ("right", "given"), strict=True
+        ):
             ax.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
             ax.set_title(f"{name}: {what}" if what == "right" else what, fontsize=9)
             ax.set(xticks=[], yticks=[], xlabel="inputs →", ylabel="← outputs")
             ax.grid(False)
         wrong = (pair[0] - pair[1]).abs() > 1e-6
-        print(f"{name} ({finding.code}): {int(wrong.sum())} of {wrong.numel()} entries are wrong")
+        entries = f"{int(wrong.sum())} of {wrong.numel()} entries"
+        print(f"{name} ({finding.code}): {entries} are wrong")
 
 
 def totals():
-    """Print how many the doctor and gradcheck find, so roughly that one more changes no word."""
+    """Print how many are found, so roughly that one more changes no word."""
     broken = [patient for patient in BROKEN if patient.name not in TOO_LARGE]
-    missed = sum([f.code for f in p.examine(lines=False).findings][:1] != [p.code] for p in broken)
-    accused = sum(not p.examine(lines=False).ok for p in HEALTHY)
-    passed = sum(p.gradcheck() is None for p in broken)
+    missed = 0
+    for patient in broken:
+        first = patient.examine(lines=False).findings[:1]
+        missed += [finding.code for finding in first] != [patient.code]
+    accused = sum(not patient.examine(lines=False).ok for patient in HEALTHY)
+    passed = sum(patient.gradcheck() is None for patient in broken)
     print(f"more than {len(broken) // 20 * 20} broken functions")
     print(f"    the doctor names: {f'all but {missed}' if missed else 'all'}")
     print(f"    gradcheck passes: about {10 * passed / len(broken):.0f} in 10")

@@ -1,4 +1,4 @@
-"""What a patient is, its usual inputs, and right Functions from which several are derived."""
+"""What a case is, how one is written, and right Functions in which slips are made."""
 
 import inspect
 import sys
@@ -13,27 +13,27 @@ from helpers.lessons.judge.source import edited, made_of, source_of
 
 
 @dataclass
-class Patient:
+class Case:
     """A function, inputs that show what is the matter, and the findings that are due.
 
     fn:      a Function or another callable
     inputs:  inputs() makes new ones, always the same numbers
     codes:   of the errors, or of the warnings where there is none, as one string
-    about:   what is wrong, in one line
-    says:    what the texts contain
-    never:   what they do not contain
+    says:    what the report holds
+    never:   what it does not hold
     note:    the code of a note, or None
+    line:    what the change that is named must hold; None if none has to be named
     options: keyword arguments for `examine`
     """
 
     name: str
     fn: Callable
     inputs: Callable[[], tuple]
-    codes: str
-    about: str
+    codes: str = ""
     says: tuple = ()
     never: tuple = ()
     note: str | None = None
+    line: str | None = None
     options: dict = field(default_factory=dict)
 
     @property
@@ -43,10 +43,11 @@ class Patient:
 
     def examine(self, **options):
         """The doctor's report."""
-        return doctor.examine(self.fn, *self.inputs(), **{**self.options, **options})
+        options = {**self.options, **options}
+        return doctor.examine(self.fn, *self.inputs(), **options)
 
     def gradcheck(self):
-        """What `torch.autograd.gradcheck` says of a float64 copy; None if it finds nothing."""
+        """What `torch.autograd.gradcheck` says of a float64 copy; None if nothing."""
         inputs = []
         for value in self.inputs():
             if isinstance(value, torch.Tensor):
@@ -63,31 +64,38 @@ class Patient:
         return None
 
 
-BROKEN: list[Patient] = []
-HEALTHY: list[Patient] = []
+BROKEN: list[Case] = []
+HEALTHY: list[Case] = []
+KEYS = "never", "note", "line"
 
 
-def broken(codes, about, inputs, *says, register=BROKEN, name=None, never=(), note=None, **options):
-    """Register the decorated Function or callable, or a module, in BROKEN."""
+def broken(codes, inputs, *says, name=None, cases=BROKEN, **more):
+    """Register the decorated Function or callable, or a module, in BROKEN.
+
+    more: `never`, `note` and `line` of a `Case`, and options of `examine`
+    """
 
     def decorate(fn):
         called = name or getattr(fn, "__name__", type(fn).__name__)
-        register.append(Patient(called, fn, inputs, codes, about, says, never, note, options))
+        own = {key: more[key] for key in KEYS if key in more}
+        options = {key: more[key] for key in more if key not in KEYS}
+        case = Case(called, fn, inputs, codes, says, options=options, **own)
+        cases.append(case)
         return fn
 
     return decorate
 
 
-def healthy(about, inputs, note=None, **options):
-    """The same in HEALTHY."""
-    return broken("", about, inputs, register=HEALTHY, note=note, **options)
+def healthy(inputs, note=None, *says, **more):
+    """The same in HEALTHY: the doctor must not accuse it."""
+    return broken("", inputs, *says, note=note, cases=HEALTHY, **more)
 
 
 def function(forward, backward, name="Wrong"):
     """The Function of two plain functions, which saves all that forward takes.
 
-    forward(...) returns the output, backward(grad_output, ...) the gradients, of which those that
-    are None at the end may be left out; both take the same arguments.
+    forward(...) returns the output, backward(grad_output, ...) the gradients, of which
+    those that are None at the end may be left out; both take the same arguments.
     """
     parameters = inspect.signature(forward).parameters
     ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_ONLY)
@@ -95,14 +103,16 @@ def function(forward, backward, name="Wrong"):
     class Made(Function):
         @staticmethod
         def forward(ctx, *given):
-            ctx.save_for_backward(*(value for value in given if isinstance(value, torch.Tensor)))
+            tensors = (value for value in given if isinstance(value, torch.Tensor))
+            ctx.save_for_backward(*tensors)
             ctx.given = [None if isinstance(v, torch.Tensor) else v for v in given]
             return forward(*given)
 
         @staticmethod
         def backward(ctx, *grads):
             saved = iter(ctx.saved_tensors)
-            found = backward(*grads, *(next(saved) if v is None else v for v in ctx.given))
+            given = (next(saved) if value is None else value for value in ctx.given)
+            found = backward(*grads, *given)
             found = found if isinstance(found, tuple) else (found,)
             return found + (None,) * (len(ctx.given) - len(found))
 
@@ -111,39 +121,48 @@ def function(forward, backward, name="Wrong"):
     return Made
 
 
-def wrong(name, codes, about, inputs, forward, backward, *says, **options):
+def wrong(name, codes, inputs, forward, backward, *says, **more):
     """Register in BROKEN the `function` of these two."""
-    broken(codes, about, inputs, *says, **options)(function(forward, backward, name))
+    broken(codes, inputs, *says, **more)(function(forward, backward, name))
 
 
-def right(name, about, inputs, forward, backward, note=None, **options):
+def right(name, inputs, forward, backward, note=None, **more):
     """The same in HEALTHY."""
-    healthy(about, inputs, note, **options)(function(forward, backward, name))
+    healthy(inputs, note, **more)(function(forward, backward, name))
 
 
-def slip(name, codes, about, of, inputs, edits, *says, **options):
-    """Register in BROKEN the right Function `of`, each old text in `edits` replaced by the new.
+def with_a_slip(of, name, edits):
+    """The right Function `of` under this name, {old: new} in its source.
 
     A new text can use what the module of `of` imports.
     """
-    _, _, source = source_of(of).partition(f"class {of.__name__}")  # without its decorators
+    _, _, source = source_of(of).partition(f"class {of.__name__}")  # undecorated
     source = edited(f"class {name}{source}", edits)
-    names = {**vars(sys.modules[of.__module__]), "__name__": name}  # its source is in no file
-    broken(codes, about, inputs, *says, **options)(made_of(source, names, name))
+    in_no_file = {"__name__": name}
+    return made_of(source, vars(sys.modules[of.__module__]) | in_no_file, name)
 
 
-def linear(input, weight, bias):
-    return input @ weight.t() + bias
+def slip(name, of, inputs, edits, codes, *says, **more):
+    """Register in BROKEN `of` `with_a_slip`."""
+    broken(codes, inputs, *says, **more)(with_a_slip(of, name, edits))
 
 
-def matmul(input, weight):
-    return input @ weight
+def slips(of, inputs, rows, warned=""):
+    """Register `of`, which is right, and a slip for each row: old, new, codes, line.
+
+    warned: the code of a warning about the right one
+    """
+    broken(warned, inputs, cases=HEALTHY)(of)
+    for old, new, codes, line in rows:
+        fn = with_a_slip(of, of.__name__, {old: new})
+        broken(codes, inputs, name=f"{of.__name__}: {old} -> {new}", line=line)(fn)
 
 
-def draw(*shapes, dtype=torch.float64, positive=False):
+def draw(*shapes, dtype=torch.float64, positive=False, seed=7):
     """Random tensors, the same ones at every call."""
-    generator = torch.Generator().manual_seed(7)
-    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.float64
+    tensors = [torch.randn(shape, generator=generator, dtype=wide) for shape in shapes]
     if dtype.is_complex:
         tensors = [torch.complex(t, t.roll(1)) for t in tensors]
     return tuple((t.abs() + 0.1 if positive else t).to(dtype) for t in tensors)
@@ -169,7 +188,7 @@ def square():
     return draw((3, 4), (4, 4))
 
 
-# --- right Functions, in which slips are made -----------------------------------------------------
+# --- right Functions, in which slips are made ---------------------------------------
 
 
 class Linear(Function):
