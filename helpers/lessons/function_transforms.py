@@ -40,7 +40,7 @@ def everywhere(count):
 
 def turn_and_turn_about(count):
     """One of them: behind, in front, behind."""
-    return [(-1, 0, -1)[:count]]
+    return [tuple((-1, 0)[place % 2] for place in range(count))]
 
 
 def over_a_batch(f, choice):

@@ -2,7 +2,9 @@
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from helpers.ops.attention import attention
 from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from tests.common import layouts, random
 from tests.involution.reference import unfolded
@@ -184,6 +186,53 @@ def in_float32_at_least(input, weight, *geometry):
     """Involution by unfold, summed in float32 as it promises."""
     wide = torch.promote_types(input.dtype, torch.float32)
     return unfolded(input.to(wide), weight.to(wide), *geometry).to(input.dtype)
+
+
+def of_attention(dtype):
+    """query, key, value, attn_mask, dropout_p, is_causal"""
+
+    def tensors(*shapes):
+        return [random(*shape, dtype=dtype, seed=k) for k, shape in enumerate(shapes)]
+
+    small = tensors((2, 3), (4, 3), (4, 2))
+    heads = tensors((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
+    across = [t.detach().transpose(1, 2).contiguous().transpose(1, 2) for t in heads]
+    sees = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    sees[0, 0, 2] = False  # a query that sees no key
+    return {
+        "small": (*small, None),
+        "small, causal": (*small, None, 0.0, True),
+        "small, biased": (*small, random(1, 4, dtype=dtype, seed=4)),
+        "heads": (*heads, None),
+        "masked": (*heads, sees),
+        "biased": (*heads, random(3, 1, 7, dtype=dtype, seed=5)),
+        "causal": (*heads, None, 0.0, True),
+        "more queries than keys": (*tensors((7, 4), (5, 4), (5, 4)), None, 0.0, True),
+        "broadcast": (*tensors((2, 1, 5, 4), (3, 7, 4), (7, 6)), None),
+        "transposed": (*[t.requires_grad_() for t in across], None),
+        "one query": (*tensors((1, 4), (7, 4), (7, 6)), None),
+        "no query": (*tensors((0, 4), (7, 4), (7, 6)), None),
+        "no key": (*tensors((5, 4), (0, 4), (0, 6)), None),
+    }
+
+
+def in_blocks_of_two(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, chunk_size=2, **options
+):
+    tensors = query, key, value, attn_mask
+    return attention(*tensors, dropout_p, is_causal, chunk_size=chunk_size, **options)
+
+
+def with_its_matrix(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False):
+    """Attention as PyTorch composes it, in float32 at least."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    tensors = [t.to(wide) for t in (query, key, value)]
+    if attn_mask is not None and attn_mask.is_floating_point():
+        attn_mask = attn_mask.to(wide)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(
+            *tensors, attn_mask, dropout_p, is_causal
+        ).to(query.dtype)
 
 
 def with_corners(dtype):

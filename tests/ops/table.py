@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from helpers.ops.attention import attention
 from helpers.ops.exp import exp
 from helpers.ops.gradient_reversal import gradient_reversal
 from helpers.ops.involution import involution2d
@@ -18,8 +19,10 @@ from helpers.ops.straight_through import round_straight_through, sign_straight_t
 from tests.common import FLOATS, random
 from tests.ops.samples import (
     and_a_number,
+    in_blocks_of_two,
     in_float32_at_least,
     log_add_exp,
+    of_attention,
     of_involution,
     of_linear,
     of_linear_cross_entropy,
@@ -31,6 +34,7 @@ from tests.ops.samples import (
     signed,
     spiked,
     with_corners,
+    with_its_matrix,
 )
 
 
@@ -60,7 +64,7 @@ class Op(NamedTuple):
 
 # The oldest torch on which the tests of each file pass: `python -m tools.other_torch` tells.
 TORCH = dict.fromkeys(
-    """collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
+    """attention.py collectives exp.py fixed_point.py gradient_reversal.py involution legacy.py linear.py
     linear_cross_entropy mul_constant.py recompute sinh.py softplus.py
     straight_through.py""".split(),
     "2.10",
@@ -111,7 +115,78 @@ def linear_weight(*sizes, dtype=torch.float64):
     return {"linear_weight": torch.zeros(sizes, dtype=dtype)}
 
 
+def query(*sizes):
+    return {"query": random(*sizes)}
+
+
 OPS = {
+    "attention": Op(
+        in_blocks_of_two,
+        with_its_matrix,
+        of_attention,
+        small=("small", "small, causal", "small, biased"),
+        bad=[
+            ({"query": 1.0}, TypeError, "query must be a torch.Tensor, got float"),
+            ({"key": torch.eye(4).to_sparse()}, TypeError, "key must be dense"),
+            (
+                {"key": INTEGERS},
+                TypeError,
+                "key must be floating-point, got torch.int64",
+            ),
+            (
+                {"value": torch.ones(4, 2).to(torch.float8_e4m3fn)},
+                TypeError,
+                "value must have numbers of 16 bits or more",
+            ),
+            (
+                {"value": torch.ones(4, 2)},
+                TypeError,
+                "value is torch.float32, but query",
+            ),
+            (
+                {"value": random(4, 2).to("meta")},
+                ValueError,
+                "value is on meta, but query",
+            ),
+            (query(3), ValueError, "query must have two dimensions or more, got (3,)"),
+            (
+                query(2, 4),
+                ValueError,
+                "must end in one size, 1 or more, got (2, 4), (4, 3)",
+            ),
+            (
+                {"value": random(3, 2)},
+                ValueError,
+                "must have one size at -2, got (2, 3)",
+            ),
+            (
+                query(5, 2, 3) | {"key": random(2, 4, 3)},
+                ValueError,
+                "must broadcast before dimension -2, got (5, 2, 3), (2, 4, 3)",
+            ),
+            ({"attn_mask": INTEGERS}, TypeError, "attn_mask must be floating-point"),
+            ({"attn_mask": torch.ones(4)}, TypeError, "attn_mask is torch.float32"),
+            ({"attn_mask": random(3)}, ValueError, "scores, (2, 4), got (3,)"),
+            ({"attn_mask": random(5, 2, 4)}, ValueError, "got (5, 2, 4)"),
+            (
+                {"attn_mask": random(2, 4), "is_causal": True},
+                ValueError,
+                "attn_mask must be None if is_causal is True",
+            ),
+            (
+                {"dropout_p": 0.1},
+                ValueError,
+                "dropout_p must be 0: not supported, got 0.1",
+            ),
+            ({"is_causal": 1}, TypeError, "must be bools, got int and bool"),
+            ({"scale": "1"}, TypeError, "scale must be a Python number, got str"),
+            ({"scale": float("inf")}, ValueError, "scale must be finite, got inf"),
+            ({"enable_gqa": True}, ValueError, "one number of heads, at -3"),
+            ({"chunk_size": 2.0}, TypeError, "chunk_size must be an int, got float"),
+            ({"chunk_size": 0}, ValueError, "chunk_size must be 1 or more, got 0"),
+        ],
+        wraps=attention,
+    ),
     "exp": Op(exp, torch.exp, of_one_tensor, [*NOT_A_NUMBER, SPARSE, FLOAT8], dtypes=ALL),
     "gradient_reversal": Op(
         gradient_reversal,

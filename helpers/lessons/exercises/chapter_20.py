@@ -1,0 +1,267 @@
+"""Exercises of chapter 20: attention without its matrix."""
+
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function, grad
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+
+from helpers.lessons.exercise import Exercise
+from helpers.lessons.judge.numbers import alike, changed, copies, missed
+from helpers.lessons.judge.properties import each, keeps_only, random
+from helpers.lessons.judge.variations import Feed
+from helpers.lessons.memory import storage_of
+from helpers.lessons.said import Wrong
+
+
+def merge(one, other):
+    (m1, z1, o1), (m2, z2, o2) = one, other
+    m = torch.maximum(m1, m2)
+    c1, c2 = torch.exp(m1 - m), torch.exp(m2 - m)
+    return m, c1 * z1 + c2 * z2, c1 * o1 + c2 * o2
+
+
+def _piece(scores, value):
+    m = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - m)
+    return m, weights.sum(-1, keepdim=True), weights @ value
+
+
+SCORES = {
+    "": (random(5, 8),),
+    "with scores near 1000": (random(5, 8) + 1000,),
+    "where the second piece has the larger scores": (random(5, 8) + torch.arange(8),),
+    "where the first piece has the larger scores": (random(5, 8) - torch.arange(8),),
+    "with scores of very different size": (300 * random(5, 8),),
+}
+
+
+def _merges(attempt, scores):
+    value = random(8, 3, seed=1)
+    pieces = [_piece(scores[:, s], value[s]) for s in (slice(3), slice(3, 8))]
+    given = [copies(piece) for piece in pieces]
+    result = attempt(*given)
+    if not (isinstance(result, (tuple, list)) and len(result) == 3):
+        kind = type(result).__name__
+        yield Wrong("it must return the three tensors (m, z, o), got a {kind}.", kind=kind)
+    for name, tensor, right in zip("mzo", result, _piece(scores, value), strict=True):
+        if not torch.is_tensor(tensor) or tensor.shape != right.shape:
+            shape = tuple(right.shape)
+            yield Wrong("`{name}` must be a tensor of shape {shape}.", name=name, shape=shape)
+    for piece, before in zip(given, pieces, strict=True):
+        yield changed(**{f"{n} of a piece": pair for n, pair in zip("mzo", zip(piece, before))})
+    m, z, o = result
+    right_m, right_z, right_o = _piece(scores, value)
+    if not alike(m, right_m):
+        yield Wrong("`m` is not the largest score of both pieces.")
+    (_, z1, o1), (_, z2, o2) = pieces
+    yield missed(
+        z,
+        right_z,
+        {
+            "`z` adds sums that were made beside different maxima.": z1 + z2,
+            "`z` is not finite: exp of a score overflows. Subtract the new maximum first.":
+                torch.full_like(z, torch.inf),
+        },
+        "`z` is wrong: both sums must be made with the new maximum.",
+    )  # fmt: skip
+    yield missed(
+        o,
+        right_o,
+        {
+            "`z` is right, but `o` adds sums that were made beside different maxima.": o1 + o2,
+            "`o` is divided by `z` already. Divide once, after the last piece.": right_o / right_z,
+        },
+        "`z` is right, but `o` is wrong: it is a sum of the same kind.",
+    )
+
+
+EXERCISE_1 = Exercise(
+    number="20.1",
+    name="merge",
+    reference=merge,
+    stub="def merge(one, other): ...",
+    wrong=[
+        ({"c1 * z1 + c2 * z2, c1 * o1 + c2 * o2": "z1 + z2, o1 + o2"}, "`z` adds sums"),
+        ({"c1 * o1 + c2 * o2": "o1 + o2"}, "`o` adds sums"),
+        ({"c1 * z1 + c2 * z2, c1 * o1": "z1 + c2 * z2, o1"}, "`z`"),
+        ({"torch.exp(m1 - m), torch.exp(m2 - m)": "torch.exp(m1), torch.exp(m2)"}, "`z`"),
+        ({"c1 * o1 + c2 * o2": "(c1 * o1 + c2 * o2) / (c1 * z1 + c2 * z2)"}, "divided by `z`"),
+    ],
+    properties=[each(SCORES, _merges)],
+    success="both sums are made again with the common maximum, so any number of pieces can follow "
+    "one another.",
+    hints=(
+        "Both sums of a piece hold a factor exp(-m). Which factor should they hold?",
+        "exp(m1 - m) turns exp(-m1) into exp(-m).",
+        "The new m is the larger of the two, row by row. Both z and o are rescaled.",
+    ),
+    explanation="The sums of a piece are too large or too small by exp(m1 - m), the same factor "
+    "for z and for o. It is at most 1, so nothing overflows.",
+)  # fmt: skip
+
+
+def attention_backward(grad_output, q, k, v, hidden, out, lse):
+    scale = q.shape[-1] ** -0.5
+    scores = (q @ k.mT * scale).masked_fill(hidden, -torch.inf)
+    P = torch.exp(scores - lse)
+    dP = grad_output @ v.mT
+    dS = P * (dP - (grad_output * out).sum(-1, keepdim=True))
+    return scale * dS @ k, scale * dS.mT @ q, P.mT @ grad_output
+
+
+def _with_its_forward(backward_of):
+    """The Function whose backward pass an attempt computes."""
+
+    class Attention(Function):
+        @staticmethod
+        def forward(ctx, q, k, v, hidden):
+            scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+            lse = scores.logsumexp(-1, keepdim=True)
+            out = torch.exp(scores - lse) @ v
+            ctx.save_for_backward(q, k, v, hidden, out, lse)
+            return out
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad_output):
+            return *backward_of(grad_output, *ctx.saved_tensors), None
+
+    return Attention.apply
+
+
+def nothing_hidden(q, k, v):
+    return torch.zeros(len(q), len(k), dtype=torch.bool)
+
+
+def later_hidden(q, k, v):
+    return torch.ones(len(q), len(k), dtype=torch.bool).triu(1)
+
+
+def attended(q, k, v, hidden):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+EXERCISE_2 = Exercise(
+    number="20.2",
+    name="attention_backward",
+    reference=attention_backward,
+    stub="def attention_backward(grad_output, q, k, v, hidden, out, lse): ...",
+    called=_with_its_forward,
+    wrong=[
+        ({" - (grad_output * out).sum(-1, keepdim=True)": ""}, "The gradient of `q`"),
+        ({"scale * dS @ k": "dS @ k"}, "The gradient of `q`"),
+        ({"dS.mT @ q": "dS @ q"}, "shapes do not fit"),
+        ({".masked_fill(hidden, -torch.inf)": ""}, "The gradient of `q`"),
+        ({"@ k, scale * dS.mT @ q": "@ k, dS.mT @ q"}, "The gradient of `k`"),
+    ],
+    like=attended,
+    feeds=(
+        Feed(
+            shapes="L E, S E, S E",
+            constants=((nothing_hidden,), (later_hidden,)),
+            far=3,
+            without={"empty": "without queries, there is nothing to attend"},
+        ),
+    ),
+    success="three gradients from one number a row, and one more. No softmax was needed.",
+    hints=(
+        "exp(scores - lse) is P. The mask belongs into these scores, too.",
+        "dV = Pᵀ dO and dP = dO Vᵀ. Then dS = P ∘ (dP - D), with one number D a row.",
+        "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor scale.",
+    ),
+    explanation="P comes back from the scores and lse. rowsum(P ∘ dP) is rowsum(dO ∘ O), so the "
+    "correction of the softmax needs no matrix, either.",
+)
+
+
+class Anew(Function):
+    @staticmethod
+    def forward(ctx, fn, *tensors):
+        ctx.fn = fn
+        ctx.save_for_backward(*tensors)
+        return fn(*tensors)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        tensors = ctx.saved_tensors
+
+        def pull_back(*arguments):
+            inputs, cotangents = arguments[: len(tensors)], arguments[len(tensors) :]
+            again = torch.is_grad_enabled()
+            with torch.enable_grad():
+                leaves = [
+                    x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs
+                ]
+                return grad(ctx.fn(*leaves), leaves, cotangents, create_graph=again)
+
+        return None, *Anew.apply(pull_back, *tensors, *grad_outputs)
+
+
+class LogSoftmax(Function):
+    @staticmethod
+    def forward(ctx, x, temperature):
+        ctx.save_for_backward(x)
+        ctx.temperature = temperature
+        return F.log_softmax(x / temperature, -1)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        (x,) = ctx.saved_tensors
+
+        def slope(x, g):
+            P = torch.softmax(x / ctx.temperature, -1)
+            return (g - P * g.sum(-1, keepdim=True)) / ctx.temperature
+
+        return Anew.apply(slope, x, grad_output), None
+
+
+def _keeps_nothing_twice(attempt):
+    x, g = random(50, 40).requires_grad_(), random(50, 40, seed=1).requires_grad_()
+    y = attempt.apply(x, 0.5)
+    kept = []
+    with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        grad(y, x, g, create_graph=True)
+    own = {storage_of(x), storage_of(g)}
+    more = {storage_of(t): t.untyped_storage().nbytes() for t in kept if storage_of(t) not in own}
+    more = sum(size for size in more.values() if size > x.nbytes / 2)
+    if more:
+        yield Wrong(
+            "it is right, but a backward pass with create_graph=True keeps {more:,} bytes besides "
+            "`x` and grad_output, which have {each:,} each.",
+            more=more,
+            each=x.nbytes,
+        )
+
+
+EXERCISE_3 = Exercise(
+    number="20.3",
+    name="LogSoftmax",
+    reference=LogSoftmax,
+    stub="class LogSoftmax(Function): ...",
+    wrong=[
+        ({"Anew.apply(slope, x, grad_output), None": "slope(x, grad_output), None"},
+         "besides `x` and grad_output"),
+        ({" * g.sum(-1, keepdim=True)": " * g"}, "The gradient of `x`"),
+        ({"keepdim=True)) / ctx.temperature": "keepdim=True))"}, "The gradient of `x`"),
+        ({"Anew.apply(slope, x, grad_output), None":
+          "Anew.apply(lambda g: slope(x, g), grad_output), None"}, "is silently wrong"),
+        ({"ctx.save_for_backward(x)": "ctx.x = x", "(x,) = ctx.saved_tensors": "x = ctx.x"},
+         "`ctx.x`"),
+    ],
+    like=lambda x, temperature: F.log_softmax(x / temperature, -1),
+    feeds=(
+        Feed(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),
+    ),
+    order=2,
+    properties=[keeps_only("inputs", random(100, 200), 0.5), _keeps_nothing_twice],
+    success="each order keeps its inputs and computes the rest again.",
+    hints=(
+        "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives again.",
+        "Write the gradient as a function of x and grad_output.",
+        "Apply `Anew` to that function, with x and grad_output as its tensors.",
+    ),
+    explanation="`Anew` runs the gradient's formula without a graph, and keeps x and grad_output. "
+    "A derivative of it is `Anew` again.",
+)  # fmt: skip

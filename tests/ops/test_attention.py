@@ -1,0 +1,150 @@
+"""What is peculiar to attention: options in combination, memory, what is skipped."""
+
+import random as chance
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import grad
+from torch.func import jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from helpers.lessons.memory import Alive, Kept
+from helpers.ops.attention import attention
+from tests.common import random
+
+
+def by_pytorch(*tensors, **options):
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(*tensors, **options)
+
+
+def case(seed):
+    """Tensors and options of a call."""
+    dice = chance.Random(seed)
+    batch = [dice.randint(1, 3) for _ in range(dice.randint(0, 2))]
+    L, S, E, Ev = (dice.choice((1, 2, 5, 9)) for _ in range(4))
+    L = dice.choice((0, L, L, L, L))
+    options = {"scale": dice.choice((None, 0.3, -2))}
+    heads = [], []
+    if batch and dice.random() < 0.3:
+        groups = dice.choice((1, 2, 3))
+        heads = [2 * groups], [2]
+        options["enable_gqa"] = True
+
+    def tensor(*shape):
+        wide = random(*shape, 2, seed=dice.randrange(99)).detach()
+        return (
+            wide[..., dice.randint(0, 1)]
+            if dice.random() < 0.5
+            else random(*shape, seed=dice.randrange(99)).detach()
+        )
+
+    def broadcast(sizes):
+        return [dice.choice((1, size)) for size in sizes]
+
+    tensors = [
+        tensor(*batch, *heads[0], L, E),
+        tensor(*broadcast(batch), *heads[1], S, E),
+        tensor(*broadcast(batch), *heads[1], S, Ev),
+    ]
+    kind = dice.choice(("none", "causal", "bool", "float"))
+    if kind == "causal":
+        options["is_causal"] = True
+    if kind in ("bool", "float"):
+        sizes = broadcast([*batch, *heads[0], L, S])[dice.randint(0, len(batch)) :]
+        mask = tensor(*sizes)
+        tensors.append(mask > -0.5 if kind == "bool" else mask)
+    return tensors, options
+
+
+def second_order(f, tensors):
+    """The value, its gradients, the gradients of these, and a tangent."""
+    leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    sought = [t for t in leaves if t.requires_grad]
+    y = f(*leaves)
+    options = {"create_graph": True, "materialize_grads": True}
+    first = grad(y.square().sum(), sought, **options)
+    second = grad(sum(g.square().sum() for g in first), sought, **options)
+    rest = tensors[len(sought) :]
+    moved = tuple(tensors[: len(sought)])
+    tangent = jvp(lambda *t: f(*t, *rest), moved, tuple(map(torch.cos, moved)))[1]
+    return [y, *first, *second, tangent]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_agrees_with_pytorch_to_the_second_order(seed):
+    tensors, options = case(seed)
+    ours = second_order(lambda *t: attention(*t, **options, chunk_size=2), tensors)
+    right = second_order(lambda *t: by_pytorch(*t, **options), tensors)
+    torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-11)
+
+
+def test_a_third_derivative_agrees():
+    def third(f):
+        x = random(4, 3, dtype=torch.float64)
+        y = f(x, x.sin(), x.cos()).sum()
+        for _ in range(3):
+            y = grad(y, x, create_graph=True)[0].square().sum()
+        return y
+
+    ours = third(lambda *t: attention(*t, is_causal=True, chunk_size=2))
+    torch.testing.assert_close(ours, third(lambda *t: by_pytorch(*t, is_causal=True)))
+
+
+def test_a_query_that_sees_no_key_gets_and_sends_zeros():
+    tensors = [random(3, 2, seed=k) for k in range(3)]
+    sees = torch.tensor(
+        [[True, False, True], [False, False, False], [True, True, True]]
+    )
+    y = attention(*tensors, sees)
+    first = grad(y.square().sum(), tensors, create_graph=True)
+    second = grad(sum(g.square().sum() for g in first), tensors)
+    for result in (y, first[0], second[0]):
+        assert result[1].eq(0).all() and result[[0, 2]].ne(0).all()
+    assert all(g.isfinite().all() for g in (*first, *second))
+
+
+@pytest.mark.parametrize("length", (256, 1024))
+def test_memory_does_not_depend_on_the_length(length):
+    """Peaks in units of one input: 32 rows of the scores are half a unit."""
+    tensors = [random(1, 1, length, 64, dtype=torch.float32, seed=k) for k in range(3)]
+    with Kept(but=tensors) as kept:
+        attention(*tensors)
+    peaks = []
+    for create_graph in (False, True):
+        with Alive() as alive:
+            found = grad(
+                attention(*tensors).square().sum(), tensors, create_graph=create_graph
+            )
+            if create_graph:
+                grad(sum(g.square().sum() for g in found), tensors)
+        peaks.append(alive.peak / tensors[0].nbytes)
+    still = [t.detach() for t in tensors]
+    with Alive() as alive:
+        jvp(attention, tuple(still), tuple(still))
+    peaks.append(alive.peak / tensors[0].nbytes)
+    assert kept.total == 0
+    assert all(peak <= limit for peak, limit in zip(peaks, (8, 40, 8), strict=True)), (
+        peaks
+    )
+
+
+def test_causal_blocks_that_are_masked_whole_are_not_computed():
+    x = torch.ones(8, 4)
+    with Alive() as alive:
+        attention(x, x, x, is_causal=True, chunk_size=2)
+    scores = {shape for shape, name in alive.results if name == "mm"} - {(2, 4)}
+    assert scores == {(2, 2), (2, 6), (2, 8)}  # and (2, 4), which the output has, too
+
+
+def test_autocast_casts_as_pytorch_does():
+    tensors = [random(5, 4, dtype=torch.float32, seed=k) for k in range(3)]
+    with torch.autocast("cpu"):
+        y, right = attention(*tensors), by_pytorch(*tensors)
+        gradients = grad(
+            y.float().square().sum(), tensors
+        )  # inside, where it could cast, too
+    assert y.dtype == right.dtype == torch.bfloat16
+    torch.testing.assert_close(y, right, rtol=2e-2, atol=2e-2)
+    assert all(g.dtype == torch.float32 for g in gradients)
