@@ -10,7 +10,7 @@ heading, a paragraph, a list item, or a row of a table. Code, display formulas a
 word are copied as they are. A message without a valid translation stays English in the edition.
 
 What the course says to a learner who acts has a catalogue of its own, lessons.po. There a message
-is a template of `helpers.lessons.said`, or a text of an exercise.
+stands in `_(...)`, or is a text of an exercise.
 """
 
 import ast
@@ -26,6 +26,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_python
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import denormalize, read_po, write_po
 from markdown_it import MarkdownIt
@@ -134,31 +135,33 @@ def messages(path):
         yield from ((cell, text) for text, is_message in pieces(markdown) if is_message)
 
 
-# Functions that are called with templates.
-SAYS = {
-    "Said", "Wrong", "at", "said", "differ", "raises", "missed", "wrong_outputs",
-    "instances_apart", "NativeError",
-}  # fmt: skip
-TABLES = {  # what else holds templates
-    "template", "SENTENCES", "TAKEN_FOR_A_CONSTANT", "REMEDIES", "BY_MESSAGE", "SLOPES", "BEYOND",
-    "NEARLY", "DIGITS", "PRECEDENCE", "ONCE", "MISSING", "HOW", "LAYOUTS", "FED", "STEPS",
-    "SITUATIONS", "HISTORIES", "RAISES", "CASES", "misses",
-}  # fmt: skip
+MARKS = "_", "N_"
 
 
 def said_to_a_learner():
-    """(place, template) of all that `helpers.lessons` says, and of the doctor's sentences."""
-    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
+    """(place, message) of all that `helpers.lessons` says, and of the doctor's sentences.
+
+    Messages stand in `_(...)`, or in `N_(...)` where a table holds them. What an author of an
+    exercise declares is one, too: words of success, hints, an explanation, places.
+    """
     from helpers.lessons.exercise import exercises
-    from helpers.lessons.said import BEGINS, FOLLOWS
 
     for path in sorted(LESSONS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield from ((path.stem, text) for text in templates(node) if text not in TEXTS)
+        with open(path, "rb") as file:
+            for line, call, message, more in extract_python(file, MARKS, (), {}):
+                if isinstance(message, str):  # what a variable holds is marked elsewhere
+                    yield path.stem, message
     for given in exercises():
         places = [place for feed in given.feeds for place in feed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
+    yield from of_the_doctor()
+
+
+def of_the_doctor():
+    """(code, message) of the doctor's sentences, and of the clauses that fill their gaps."""
+    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
+
     for code, text in TEXTS.items():
         for said in filter(None, dict.fromkeys((text.message, text.through, text.look))):
             yield code, said
@@ -166,8 +169,6 @@ def said_to_a_learner():
     yield "doctor", MEANT.template
     yield "doctor", IN_A_CORNER
     yield from clauses()
-    yield "said", BEGINS
-    yield "said", FOLLOWS
 
 
 def clauses():
@@ -183,26 +184,6 @@ def clauses():
             text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and text and known.get(text):
                 yield "doctor", text
-
-
-def templates(node):
-    """The templates in a call or an assignment of `helpers.lessons`."""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", None) in SAYS:
-        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-    elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) in TABLES:
-        parts = [node.value]
-    else:
-        return
-    for part in parts:
-        for inner in ast.walk(part):
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                words = re.search("[a-z]{2}", string_without_gaps(inner.value))
-                if words or re.search(r"}[,:] {|}\.$", inner.value):  # marks are Chinese, too
-                    yield inner.value
-
-
-def string_without_gaps(template):
-    return re.sub(r"\{[^}]*\}", "", template)
 
 
 def gaps(template):

@@ -21,4 +21,6 @@ if torch.__version__.split("+")[0] != VERIFIED_WITH:
 # All are PyTorch's, about its own code and about the machine; no stored output may hang on them.
 warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
 warnings.filterwarnings("ignore", "Guards may run slower on Python", RuntimeWarning)
-logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # "No CUDA runtime is found"
+logging.getLogger("torch.utils.cpp_extension").setLevel(
+    logging.ERROR
+)  # "No CUDA runtime is found"

@@ -20,7 +20,9 @@ def check_declaration(exercise):
             raise TypeError(f"{name} must be a string, got {value!r}")
     _check_number(exercise.number)
     for name, kind, of in (("hints", str, "strings"), ("feeds", Feed, "Feeds")):
-        _check_all(name, getattr(exercise, name), lambda v, kind=kind: isinstance(v, kind), of)
+        _check_all(
+            name, getattr(exercise, name), lambda v, kind=kind: isinstance(v, kind), of
+        )
     for name in ("kind", "properties"):
         _check_all(name, getattr(exercise, name), callable, "functions")
     if not exercise.hints:
@@ -32,13 +34,17 @@ def check_declaration(exercise):
         if value is not None and not callable(value):
             raise TypeError(f"{name} must be a function, got {value!r}")
     if exercise.feeds and exercise.like is None:
-        raise ValueError("like must be given where there are feeds: what is the answer like?")
+        raise ValueError(
+            "like must be given where there are feeds: what is the answer like?"
+        )
     _check_edits(exercise)
 
 
 def _check_number(number):
     if not number.strip() or re.search(r"[\s,]", number):
-        raise ValueError(f'number must be a word such as "A.1", without a comma, got {number!r}')
+        raise ValueError(
+            f'number must be a word such as "A.1", without a comma, got {number!r}'
+        )
     chapter = re.fullmatch(r"(\d+)\.\d+", number)
     taken = chapter and FOLDER / f"chapter_{int(chapter[1]):02}.py"
     if taken and taken.exists() and not _is_of_the_course():
@@ -60,7 +66,9 @@ def _is_of_the_course():
 
 def _check_all(name, values, fits, of):
     if not isinstance(values, (tuple, list)):
-        raise TypeError(f"{name} must be a tuple of {of}, got {values!r}; one alone needs a comma")
+        raise TypeError(
+            f"{name} must be a tuple of {of}, got {values!r}; one alone needs a comma"
+        )
     for value in values:
         if not fits(value):
             raise TypeError(f"{name} must hold {of}, got {value!r}")
@@ -68,7 +76,9 @@ def _check_all(name, values, fits, of):
 
 def _check_edits(exercise):
     if not (isinstance(exercise.stub, str) or _are_edits(exercise.stub)):
-        raise TypeError(f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}")
+        raise TypeError(
+            f"stub must be a string, or edits {{old: new}}, got {exercise.stub!r}"
+        )
     _check_all("wrong", exercise.wrong, _is_wrong_attempt, "pairs ({old: new}, words)")
 
 

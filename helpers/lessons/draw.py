@@ -22,14 +22,18 @@ def graph(ax=None, title=None, inputs=None, **outputs):
     the arrows, downwards. Nodes of custom Functions are orange, PyTorch's own blue, leaves green.
     ax: where to draw; without it, a figure of its own.
     """
-    nodes = _walk(outputs, {id(tensor): name for name, tensor in (inputs or {}).items()})
+    nodes = _walk(
+        outputs, {id(tensor): name for name, tensor in (inputs or {}).items()}
+    )
     for node, data in nodes.nodes(data=True):
         following = [nodes.nodes[other]["label"] for other in nodes.successors(node)]
         if following:
             print(f"{data['label']} → {', '.join(following)}")
     places, chains = _layout(nodes)
     if ax is None:
-        columns = 1 + max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+        columns = (
+            1 + max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+        )
         rows = 1 - min(y for _, y in places.values())
         _, ax = plt.subplots(figsize=(min(1.9 * columns, 11), 0.55 * rows))
     if title:
@@ -49,10 +53,14 @@ def _walk(outputs, names):
         else:
             ours = isinstance(node, torch.autograd.function.BackwardCFunction)
             label, colour = type(node).__name__, OURS if ours else THEIRS
-        same = sum(data["label"].split(" #")[0] == label for _, data in found.nodes(data=True))
+        same = sum(
+            data["label"].split(" #")[0] == label for _, data in found.nodes(data=True)
+        )
         numbers[node] = len(found)
         found.add_node(
-            numbers[node], label=f"{label} #{same + 1}" if same else label, colour=colour
+            numbers[node],
+            label=f"{label} #{same + 1}" if same else label,
+            colour=colour,
         )
         for following, _ in node.next_functions:
             if following is not None:
@@ -82,12 +90,16 @@ def _layout(nodes):
             layers[point[2]].append(point)
             parents[point] = [above]
         if len(chain) > 2:
-            parents[end] = [chain[-2] if parent == start else parent for parent in parents[end]]
+            parents[end] = [
+                chain[-2] if parent == start else parent for parent in parents[end]
+            ]
         chains.append(chain)
     places = {}
     for number, layer in enumerate(layers):
         if number:
-            layer.sort(key=lambda n: sum(places[p][0] for p in parents[n]) / len(parents[n]))
+            layer.sort(
+                key=lambda n: sum(places[p][0] for p in parents[n]) / len(parents[n])
+            )
         for column, node in enumerate(layer):
             places[node] = (column - (len(layer) - 1) / 2, -number)
     return places, chains
@@ -102,7 +114,11 @@ def _paint(ax, nodes, places, chains):
             va="center",
             fontsize=8.5,
             color="white",
-            bbox={"boxstyle": "round,pad=0.4", "facecolor": data["colour"], "edgecolor": "none"},
+            bbox={
+                "boxstyle": "round,pad=0.4",
+                "facecolor": data["colour"],
+                "edgecolor": "none",
+            },
         )  # fmt: skip
         for node, data in nodes.nodes(data=True)
     }
@@ -112,7 +128,9 @@ def _paint(ax, nodes, places, chains):
     ax.axis("off")
     for chain in chains:
         for start, end in zip(chain, chain[1:], strict=False):
-            box_of = [boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)]
+            box_of = [
+                boxes[n].get_bbox_patch() if n in boxes else None for n in (start, end)
+            ]
             ax.add_patch(
                 FancyArrowPatch(
                     places[start], places[end], patchA=box_of[0], patchB=box_of[1],
@@ -174,7 +192,12 @@ def layers(seen):
             _box(ax, place, 0.5, 1, 1.2, operation, LEAF, rotation=90)
     names = ["__torch_function__", "autograd", "__torch_dispatch__"]
     ax.set_yticks([3.35, 2.35, 1.1], names)
-    ax.set(xticks=[], xlim=(0, end), ylim=(0.4, 3.8), title="What each layer sees, in order")
+    ax.set(
+        xticks=[],
+        xlim=(0, end),
+        ylim=(0.4, 3.8),
+        title="What each layer sees, in order",
+    )
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -184,7 +207,15 @@ def layers(seen):
 def _box(ax, left, bottom, width, height, label, colour, rotation=0):
     ax.add_patch(plt.Rectangle((left, bottom), width - 0.1, height, color=colour))
     place = left + (width - 0.1) / 2, bottom + height / 2
-    ax.text(*place, label, ha="center", va="center", color="white", fontsize=8, rotation=rotation)
+    ax.text(
+        *place,
+        label,
+        ha="center",
+        va="center",
+        color="white",
+        fontsize=8,
+        rotation=rotation,
+    )
 
 
 def decisions(questions, otherwise):
@@ -197,7 +228,9 @@ def decisions(questions, otherwise):
     style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
     last = len(questions)
     for row, (question, answer) in enumerate(questions):
-        ax.annotate("", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"})
+        ax.annotate(
+            "", (0, -row - 0.72), (0, -row - 0.3), arrowprops={"arrowstyle": "-|>"}
+        )
         ax.text(0.05, -row - 0.5, "no", va="center", fontsize=9)
         ax.annotate("", (1.02, -row), (0.62, -row), arrowprops={"arrowstyle": "-|>"})
         ax.text(0.8, -row + 0.12, "yes", ha="center", fontsize=9)
@@ -224,7 +257,11 @@ def transparent_and_opaque(graphs, place):
     for name, operations in graphs.items():
         print(f"{name}: {', '.join(operations)}")
     ax.set_yticks([0.3 - row for row in range(len(graphs))], [*graphs])
-    ax.set(xticks=[], xlim=(0, max(map(len, graphs.values()))), ylim=(-len(graphs) + 0.9, 0.7))
+    ax.set(
+        xticks=[],
+        xlim=(0, max(map(len, graphs.values()))),
+        ylim=(-len(graphs) + 0.9, 0.7),
+    )
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -264,7 +301,9 @@ def _in_bands(elements, processes):
     """For each element: its process, and its height in the band of that process."""
     of_each = elements // processes
     below = [0.17 * (place - (of_each - 1) / 2) for place in range(of_each)]
-    return [(process, -process - down) for process in range(processes) for down in below]
+    return [
+        (process, -process - down) for process in range(processes) for down in below
+    ]
 
 
 def verdicts(rows, columns, notes):
@@ -276,13 +315,25 @@ def verdicts(rows, columns, notes):
     for row, (words, note) in enumerate(zip(rows.values(), notes, strict=True)):
         for column, word in enumerate(words):
             wrong = word == "wrong"
-            look = {"color": "white", "weight": "bold"} if wrong else {"color": "#222222"}
+            look = (
+                {"color": "white", "weight": "bold"} if wrong else {"color": "#222222"}
+            )
             ax.add_patch(plt.Rectangle((column, row), 0.96, 0.92, color=VERDICTS[word]))
-            ax.text(column + 0.48, row + 0.46, word, ha="center", va="center", fontsize=9, **look)
+            ax.text(
+                column + 0.48,
+                row + 0.46,
+                word,
+                ha="center",
+                va="center",
+                fontsize=9,
+                **look,
+            )
         ax.text(len(columns) + 0.06, row + 0.46, note, va="center", fontsize=9)
     ax.set(xlim=(0, len(columns) + 1.6), ylim=(len(rows), 0))
     ax.set_xticks([column + 0.48 for column in range(len(columns))], columns)
-    ax.set_yticks([row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5)
+    ax.set_yticks(
+        [row + 0.46 for row in range(len(rows))], rows, family="monospace", fontsize=8.5
+    )
     ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False, bottom=False)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -305,7 +356,9 @@ def owners(grids):
                 _box(ax, x, -y, 1, 0.9, thread, colour)
         each = sum(map(len, rows)) // len({thread for row in rows for thread in row})
         print(f"{title}: {each} of {sum(map(len, rows))} elements for each thread")
-        ax.set(xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95))
+        ax.set(
+            xticks=[], yticks=[], xlim=(0, len(rows[0])), ylim=(0.95 - len(rows), 0.95)
+        )
         ax.set(title=title, xlabel="pixels of a row", ylabel="channels")
         ax.grid(False)
         ax.spines[:].set_visible(False)

@@ -85,5 +85,8 @@ def together(*calls):
     calls: (function, its tensors), all of one dtype; the number scales every tensor.
     """
     return lambda scale: torch.cat(
-        [function(*(scale * tensor for tensor in tensors)).flatten() for function, tensors in calls]
+        [
+            function(*(scale * tensor for tensor in tensors)).flatten()
+            for function, tensors in calls
+        ]
     )

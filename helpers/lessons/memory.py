@@ -29,8 +29,13 @@ class Alive(TorchDispatchMode):
         self._known = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        before = {storage_of(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)}
-        results, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
+        before = {
+            storage_of(t) for t in tree_leaves((args, kwargs)) if torch.is_tensor(t)
+        }
+        results, name = (
+            function(*args, **(kwargs or {})),
+            function.overloadpacket.__name__,
+        )
         for result in filter(torch.is_tensor, tree_leaves(results)):
             if storage_of(result) not in before:
                 self._count(result.untyped_storage())
@@ -76,7 +81,9 @@ class Kept:
         if storage_of(tensor) not in self._others:
             self._sizes[storage_of(tensor)] = tensor.untyped_storage().nbytes()
             self.shapes.append(tuple(tensor.shape))
-        return tensor.detach()  # an output as it is would hold its node, and that the output
+        return (
+            tensor.detach()
+        )  # an output as it is would hold its node, and that the output
 
     @property
     def total(self):

@@ -48,11 +48,19 @@ def _digest(path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m helpers.lessons.mine")
-    parser.add_argument("edition", nargs="?", choices=["notebooks", "zh"], default="notebooks")
+    parser.add_argument(
+        "edition", nargs="?", choices=["notebooks", "zh"], default="notebooks"
+    )
     source = ROOT / parser.parse_args().edition
     if not source.is_dir():
-        parser.error(f"there is no folder {source}: run this in a clone of the repository")
+        parser.error(
+            f"there is no folder {source}: run this in a clone of the repository"
+        )
     copied, changed = copy(source)
-    print(f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched.")
+    print(
+        f"{len(copied)} chapters copied to {ROOT / 'mine'}; those that were there are untouched."
+    )
     for name in changed:
-        print(f"{name} has changed since. To get the new one, rename yours, and run this again.")
+        print(
+            f"{name} has changed since. To get the new one, rename yours, and run this again."
+        )

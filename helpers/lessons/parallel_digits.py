@@ -62,7 +62,9 @@ def main():
 
 def launch(processes):
     """Run `main` as `torchrun` does, without a command line. Returns {rank: what it returned}."""
-    kept = {name: signal.getsignal(getattr(signal, name)) for name in ("SIGINT", "SIGTERM")}
+    kept = {
+        name: signal.getsignal(getattr(signal, name)) for name in ("SIGINT", "SIGTERM")
+    }
     configuration = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

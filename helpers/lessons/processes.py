@@ -37,7 +37,9 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 copyreg.pickle(
     type(torch.ops), lambda ops: (getattr, (torch, "ops"))
 )  # it is no module, but looks like one
-sys.modules.setdefault("torch._C._functions", torch._C._functions)  # a module, but not imported
+sys.modules.setdefault(
+    "torch._C._functions", torch._C._functions
+)  # a module, but not imported
 
 
 class TeamError(RuntimeError):
@@ -45,7 +47,9 @@ class TeamError(RuntimeError):
 
     def __init__(self, errors):
         self.errors = errors
-        super().__init__("\n".join(f"rank {rank}: {errors[rank]}" for rank in sorted(errors)))
+        super().__init__(
+            "\n".join(f"rank {rank}: {errors[rank]}" for rank in sorted(errors))
+        )
 
 
 class InProcessError(Exception):
@@ -76,20 +80,26 @@ class Team:
         self.stop()
 
     def __reduce__(self):
-        raise TypeError("a team cannot be used in its own processes: there each calls the function")
+        raise TypeError(
+            "a team cannot be used in its own processes: there each calls the function"
+        )
 
     def __call__(self, function, *arguments):
         if not self.processes:
             self._start()
         message = cloudpickle.dumps((function, arguments))
         for pipe in self.connections:
-            with contextlib.suppress(OSError):  # it has died: the next lines find that out
+            with contextlib.suppress(
+                OSError
+            ):  # it has died: the next lines find that out
                 pipe.send_bytes(message)
         answers = self._answers()
         for rank, (_, _, printed) in sorted(answers.items()):
             lines = printed.splitlines()
             if len(lines) > self.most_lines:
-                lines[self.most_lines :] = [f"... {len(lines) - self.most_lines} more lines"]
+                lines[self.most_lines :] = [
+                    f"... {len(lines) - self.most_lines} more lines"
+                ]
             for line in lines:
                 print(f"rank {rank}: {line}")
         errors = {rank: said for rank, (said, _, _) in answers.items() if said}
@@ -113,7 +123,9 @@ class Team:
 
     def _start(self):
         context = get_context(self.start_method)
-        wanted = [wanted for imported, wanted in PRELOADED.items() if imported in sys.modules]
+        wanted = [
+            wanted for imported, wanted in PRELOADED.items() if imported in sys.modules
+        ]
         context.set_forkserver_preload([*wanted, __name__])
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         use_libuv = sys.platform != "win32"  # torch for Windows is built without it
@@ -136,7 +148,9 @@ class Team:
             settings = {name: str(value) for name, value in settings.items()}
             stack = Path(self.folder.name) / f"{rank}.txt"
             process = context.Process(
-                target=_serve, args=(theirs, settings, self.timeout, self.limit, stack), daemon=True
+                target=_serve,
+                args=(theirs, settings, self.timeout, self.limit, stack),
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -159,7 +173,9 @@ class Team:
                     self.processes[rank].join(1)
                     code = self.processes[rank].exitcode
                     answers[rank] = f"the process ended with exit code {code}", "", ""
-                if answers[rank][0]:  # the others may wait for it: they get a second more
+                if answers[rank][
+                    0
+                ]:  # the others may wait for it: they get a second more
                     until = min(until, time.monotonic() + 1)
         if not any(said for said, _, _ in answers.values()):
             for rank in waiting.values():
@@ -196,14 +212,22 @@ def _serve(pipe, settings, timeout, limit, stack):
             printed = io.StringIO()
             try:
                 with contextlib.redirect_stdout(printed):
-                    function, arguments = cloudpickle.loads(message)  # it imports: before they meet
+                    function, arguments = cloudpickle.loads(
+                        message
+                    )  # it imports: before they meet
                     if not dist.is_initialized():
-                        dist.init_process_group("gloo", timeout=timedelta(seconds=limit))
-                        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+                        dist.init_process_group(
+                            "gloo", timeout=timedelta(seconds=limit)
+                        )
+                        dist.distributed_c10d._set_pg_timeout(
+                            timedelta(seconds=timeout)
+                        )
                     result = "", function(*arguments), printed.getvalue()
                 answer = cloudpickle.dumps(result)
             except BaseException as error:
                 said = f"{type(error).__name__}: {error}"
-                answer = cloudpickle.dumps((said, traceback.format_exc(), printed.getvalue()))
+                answer = cloudpickle.dumps(
+                    (said, traceback.format_exc(), printed.getvalue())
+                )
             faulthandler.cancel_dump_traceback_later()
             pipe.send_bytes(answer)

@@ -8,12 +8,13 @@ from pathlib import Path
 import cffi
 import matplotlib.pyplot as plt
 
+from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import NativeError
-from helpers.lessons.said import Said, Wrong
 from helpers.ops.involution.compiler import CompilerNotFoundError, temporary_folder
 
+# English in both editions, because the tests of the notebooks read it.
 NOT_HERE = "not on this machine: "
-MISSING = NOT_HERE + "{missing}. The course's own run shows what you would see here."
+MISSING = "{missing}. The course's own run shows what you would see here."
 _missing = None  # why an earlier block of this notebook ended early
 
 
@@ -37,8 +38,8 @@ def or_say_why():
         line = (said or lines)[0]
         own = re.search(r"main\.cpp:(\d+):.*?error: (.*)", line)
         if own:  # the reader's text, not the machine
-            wrong = Wrong(
-                "line {line} of the text does not compile: {error}", line=own[1], error=own[2]
+            wrong = _("line {line} of the text does not compile: {error}").format(
+                line=own[1], error=own[2]
             )
             raise NativeError(wrong) from None
         _missing = line
@@ -48,7 +49,7 @@ def or_say_why():
     else:
         return
     plt.close()  # a figure that was begun
-    print(Said(MISSING, missing=_missing))
+    print(NOT_HERE + MISSING.format(missing=_missing))
 
 
 def let_torch_build():

@@ -78,9 +78,13 @@ def with_rules(op):
     return op
 
 
-reverse = with_rules(torch.library.custom_op("chapter_19::reverse", kernel, mutates_args=()))
+reverse = with_rules(
+    torch.library.custom_op("chapter_19::reverse", kernel, mutates_args=())
+)
 reverse.register_autograd(lambda ctx, grad_output: -grad_output)
-copied = with_rules(torch.library.custom_op("chapter_19::copied", kernel, mutates_args=()))
+copied = with_rules(
+    torch.library.custom_op("chapter_19::copied", kernel, mutates_args=())
+)
 
 
 class Around(Reverse):
@@ -97,7 +101,9 @@ torch.library.register_autograd(defined, lambda ctx, grad_output: -grad_output)
 
 @torch.library.triton_op("chapter_19::triton", mutates_args={})
 def triton(x: Tensor) -> Tensor:
-    return kernel(x)  # no GPU here; it has its own fake kernel, and compilers look inside
+    return kernel(
+        x
+    )  # no GPU here; it has its own fake kernel, and compilers look inside
 
 
 triton.register_vmap(lambda info, in_dims, x: (triton(x), in_dims[0]))
@@ -115,7 +121,9 @@ def both(x):
     if not torch.compiler.is_compiling():
         return AroundWithJvp.apply(x)
     if unpack_dual(x).tangent is not None:
-        raise NotImplementedError("this operator has no forward mode inside torch.compile")
+        raise NotImplementedError(
+            "this operator has no forward mode inside torch.compile"
+        )
     return reverse(x)
 
 
@@ -129,7 +137,9 @@ class Reversing(Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        with torch._C.DisableTorchFunctionSubclass():  # in here, results are plain tensors
+        with (
+            torch._C.DisableTorchFunctionSubclass()
+        ):  # in here, results are plain tensors
             args = [plainly(arg) if isinstance(arg, cls) else arg for arg in args]
             return func(*args, **(kwargs or {}))
 
@@ -176,7 +186,9 @@ def forward_of(op):
 
 
 def second_of(op):
-    return lambda x: torch.func.hessian(loss_of(op))(x).reshape(6, 6).diagonal().view_as(ones)
+    return lambda x: (
+        torch.func.hessian(loss_of(op))(x).reshape(6, 6).diagonal().view_as(ones)
+    )
 
 
 def one_graph(f, **options):
@@ -187,7 +199,9 @@ def by_shape(op):
     """The gradient for the last of three shapes, which one graph must serve."""
     compiled = one_graph(loss_of(op), dynamic=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        return [backward_of(compiled, x=torch.ones(1, 1, rows, 3)) for rows in (4, 3, 2)][-1]
+        return [
+            backward_of(compiled, x=torch.ones(1, 1, rows, 3)) for rows in (4, 3, 2)
+        ][-1]
 
 
 class Holds(nn.Module):
@@ -195,7 +209,9 @@ class Holds(nn.Module):
         super().__init__()
         self.op = op
         self.weight = nn.Parameter(ones.clone())
-        self.after = nn.Parameter(torch.ones(1))  # a layer that trains, whatever op does
+        self.after = nn.Parameter(
+            torch.ones(1)
+        )  # a layer that trains, whatever op does
 
     def forward(self, x):
         return self.after * loss_of(self.op)(self.weight * x)
@@ -204,7 +220,9 @@ class Holds(nn.Module):
 def trained(module):
     """The gradient of the weight before op, or None where it has none."""
     module(ones).backward()
-    return {name.split(".")[-1]: value.grad for name, value in module.named_parameters()}["weight"]
+    return {
+        name.split(".")[-1]: value.grad for name, value in module.named_parameters()
+    }["weight"]
 
 
 def cut(op):
@@ -253,7 +271,10 @@ SITUATIONS = {
     "compile": lambda op: (backward_of(one_graph(loss_of(op))), GRADIENT),
     "compile, dynamic": lambda op: (by_shape(op), GRADIENT),
     "compile, then twice": lambda op: (backward_of(one_graph(loss_of(op)), 2), SECOND),
-    "compile(func.grad)": lambda op: (one_graph(torch.func.grad(loss_of(op)))(ones), GRADIENT),
+    "compile(func.grad)": lambda op: (
+        one_graph(torch.func.grad(loss_of(op)))(ones),
+        GRADIENT,
+    ),
     "compile(vmap(grad))": lambda op: (one_graph(per_sample(op))(PAIR), -3 * PAIR),
     "compile(jvp)": lambda op: (one_graph(forward_of(op))(ones), GRADIENT.sum()),
     "export": lambda op: (exported(op), GRADIENT),
@@ -267,12 +288,18 @@ def verdict(way, situation):
     try:
         given, right = SITUATIONS[situation](WAYS[way])
     except Exception as error:
-        with suppress(RuntimeError):  # torch 2.15 leaves it on where a compiled jvp fails
+        with suppress(
+            RuntimeError
+        ):  # torch 2.15 leaves it on where a compiled jvp fails
             torch._C._exit_dual_level(level=0)
         return "raises", f"{type(error).__name__}: {essence(error)}"
     if given is not None and torch.allclose(given, right):
         return "right", ""
-    came = ["None"] if given is None else sorted({f"{n:g}" for n in given.flatten().tolist()})
+    came = (
+        ["None"]
+        if given is None
+        else sorted({f"{n:g}" for n in given.flatten().tolist()})
+    )
     return "wrong", f"{', '.join(came)} instead of {right.flatten()[0]:g}"
 
 

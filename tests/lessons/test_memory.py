@@ -8,7 +8,10 @@ from helpers.lessons.memory import Kept
 
 
 def test_kept_counts_each_storage_once_and_holds_nothing():
-    x, weight = torch.ones(10, 10, requires_grad=True), torch.ones(10, 10, requires_grad=True)
+    x, weight = (
+        torch.ones(10, 10, requires_grad=True),
+        torch.ones(10, 10, requires_grad=True),
+    )
     with Kept(but=[weight]) as kept:
         y = (x * weight).tanh()
         z = y[0] * y[1:2].exp()

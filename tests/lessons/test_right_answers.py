@@ -14,7 +14,11 @@ from tests.needs import needs_compiler, needs_triton
     [
         ("7.1", "__global__ void", "void __global__ __launch_bounds__(32 * 8, 4)"),
         ("7.1", "void depthwise", "void /* mine */ depthwise"),
-        ("7.1", "element >= channels * height * width", "element / (height * width) >= channels"),
+        (
+            "7.1",
+            "element >= channels * height * width",
+            "element / (height * width) >= channels",
+        ),
         ("7.1", "sum += weight", "sum = __fmaf_rn(1, sum, 0); sum += weight"),
         ("8.1", "int64_t i", "size_t i"),
         ("8.1", "exp(x[i])", "exp10(x[i] * M_LOG10E)"),
@@ -67,7 +71,10 @@ def test_other_right_answers_are_accepted():
     start = "scan(Tensor x, Tensor decay,"
     schemas = [
         ("16.3", f"{start} {rest}) -> Tensor")
-        for rest in ("int reverse=0, Scalar scale=1", "bool reverse=0, Tensor? scale=None")
+        for rest in (
+            "int reverse=0, Scalar scale=1",
+            "bool reverse=0, Tensor? scale=None",
+        )
     ]
     for number, answer in (*pixels, ("9.1", fake_windows), *schemas):
         verdict = EXERCISES[number].judge(answer)
@@ -126,7 +133,9 @@ def test_a_backward_that_works_at_first_order_only_is_accepted():
             a, b = ctx.saved_tensors
             to_a, to_b = ((grad_output * other).numpy() for other in (b, a))
             sums = (torch.from_numpy(np.asarray(g)) for g in (to_a, to_b))
-            return tuple(g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True))
+            return tuple(
+                g.sum_to_size(t.shape) for g, t in zip(sums, (a, b), strict=True)
+            )
 
     refuses = "@torch.autograd.function.once_differentiable\n    def backward"
     once = [judged(number, {"def backward": refuses}) for number in ("2.1", "14.1")]

@@ -46,7 +46,9 @@ def test_an_operator_in_cpp_does_what_one_of_define_and_impl_does(in_cpp, monkey
     monkeypatch.setitem(ways.WAYS, "C++", in_cpp)
     with ways.process_group():
         for situation in ways.SITUATIONS:
-            of_python, of_cpp = (ways.verdict(way, situation) for way in ("define and impl", "C++"))
+            of_python, of_cpp = (
+                ways.verdict(way, situation) for way in ("define and impl", "C++")
+            )
             assert of_cpp == of_python, situation
 
 
@@ -55,6 +57,8 @@ def test_the_chapter_explains_each_row_that_is_not_right_everywhere():
     printed = re.findall(
         r"^(\w.{19}) .*(?:error|WRONG)", cells["w07"].outputs[0].text, re.MULTILINE
     )
-    rows = re.findall(r"^\| (`.+?`) \|.*\| \[.+\) \|$", cells["w11"].source, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.+?`) \|.*\| \[.+\) \|$", cells["w11"].source, re.MULTILINE
+    )
     explained = [name for row in rows for name in re.findall("`(.+?)`", row)]
     assert sorted(explained) == sorted(name.strip() for name in printed)

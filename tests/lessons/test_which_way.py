@@ -51,7 +51,10 @@ def two_steps(**options):
 
 def other_names():
     op = torch.library.custom_op(
-        "which_way::same", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+        "which_way::same",
+        lambda x: x.clone(),
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
     )
     op.register_autograd(lambda c, g: g, setup_context=lambda c, i, o: None)
     op(torch.ones(2, requires_grad=True))
@@ -67,12 +70,14 @@ PROVOKED = {  # the messages that no chapter prints
     "is a view and is being modified inplace": lambda: Same.apply(
         torch.ones(2, requires_grad=True)
     ).add_(1),
-    "a leaf Variable that requires grad is being used in an in-place operation": lambda: torch.ones(
-        2, requires_grad=True
-    ).add_(1),
+    "a leaf Variable that requires grad is being used in an in-place operation": lambda: (
+        torch.ones(2, requires_grad=True).add_(1)
+    ),
     "Trying to backward through the graph a second time": twice,
     "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed": not_a_leaf,
-    "call numpy() on Tensor that requires grad": lambda: torch.ones(2, requires_grad=True).numpy(),
+    "call numpy() on Tensor that requires grad": lambda: torch.ones(
+        2, requires_grad=True
+    ).numpy(),
     "Expected to have finished reduction in the prior iteration": two_steps,
     "got an unexpected keyword argument 'ctx'": other_names,
 }
@@ -99,8 +104,14 @@ def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: which_way.section("02 No such section"), "has no heading 'No such section'"),
-        (lambda: which_way.source("helpers/ops/no_such.py"), "nothing to copy at helpers/ops/no_s"),
+        (
+            lambda: which_way.section("02 No such section"),
+            "has no heading 'No such section'",
+        ),
+        (
+            lambda: which_way.source("helpers/ops/no_such.py"),
+            "nothing to copy at helpers/ops/no_s",
+        ),
     ],
 )
 def test_a_link_that_leads_nowhere_is_named(make, words):
@@ -116,7 +127,9 @@ def test_an_anchor_is_the_one_that_jupyterlab_and_github_make():
 def test_chapter_and_readme_hold_the_indexes_of_today():
     stored, readme = CHAPTER.read_text("utf-8"), README.read_text("utf-8")
     notebook, text = written(nbformat.reads(stored, as_version=4), readme)
-    assert notebook == nbformat.reads(stored, as_version=4), "run python -m tools.which_way"
+    assert notebook == nbformat.reads(stored, as_version=4), (
+        "run python -m tools.which_way"
+    )
     assert text == readme, "run python -m tools.which_way"
     assert which_way.most_wanted() in readme
     assert sum(task.short for task in TASKS) == 15
@@ -130,7 +143,9 @@ def printed():
         for cell in json.loads(path.read_text("utf-8"))["cells"]
         if cell["cell_type"] == "code"
     ]
-    texts = ("".join(output.get("text", "")) for cell in cells for output in cell["outputs"])
+    texts = (
+        "".join(output.get("text", "")) for cell in cells for output in cell["outputs"]
+    )
     return re.sub(r"\s+", " ", " ".join(texts))
 
 

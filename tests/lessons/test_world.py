@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from helpers.lessons import exercise
+from helpers.lessons.classroom.handed_in import verdicts
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, exercises
-from helpers.lessons.handed_in import verdicts
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.world import is_full, usual_world
 from tests.needs import why_not
@@ -47,7 +47,9 @@ def put_back():
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_a_check_sets_its_world_and_puts_back_what_it_found(name, put_back):
     usual = settings()
-    answers = {number: exercise(number).reference for number in ("2.1", "2.3", "4.1", "6.3")}
+    answers = {
+        number: exercise(number).reference for number in ("2.1", "2.3", "4.1", "6.3")
+    }
     change, what = SETTINGS[name]
     change()
     changed = settings()
@@ -85,9 +87,13 @@ given.check(given.reference)"""
 
 def test_each_solution_in_a_kernel_whose_settings_are_all_changed(tmp_path):
     numbers = [given.number for given in exercises() if why_not(given.needs) is None]
-    cells = [nbformat.v4.new_code_cell(text) for text in (SET, *map(CHECK.format, numbers))]
+    cells = [
+        nbformat.v4.new_code_cell(text) for text in (SET, *map(CHECK.format, numbers))
+    ]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "all.ipynb")
-    marks, sentences = asyncio.run(verdicts(tmp_path / "all.ipynb", seconds=300, total=600))
+    marks, sentences = asyncio.run(
+        verdicts(tmp_path / "all.ipynb", seconds=300, total=600)
+    )
     assert [*marks] == numbers and not sentences
     for number, mark in marks.items():
         given = exercise(number)
@@ -112,7 +118,9 @@ def test_a_full_disk_is_not_the_learners_fault():
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
 @pytest.mark.parametrize("number, asks", [("8.1", c_and_cpp), ("15.2", emulator)])
-def test_a_compiler_that_finds_the_disk_full_refuses_nothing(number, asks, monkeypatch, tmp_path):
+def test_a_compiler_that_finds_the_disk_full_refuses_nothing(
+    number, asks, monkeypatch, tmp_path
+):
     given = exercise(number)
     if (missing := why_not(given.needs)) is not None:
         pytest.skip(missing)
@@ -122,6 +130,8 @@ def test_a_compiler_that_finds_the_disk_full_refuses_nothing(number, asks, monke
     )
     compiler.chmod(0o755)
     monkeypatch.setattr(asks, "find_compiler", lambda: [str(compiler)])
-    verdict = given.judge(f"{given.reference}\n// {tmp_path}")  # nothing that was built before
+    verdict = given.judge(
+        f"{given.reference}\n// {tmp_path}"
+    )  # nothing that was built before
     assert verdict.mark == NOT_ATTEMPTED, verdict.message
     assert "No space left on device" in verdict.message

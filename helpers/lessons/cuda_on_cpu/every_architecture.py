@@ -42,7 +42,9 @@ def compile_for(architecture, source, names):
     nvrtc = _nvrtc()
     options = [*options_for(architecture), "--split-compile=0"]  # uses the idle cores
     key = [source, *names, *options, version()]
-    report = cached_file("nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options))
+    report = cached_file(
+        "nvrtc_*.json", key, partial(_compile, nvrtc, source, names, options)
+    )
     log, mangled = json.loads(Path(report).read_text(encoding="utf-8"))
     return {name: _resources(log, mangled[name]) for name in names}
 
@@ -67,7 +69,12 @@ def machine_code(architecture, source, names):
 
 def options_for(architecture):
     # CuPy adds -ftz=true, too. ptxas reports registers and spills in the log.
-    options = ["--std=c++17", f"-arch=sm_{architecture}", "-ftz=true", "--ptxas-options=-v"]
+    options = [
+        "--std=c++17",
+        f"-arch=sm_{architecture}",
+        "-ftz=true",
+        "--ptxas-options=-v",
+    ]
     return [*options, *(f"-I{folder}" for folder in _header_folders())]
 
 
@@ -105,7 +112,11 @@ def _nvrtc():
 
 def _header_folders():
     """Where cuda_fp16.h is: in the wheels nvidia-*, or in a CUDA toolkit."""
-    roots = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if name in os.environ]
+    roots = [
+        Path(os.environ[name])
+        for name in ("CUDA_PATH", "CUDA_HOME")
+        if name in os.environ
+    ]
     try:
         import nvidia
 
@@ -113,12 +124,18 @@ def _header_folders():
     except ImportError:
         pass
     roots.append(Path("/usr/local/cuda"))
-    return [root / "include" for root in roots if (root / "include" / "cuda_fp16.h").exists()]
+    return [
+        root / "include"
+        for root in roots
+        if (root / "include" / "cuda_fp16.h").exists()
+    ]
 
 
 def _resources(log, mangled):
     section = log.split(f"Function properties for {mangled}\n")[1]
-    sizes = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section)
+    sizes = re.search(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", section
+    )
     stack, stores, loads = map(int, sizes.groups())
     registers = int(re.search(r"Used (\d+) registers", section).group(1))
     return Resources(registers, stack, stores + loads)

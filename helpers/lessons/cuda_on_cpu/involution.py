@@ -20,7 +20,9 @@ from . import emulator
 
 def all_names(index=INDEXES, types=tuple(TYPES)):
     """The names of the kernels of `kernels.cu`, for the given index and tensor types."""
-    return [kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index]
+    return [
+        kernel_name(kernel, t, i) for kernel in KERNELS for t in types for i in index
+    ]
 
 
 def runner(source):
@@ -55,11 +57,15 @@ def reads(kernel, geometry, source=FAST_SOURCE, fast=False, dtype=torch.float32)
 
     def run(plan, tensors):
         block = (math.prod(plan.block), 1)  # the first plane alone, whatever the kernel
-        pixels = int(plan.name.split(", ")[-9]) if fast else 1  # as fast_kernel_name writes it
+        pixels = (
+            int(plan.name.split(", ")[-9]) if fast else 1
+        )  # as fast_kernel_name writes it
         watch = divmod(pixel // pixels, block[0])
         only = range(watch[0], watch[0] + 1)
         arguments, options = plan.arguments(tensors), {"watch": watch, "blocks": only}
-        seen.extend(emulator.run(source, plan.name, plan.grid, block, arguments, **options))
+        seen.extend(
+            emulator.run(source, plan.name, plan.grid, block, arguments, **options)
+        )
 
     launch(kernel, *tensors, geometry, run, fast=fast)
     arrays = [array for action, array, _ in seen if action == "read"]
@@ -74,12 +80,17 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
     """
     s = geometry
     taps = s.kernel_height * s.kernel_width
-    summands = s.channels // s.groups if kernel == "grad_weight" else taps  # of each element
+    summands = (
+        s.channels // s.groups if kernel == "grad_weight" else taps
+    )  # of each element
     result = []
 
     def run(plan, tensors):
         middle = plan.grid[0] // 2
-        only, launched = range(middle, middle + 1), (source, plan.name, plan.grid, plan.block)
+        only, launched = (
+            range(middle, middle + 1),
+            (source, plan.name, plan.grid, plan.block),
+        )
         arguments = plan.arguments(tensors)
         threads = [
             emulator.run(*launched, arguments, watch=(middle, lane), blocks=only)
@@ -92,7 +103,9 @@ def sectors(kernel, first, second, geometry, source=FAST_SOURCE):
                 written += len(places[0])
             else:
                 elements = {element for place in places for element in place}
-                touched += len({element * first.element_size() // 32 for element in elements})
+                touched += len(
+                    {element * first.element_size() // 32 for element in elements}
+                )
         result.append(touched / (written * summands))
 
     launch(kernel, first, second, geometry, run, fast=True)

@@ -6,49 +6,47 @@ from dataclasses import replace
 
 import torch
 
+from helpers.doctor import said as doctor
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import difference, unlike
-from helpers.lessons.judge.numbers import changed, first_line
+from helpers.lessons.judge.compare import explain_difference, find_difference
+from helpers.lessons.judge.numbers import changed_in_place, first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Feed, caught
-from helpers.lessons.said import Said, Wrong, at, said
+from helpers.lessons.language import N_, _, at
 from helpers.ops import legacy
 from helpers.ops.legacy import Function
 
 
 def _is_legacy(attempt):
     if issubclass(attempt, torch.autograd.Function):
-        yield Wrong(
+        yield _(
             "it derives from today's torch.autograd.Function. In the old style you write `from "
             "helpers.ops.legacy import Function`."
         )
     if not issubclass(attempt, Function):
-        yield Wrong(
+        yield _(
             "it does not derive from Function: `from helpers.ops.legacy import Function`."
         )
     arguments = {"forward": "x", "backward": "grad_output"}
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
-            yield Wrong(
+            yield _(
                 "`{name}` is a static method, as it is today. In 2017 {name} took (self, "
-                "{argument}), and arguments that were not tensors went to `__init__`.",
-                name=name,
-                argument=argument,
-            )
+                "{argument}), and arguments that were not tensors went to `__init__`."
+            ).format(name=name, argument=argument)
     if attempt.__init__ is object.__init__:
-        yield Wrong("it has no method `__init__`. Two underscores on each side?")
+        yield _("it has no method `__init__`. Two underscores on each side?")
     for name, argument in arguments.items():
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
-            yield Wrong(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation.",
-                name=name,
-            )
+            yield _(
+                "it has no method `{name}`, nor inherits one. Look at spelling and indentation."
+            ).format(name=name)
         try:
             inspect.signature(method).bind("self", argument)
         except TypeError:
-            yield Wrong(
-                "`{name}` must take (self, {argument}).", name=name, argument=argument
+            yield _("`{name}` must take (self, {argument}).").format(
+                name=name, argument=argument
             )
 
 
@@ -63,7 +61,7 @@ def _instances_like(like, *feeds):
             yield at(where, explained(inputs))
         for feed in feeds:
             called = lambda x, *arguments: attempt(*arguments)(x)  # noqa: E731
-            yield from caught(unlike, called, like, feed, explained)
+            yield from caught(find_difference, called, like, feed, explained)
 
     return sentences
 
@@ -74,29 +72,27 @@ def _wrong_instance(attempt, arguments, like, x):
         instance = attempt(*arguments)
     except Exception as error:
         kind, message = type(error).__name__, first_line(error).rstrip(".")
-        return Wrong(
-            "the constructor raises {kind}: {message}.", kind=kind, message=message
+        return _("the constructor raises {kind}: {message}.").format(
+            kind=kind, message=message
         )
     with contextlib.suppress(Exception):  # `difference` says what raises
         given = x.clone()
         output = instance.forward(given)
-        wrong = changed(x=(given, x))
+        wrong = changed_in_place(x=(given, x))
         if wrong:
             return wrong
         if output is None:
-            return Wrong("it returns None. Is a `return` missing in `forward`?")
+            return _("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
         gradient = output.grad_fn.apply(torch.ones_like(output))[
             1
         ]  # before the engine casts it
         if output.dtype == x.dtype != gradient.dtype:
             given, right = (str(t.dtype)[6:] for t in (gradient, x))
-            return Wrong(
-                "`backward` returns {given} for `x`, which is {right}.",
-                given=given,
-                right=right,
+            return _("`backward` returns {given} for `x`, which is {right}.").format(
+                given=given, right=right
             )
-    return difference(
+    return explain_difference(
         lambda x: attempt(*arguments)(x),
         lambda x: like(x, *arguments),
         [x],
@@ -104,31 +100,32 @@ def _wrong_instance(attempt, arguments, like, x):
     )
 
 
-RENAMED = Said(
+RENAMED = N_(
     "The gradient of `x` has the elements of grad_output in their old order, as a reshape or a "
     "view leaves them. That renames positions; it does not exchange dimensions."
 )
 REMEDIES = {  # with `self` where today it is ctx
-    "saved-no-tensor": "its arguments: one tensor after the other, not in a list; what is no "
-    "tensor goes on self",
-    "dirty-not-returned": "self.mark_dirty",
+    "saved-no-tensor": N_(
+        "its arguments: one tensor after the other, not in a list; what is no "
+        "tensor goes on self"
+    ),
+    "dirty-not-returned": N_("self.mark_dirty"),
 }
 OURS = {line.strip() for line in inspect.getsource(legacy).splitlines()}
 
 
 def _of_2017(found):
     """A finding as it fits the old style, which the doctor sees only through legacy.py."""
-    if (
-        found.code == "transposed"
-    ):  # which has the right shape here, so it was no transpose
-        return replace(found, sentence=RENAMED, look=None)
-    look = said(REMEDIES.get(found.code, found.look))
+    if found.code == "transposed":  # it has the right shape, so it was no transpose
+        return replace(found, sentence=doctor.Said(RENAMED), look=None)
+    look = doctor.said(REMEDIES.get(found.code, found.look))
     place = look and look.gaps.get("place", look)
     if place and place.gaps.get("code") in OURS:
         look = look.gaps.get("look")
     gaps = found.sentence.gaps
     gaps = gaps | {"x": "`x`"} if "x" in gaps else gaps
-    return replace(found, sentence=Said(found.sentence.template, **gaps), look=look)
+    sentence = doctor.Said(found.sentence.template, **gaps)
+    return replace(found, sentence=sentence, look=look)
 
 
 class AddConstant(Function):
@@ -185,7 +182,9 @@ EXERCISE_1 = Exercise(
             [1.0],
             [100.0],
             random(3),
-            "two instances with different constants disturb each other. Keep it in `self`.",
+            N_(
+                "two instances with different constants disturb each other. Keep it in `self`."
+            ),
         ),
     ],
     success="the constant came in through the constructor, and the gradient passes unchanged.",
@@ -252,7 +251,9 @@ EXERCISE_2 = Exercise(
             (0, 1),
             (1, 2),
             random(3, 3, 3),
-            "two instances with different dimensions disturb each other. Keep the two in `self`.",
+            N_(
+                "two instances with different dimensions disturb each other. Keep the two in `self`."
+            ),
         ),
     ],
     success="exchanging the same two dimensions again brings each gradient back to its place.",

@@ -10,7 +10,7 @@ from torch.autograd import Function
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random, saved_by
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Wrong
+from helpers.lessons.language import _
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
 
@@ -91,7 +91,7 @@ def _leaves_x_alone(attempt):
     ):  # autograd refuses to change a view in place
         attempt.apply(h, 0.1).zero_()
     if not torch.equal(h, x):
-        yield Wrong(
+        yield _(
             "changing the output in place changes `x`, too, and autograd does not notice."
         )
 
@@ -100,15 +100,17 @@ def _makes_no_gradient_up(attempt):
     x = SAMPLE.clone().requires_grad_()
     output = attempt.apply(x, 0.1)
     if "set_materialize_grads" in vars(output.grad_fn):
-        yield Wrong("`ctx.set_materialize_grads` is a method; call it.")
+        yield _("`ctx.set_materialize_grads` is a method; call it.")
     try:
         (gradient,) = torch.autograd.grad(
             _StopsHere.apply(output).sum(), x, allow_unused=True
         )
     except Exception as error:
-        yield Wrong("when grad_output is None, `backward` raises: {error}", error=error)
+        yield _("when grad_output is None, `backward` raises: {error}").format(
+            error=error
+        )
     if gradient is not None:
-        yield Wrong(
+        yield _(
             "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
             "on (it is switched off in `forward`; in `backward` it is too late), or `backward` "
             "makes zeros where None would do."
@@ -174,9 +176,9 @@ class Tanh(Function):
 
 
 def _saves_what_it_keeps(attempt):
-    kept, *_ = saved_by(attempt.apply, SAMPLE)
+    kept, *others = saved_by(attempt.apply, SAMPLE)
     if not kept:
-        yield Wrong(
+        yield _(
             "nothing went through save_for_backward, so autograd cannot watch what is kept."
         )
 
@@ -196,7 +198,7 @@ def _lets_go_of_the_output(attempt):
         if collecting:
             gc.enable()
     if leaks:
-        yield Wrong(
+        yield _(
             "the output is still alive after its last use. What still holds it: an attribute of "
             "ctx, which is the grad_fn of the output, or something outside the call?"
         )

@@ -6,8 +6,8 @@ from torch.autograd import Function
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Feed
+from helpers.lessons.language import _
 from helpers.lessons.memory import Alive
-from helpers.lessons.said import Wrong
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
 FAR = torch.tensor(
@@ -91,7 +91,7 @@ def _is_written_by_hand(attempt):
     with Alive() as alive:
         attempt.apply(SAMPLE)
     if "logsumexp" in alive.operations:
-        yield Wrong("torch.logsumexp computes it. Write it yourself.")
+        yield _("torch.logsumexp computes it. Write it yourself.")
 
 
 EXERCISE_2 = Exercise(
@@ -197,11 +197,11 @@ suspects = {
 def _is_the_wrong_one(answer):
     letter = str(answer).strip().upper()
     if letter not in suspects:
-        yield Wrong(
-            'answer with one of "A", "B", "C" or "D"; got {answer!r}.', answer=answer
+        yield _('answer with one of "A", "B", "C" or "D"; got {answer!r}.').format(
+            answer=answer
         )
     if letter != "C":
-        yield Wrong("the gradient of {letter} is right everywhere.", letter=letter)
+        yield _("the gradient of {letter} is right everywhere.").format(letter=letter)
 
 
 EXERCISE_3 = Exercise(

@@ -11,10 +11,10 @@ from torch.autograd import Function, functional, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import keeps_only, random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import _, at, followed
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
 
@@ -116,10 +116,8 @@ def _multiplies(attempt):
         right = (hessian @ v.flatten()).view(x.shape)
         leaf = x.detach().requires_grad_()
         (gradient,) = grad(f(leaf), leaf)
-        where = Said(
-            "for x of shape {shape}, requires_grad={needed}",
-            shape=tuple(x.shape),
-            needed=needed,
+        where = _("for x of shape {shape}, requires_grad={needed}").format(
+            shape=tuple(x.shape), needed=needed
         )
         _Counted.backwards = 0
         for collected in (shapes, needs, callers, seen):
@@ -133,44 +131,46 @@ def _multiplies(attempt):
         except RuntimeError as error:
             asks = "does not require grad" in str(error)
             why = (
-                Said("(f got a tensor without requires_grad: make a leaf of your own.)")
+                _("(f got a tensor without requires_grad: make a leaf of your own.)")
                 if False in needs
-                else Said("(Does the first derivative have a history?)")
+                else _("(Does the first derivative have a history?)")
             )
-            wrong = Wrong("it raises: {error}", error=str(error))
-            yield at(where, wrong.and_then(why if asks else None))
+            wrong = _("it raises: {error}").format(error=str(error))
+            yield at(where, followed(wrong, why if asks else None))
         for name in ("hvp", "vhp", "jvp"):
             if getattr(functional, name).__code__ in callers:
-                yield Wrong(
-                    "`functional.{name}` computes it. Write it yourself.", name=name
+                yield _("`functional.{name}` computes it. Write it yourself.").format(
+                    name=name
                 )
         yield from (
-            at(where, "f got a tensor of shape {shape}.", shape=shape)
+            at(where, _("f got a tensor of shape {shape}.").format(shape=shape))
             for shape in shapes - {tuple(x.shape)}
         )
         if torch.is_tensor(given) and alike(given, right + gradient):
-            yield at(where, "it is H·v plus ∇f: the first gradient is still in x.grad.")
+            yield at(
+                where, _("it is H·v plus ∇f: the first gradient is still in x.grad.")
+            )
         yield at(
-            where, wrong_outputs(given, right, differentiable=False, what="the result")
+            where,
+            wrong_outputs(given, right, differentiable=False, what=_("the result")),
         )
         if one.grad is not None:
-            yield Wrong(
+            yield _(
                 "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
             )
         if _Counted.backwards > 2:
-            yield Wrong(
-                "the values are right, but f was differentiated {backwards} times.",
-                backwards=_Counted.backwards,
-            )
+            yield _(
+                "the values are right, but f was differentiated {backwards} times."
+            ).format(backwards=_Counted.backwards)
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
         if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
-            yield Wrong(
+            yield _(
                 "it leaves a trace in x: its values, its .grad or its requires_grad changed."
             )
-        yield changed(v=(v, v_before))
+        yield changed_in_place(v=(v, v_before))
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
-        yield Wrong(
+        yield _(
             "the values are right, but the tensor that f got is not freed, not even by Python's "
             "garbage collector. Does its .grad, or the result, have a history?"
         )

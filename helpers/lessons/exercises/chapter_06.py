@@ -9,7 +9,7 @@ from torch import nn
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations_of_layers import in_step_with
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import _, at, followed
 
 
 class Scale(nn.Module):
@@ -32,7 +32,7 @@ def _reserves_the_name(attempt):
         layer.bias = torch.zeros(3)
     except TypeError:
         return
-    yield Wrong(
+    yield _(
         "after Scale(3, bias=False), `bias` accepts a tensor that is not an nn.Parameter: the name "
         "is not reserved."
     )
@@ -101,7 +101,7 @@ class Center(nn.Module):
 
 def _has_no_parameter(attempt):
     if "mean" in dict(attempt(3).named_parameters()):
-        yield Wrong("`mean` is among `parameters()`, which you pass to an optimizer.")
+        yield _("`mean` is among `parameters()`, which you pass to an optimizer.")
 
 
 EXERCISE_2 = Exercise(
@@ -172,7 +172,7 @@ class Dense(nn.Module):
 
 def _loads_old_and_new(attempt):
     if sorted(dict(attempt(3, 5).named_parameters())) != ["kernel", "offset"]:
-        yield Wrong("its parameters are no longer called kernel and offset.")
+        yield _("its parameters are no longer called kernel and offset.")
 
     def deeper(layer):
         return nn.ModuleDict({"part": nn.Sequential(nn.Identity(), layer)})
@@ -183,18 +183,18 @@ def _loads_old_and_new(attempt):
 
     alone = lambda layer: layer  # noqa: E731
     for where, size, bias, wrap in (
-        (Said("alone"), (3, 5), True, alone),
-        (Said("square"), (3, 3), True, alone),
-        (Said("inside nn.Sequential"), (3, 5), True, nn.Sequential),
-        (Said("deeper inside"), (3, 5), True, deeper),
+        (_("alone"), (3, 5), True, alone),
+        (_("square"), (3, 3), True, alone),
+        (_("inside nn.Sequential"), (3, 5), True, nn.Sequential),
+        (_("deeper inside"), (3, 5), True, deeper),
         (
-            Said("around a layer `norm` with a weight and a bias of its own"),
+            _("around a layer `norm` with a weight and a bias of its own"),
             (3, 5),
             True,
             around,
         ),
-        (Said("without a bias"), (3, 5), False, alone),
-        (Said("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
+        (_("without a bias"), (3, 5), False, alone),
+        (_("inside nn.Sequential, without a bias"), (3, 2), False, nn.Sequential),
     ):
         yield from (
             at(where, wrong) for wrong in _loads(attempt(*size), size, bias, wrap)
@@ -203,7 +203,7 @@ def _loads_old_and_new(attempt):
         attempt(3, 5).load_state_dict({"bias": torch.ones(5)})
     except RuntimeError:
         return
-    yield Wrong(
+    yield _(
         "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
     )
 
@@ -221,38 +221,37 @@ def _loads(dense, size, bias, wrap):
         said = _in_one_line(error)
         hook = None
         if isinstance(error, TypeError):
-            hook = Said("Print which arguments arrive in the hook.")
+            hook = _("Print which arguments arrive in the hook.")
         if dense._load_state_dict_pre_hooks and re.search(
             '"kernel".* Unexp.*"weight"', said
         ):
-            hook = Said(
+            hook = _(
                 "(The hook ran, but its dict still has the old keys: change that dict.)"
             )
-        wrong = Wrong("a checkpoint of nn.Linear does not load: {said}.", said=said)
-        yield wrong.and_then(hook)
+        wrong = _("a checkpoint of nn.Linear does not load: {said}.").format(said=said)
+        yield followed(wrong, hook)
     if not (list(state) == list(before) and alike(state, before)):
-        yield Wrong("loading has changed the caller's state_dict.")
+        yield _("loading has changed the caller's state_dict.")
     if any(a is not b for a, b in zip(parameters, dense.parameters(), strict=False)):
-        yield Wrong(
+        yield _(
             "loading replaces the parameters; an optimizer would keep the old ones."
         )
     x = torch.linspace(-1, 2, 6).view(2, 3)
     if not alike(dense(x), linear(x), 1e-6):
-        yield Wrong(
-            "it loads, but its output differs from the output of the nn.Linear."
-        )
+        yield _("it loads, but its output differs from the output of the nn.Linear.")
     twin = copy.deepcopy(module)
     try:
         twin.load_state_dict(module.state_dict())
     except Exception as error:
         message = _in_one_line(error)
-        yield Wrong("its own checkpoint no longer loads: {message}.", message=message)
+        yield _("its own checkpoint no longer loads: {message}.").format(
+            message=message
+        )
     for name, parameter in module.named_parameters():
         if not torch.equal(twin.get_parameter(name), parameter):
-            yield Wrong(
-                "its own checkpoint loads, but `{name}` comes back with other values.",
-                name=name,
-            )
+            yield _(
+                "its own checkpoint loads, but `{name}` comes back with other values."
+            ).format(name=name)
 
 
 def _in_one_line(error):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import with_zeros
+from helpers.lessons.language import _, at, followed
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution import involution2d
 from helpers.ops.involution.compiler import find_compiler
 
@@ -52,7 +52,7 @@ AS_WRITTEN = (
 def _runs(source):
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     if "__global__" not in code or not re.search(r"\bdepthwise\s*\(", code):
-        yield Wrong("the source must hold `__global__ void depthwise(...)`.")
+        yield _("the source must hold `__global__ void depthwise(...)`.")
     cell, source = source, AS_WRITTEN + source
     try:
         emulator._compile(
@@ -74,7 +74,9 @@ def _runs(source):
         x = with_zeros(channels, height, width, dtype=torch.float32)
         weight = with_zeros(channels, K, K, dtype=torch.float32, seed=1)
         y = torch.empty_like(x)
-        where = Said("with x of shape {shape} and K = {K}", shape=tuple(x.shape), K=K)
+        where = _("with x of shape {shape} and K = {K}").format(
+            shape=tuple(x.shape), K=K
+        )
         arrays = {"x": x, "weight": weight, "y": y}
         arrays |= {"channels": channels, "height": height, "width": width, "K": K}
         blocks, seconds = -(-x.numel() // threads) + 1, c_and_cpp.PROCESSOR_SECONDS
@@ -95,75 +97,76 @@ def _runs(source):
             c, row, column = torch.unravel_index((y - expected).abs().argmax(), y.shape)
             yield at(
                 where,
-                "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right.",
-                c=c,
-                row=row,
-                column=column,
-                given=y[c, row, column],
-                right=expected[c, row, column],
+                _(
+                    "y[{c}, {row}, {column}] is {given:.4g}, but {right:.4g} is right."
+                ).format(
+                    c=c,
+                    row=row,
+                    column=column,
+                    given=y[c, row, column],
+                    right=expected[c, row, column],
+                ),
             )
         if x.numel() > 1 < threads and not any(
             action == "write" for action, _, _ in actions
         ):
-            yield at(where, "the numbers are right, but thread 1 writes nothing.")
+            yield at(where, _("the numbers are right, but thread 1 writes nothing."))
 
 
 def _compiler_says(error, cell):
     """A compiler's first error, without the lines that lead to it."""
     first = re.search(r"(?:kernel\.cu:(\d+).*)?error: (.*)", error.compiler)
     if not first:
-        return Wrong("{error}", error=str(error))
+        return str(error)
     number, said = first.groups()
-    place = Said(" in line {line} of the cell", line=number) if number else ""
+    place = _(" in line {line} of the cell").format(line=number) if number else ""
     absent = re.search(r"__constant__|atomic\w+", said)
     if absent:
-        template = (
+        template = _(
             "`{name}`{place} is not available here on the CPU; you do not need it."
         )
-        return Wrong(template, name=absent[0], place=place)
+        return template.format(name=absent[0], place=place)
     hint = None
     if not number and "expected" in said:
-        hint = Said("Is a brace missing at the end?")
+        hint = _("Is a brace missing at the end?")
     before = [line for line in cell.splitlines()[: int(number or 0)] if line.strip()]
     if any(re.search(r"[^;{}\s]\s*//.*[;{]\s*$", line) for line in before[-2:]):
-        hint = Said("In C, `//` begins a comment; `/` divides integers.")
-    template = "it does not compile{place}: {error}"
+        hint = _("In C, `//` begins a comment; `/` divides integers.")
+    template = _("it does not compile{place}: {error}")
     if hint:
-        template = "it does not compile{place}: {error}."
-    return Wrong(template, place=place, error=said).and_then(hint)
+        template = _("it does not compile{place}: {error}.")
+    return followed(template.format(place=place, error=said), hint)
 
 
 def _explained(error, cell, count, threads, run):
     """What a thread did wrong, and what may be the reason; `count` threads own an element."""
-    text = error.said
+    text = str(error)
     if error.fault == emulator.Fault.READ_UNWRITTEN:
-        return Wrong(
+        return _(
             "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
-            "Add up in a variable",
+            "Add up in a variable"
+        ).format(
             thread=error.thread,
             block=error.block,
             array=error.array,
             element=error.element,
         )
     if error.fault == emulator.Fault.WRITTEN_TWICE:
-        return Wrong("{error}.", error=text).and_then(_of_whom(error, threads, run))
+        return followed(_("{error}.").format(error=text), _of_whom(error, threads, run))
     far = (
         error.fault == emulator.Fault.UNKNOWN_MEMORY
         or abs(error.element or 0) >= 10_000_000
     )
     if far and re.search(r"^\w[^(\n]*\[", cell, re.MULTILINE):
-        return Wrong(
-            "{error}. Here on the CPU there are no arrays outside the function.",
-            error=text,
-        )
+        return _(
+            "{error}. Here on the CPU there are no arrays outside the function."
+        ).format(error=text)
     if error.thread and (number := error.thread[0] + threads * error.block[0]) >= count:
-        owns = Said(
-            "y has {count} elements: thread {number} owns none",
-            count=count,
-            number=number,
+        owns = _("y has {count} elements: thread {number} owns none").format(
+            count=count, number=number
         )
-        return Wrong("{error}.", error=text).and_then(owns)
-    return Wrong("{error}", error=text)
+        return followed(_("{error}.").format(error=text), owns)
+    return text
 
 
 def _of_whom(error, threads, run):
@@ -174,12 +177,11 @@ def _of_whom(error, threads, run):
     except emulator.KernelError as alone:
         another = alone.fault != emulator.Fault.WRITTEN_TWICE and number != element
     return (
-        Said(
-            "Two threads own y[{element}]: how does a thread know its block?",
-            element=element,
+        _("Two threads own y[{element}]: how does a thread know its block?").format(
+            element=element
         )
         if another
-        else Said("Sum in a variable of the thread, and write once")
+        else _("Sum in a variable of the thread, and write once")
     )
 
 
@@ -255,20 +257,16 @@ def _as_autograd_says(attempt):
             (1, 0, 0, 0),
             (0, 0, H - 1, W - 1),
         ]:
-            where = Said(
-                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}",
-                n=n,
-                g=g,
-                groups=groups,
-                h=h,
-                w=w,
-                K=K,
-            )
+            where = _(
+                "for image {n}, group {g} of {groups}, pixel ({h}, {w}), K = {K}"
+            ).format(n=n, g=g, groups=groups, h=h, w=w, K=K)
             kept, handed = x.clone(), grad_output.clone()
             given = attempt(handed, kept, n, g, h, w, groups, K)
-            yield at(where, changed(x=(kept, x), grad_output=(handed, grad_output)))
+            yield at(
+                where, changed_in_place(x=(kept, x), grad_output=(handed, grad_output))
+            )
             right = expected[n, g, :, :, h, w]
-            yield at(where, wrong_outputs(given, right, what="the output"))
+            yield at(where, wrong_outputs(given, right, what=_("the output")))
 
 
 EXERCISE_2 = Exercise(
@@ -333,25 +331,19 @@ def _as_unfold_says(attempt):
             )
             pair = _plain(given)
             if pair != expected:
-                call = Said(
+                call = _(
                     "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
-                    "padding {padding}, dilation {dilation}",
-                    y=y,
-                    x=x,
-                    i=i,
-                    j=j,
-                    height=out_height,
-                    width=out_width,
-                    **options,
+                    "padding {padding}, dilation {dilation}"
+                ).format(
+                    y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
                 )
-                template = "it returns {given!r}, but {expected} is right."
-                yield at(call, template, given=given, expected=expected)
+                template = _("it returns {given!r}, but {expected} is right.")
+                yield at(call, template.format(given=given, expected=expected))
             if expected and not all(isinstance(index, int) for index in pair):
-                yield Wrong(
+                yield _(
                     "it returns {given!r}, but an index is an integer. // gives one, where the "
-                    "division leaves no remainder.",
-                    given=given,
-                )
+                    "division leaves no remainder."
+                ).format(given=given)
 
 
 def _plain(value):

@@ -6,11 +6,11 @@ import torch
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.compare import difference
-from helpers.lessons.judge.numbers import Worst, alike, differ
+from helpers.lessons.judge.compare import explain_difference
+from helpers.lessons.judge.numbers import Difference, alike, in_numbers
 from helpers.lessons.judge.properties import random, with_zeros
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -23,7 +23,7 @@ def _compiled(cases, language, doors="", calls=""):
             yield c_and_cpp.crash_of(lambda: any(cases(library)))
             yield from cases(library)
         except c_and_cpp.NativeError as error:
-            yield error.wrong
+            yield str(error)
 
     return sentences
 
@@ -33,10 +33,10 @@ def _called(where, *call, **options):
     try:
         c_and_cpp.call(*call, **options)
     except c_and_cpp.NativeError as error:
-        raise c_and_cpp.NativeError(at(where, error.wrong)) from None
+        raise c_and_cpp.NativeError(at(where, str(error))) from None
 
 
-DIGITS = "Does a constant have too few digits, or is something there a float?"
+DIGITS = N_("Does a constant have too few digits, or is something there a float?")
 
 
 def _wrong(name, given, right):
@@ -46,9 +46,12 @@ def _wrong(name, given, right):
     if not wrong.any():
         return None
     where = wrong.nonzero()[0].tolist()
-    worst = Worst(given[tuple(where)].item(), right[tuple(where)].item(), where)
-    return differ(
-        worst, "{name}{place} is {given}, but {right} is right.", near=DIGITS, name=name
+    worst = Difference(given[tuple(where)].item(), right[tuple(where)].item(), where)
+    return in_numbers(
+        worst,
+        _("{name}{place} is {given}, but {right} is right."),
+        near=DIGITS,
+        name=name,
     )
 
 
@@ -71,7 +74,11 @@ def _exp_cases(library):
             raise TypeError("x must be float64")
         arrays = {"x": x.contiguous(), "y": x.new_empty(x.shape), "count": x.numel()}
         _called(
-            Said("count {count}", count=x.numel()), library, "exp_forward", arrays, "y"
+            _("count {count}").format(count=x.numel()),
+            library,
+            "exp_forward",
+            arrays,
+            "y",
         )
         return arrays["y"]
 
@@ -79,7 +86,7 @@ def _exp_cases(library):
         arrays = {"grad_output": grad_output.contiguous(), "y": y}
         arrays |= {"grad_input": torch.empty_like(y), "count": y.numel()}
         _called(
-            Said("count {count}", count=y.numel()),
+            _("count {count}").format(count=y.numel()),
             library,
             "exp_backward",
             arrays,
@@ -91,7 +98,7 @@ def _exp_cases(library):
         x = with_zeros(count)
         x[1::7] *= 100
         yield at(
-            Said("`exp_forward`, count {count}", count=count),
+            _("`exp_forward`, count {count}").format(count=count),
             _wrong("y", forward(x), x.exp()),
         )
         forward(random(count + 7))  # backward must not remember its count
@@ -99,10 +106,10 @@ def _exp_cases(library):
         given = backward(grad_output, y)
         wrong = _wrong("grad_input", given, grad_output * y)
         if wrong and alike(given, y):
-            yield Wrong(
+            yield _(
                 "`exp_backward` does not use grad_output, so it is right only for ones."
             )
-        yield at(Said("`exp_backward`, count {count}", count=count), wrong)
+        yield at(_("`exp_backward`, count {count}").format(count=count), wrong)
 
     class Exp(Function):
         @staticmethod
@@ -115,7 +122,7 @@ def _exp_cases(library):
         def backward(ctx, grad_output):
             return backward(grad_output, *ctx.saved_tensors)
 
-    yield difference(Exp.apply, torch.exp, [random(2, 3)])
+    yield explain_difference(Exp.apply, torch.exp, [random(2, 3)])
 
 
 FOR = "for (int64_t i = 0; i < count; ++i)"
@@ -183,22 +190,18 @@ _SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
 def _tried(where, right, *call, **options):
     """What is wrong with the result of a native call, which goes by the name `where`, or None."""
     _called(where, *call, **options)
-    _, _, arguments, result = call
+    *function, arguments, result = call
     return at(where, _wrong(result, arguments[result], right))
 
 
 def _layouts(rows, columns, **options):
     """Matrices of one shape that lie in memory in different ways."""
     return {
-        Said("contiguous"): with_zeros(rows, columns, **options),
-        Said("transposed"): with_zeros(columns, rows, **options).t(),
-        Said("every fifth column"): with_zeros(rows, 5 * columns, **options)[:, ::5],
-        Said("one row, expanded"): with_zeros(1, columns, **options).expand(
-            rows, columns
-        ),
-        Said("one column, expanded"): with_zeros(rows, 1, **options).expand(
-            rows, columns
-        ),
+        _("contiguous"): with_zeros(rows, columns, **options),
+        _("transposed"): with_zeros(columns, rows, **options).t(),
+        _("every fifth column"): with_zeros(rows, 5 * columns, **options)[:, ::5],
+        _("one row, expanded"): with_zeros(1, columns, **options).expand(rows, columns),
+        _("one column, expanded"): with_zeros(rows, 1, **options).expand(rows, columns),
     }
 
 
@@ -214,8 +217,9 @@ def _product_cases(library):
                 "rows": rows,
                 "columns": columns,
             }
-            where = Said(
-                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}",
+            where = _(
+                "{types}, shape ({rows}, {columns}), x {x_layout}, w {w_layout}"
+            ).format(
                 types=types,
                 rows=rows,
                 columns=columns,
@@ -283,10 +287,10 @@ def _energy_cases(library):
         x = with_zeros(rows, columns, dtype=dtype)
         some = with_zeros(5 * rows, dtype=dtype, seed=1)
         for grad, what in (
-            (some[:rows].clone(), Said("contiguous")),
-            (some[: 2 * rows : 2], Said("every second element of an array, stride 2")),
-            (some[::5], Said("every fifth element of an array, stride 5")),
-            (some[:1].clone().expand(rows), Said("the gradient of a sum, stride 0")),
+            (some[:rows].clone(), _("contiguous")),
+            (some[: 2 * rows : 2], _("every second element of an array, stride 2")),
+            (some[::5], _("every fifth element of an array, stride 5")),
+            (some[:1].clone().expand(rows), _("the gradient of a sum, stride 0")),
         ):
             arguments = {"grad_output": grad, "stride": grad.stride(0), "x": x}
             arguments |= {
@@ -294,8 +298,8 @@ def _energy_cases(library):
                 "rows": rows,
                 "columns": columns,
             }
-            template = "{types}, x of shape ({rows}, {columns}), grad_output {what}"
-            where = Said(template, types=types, rows=rows, columns=columns, what=what)
+            template = _("{types}, x of shape ({rows}, {columns}), grad_output {what}")
+            where = template.format(types=types, rows=rows, columns=columns, what=what)
             call = library, f"energy_of_{types}", arguments, "grad_input"
             yield _tried(where, grad[:, None] * x, *call, says="energy_backward")
 

@@ -15,7 +15,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import _, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
 
 
@@ -42,8 +42,8 @@ def _promises(attempt):
         (301, 7, 4, torch.bool),
         (8, 5, 5, torch.float64),
     ):
-        template = "for {n} elements of {dtype}, two apart, size {size}, step {step}"
-        where = Said(template, n=n, dtype=dtype, size=size, step=step)
+        template = _("for {n} elements of {dtype}, two apart, size {size}, step {step}")
+        where = template.format(n=n, dtype=dtype, size=size, step=step)
         try:
             given = attempt(
                 torch.empty(2 * n, dtype=dtype, device="meta")[::2], size, step
@@ -52,34 +52,34 @@ def _promises(attempt):
             message = raised(error)
             yield at(
                 where,
-                "given a tensor without data, it raises {message}",
-                message=message,
+                _("given a tensor without data, it raises {message}").format(
+                    message=message
+                ),
             )
         yield at(where, _wrong_promise(given, ((n - size) // step + 1, size), dtype))
 
 
 def _wrong_promise(given, shape, dtype):
     if not isinstance(given, Tensor):
-        return wrong_outputs(given, torch.empty(()), what="the result")
+        return wrong_outputs(given, torch.empty(()), what=_("the result"))
     if tuple(given.shape) != shape:
-        template = "it promises the shape {shape}, but the kernel makes {right}."
-        return Wrong(template, shape=tuple(given.shape), right=shape)
+        template = _("it promises the shape {shape}, but the kernel makes {right}.")
+        return template.format(shape=tuple(given.shape), right=shape)
     if given.dtype != dtype:
-        template = "it promises {given}, but the kernel keeps the dtype of x, {right}."
-        return Wrong(template, given=given.dtype, right=dtype)
+        template = _(
+            "it promises {given}, but the kernel keeps the dtype of x, {right}."
+        )
+        return template.format(given=given.dtype, right=dtype)
     if given.device.type != "meta":
-        return Wrong(
+        return _(
             'x is on the device "meta" (a device without data, used to test the promise), but it '
-            'promises "{type}".',
-            type=given.device.type,
-        )
+            'promises "{type}".'
+        ).format(type=given.device.type)
     if not given.is_contiguous():
-        return Wrong(
+        return _(
             "it promises the strides {stride}, but the kernel's result is contiguous, with "
-            "strides {right}.",
-            stride=given.stride(),
-            right=(shape[1], 1),
-        )
+            "strides {right}."
+        ).format(stride=given.stride(), right=(shape[1], 1))
     return None
 
 
@@ -109,29 +109,27 @@ def _serves_every_length(attempt):
         try:
             sums, count = compiled(x)
         except Exception as error:
-            problem = Wrong(
+            problem = _(
                 "with a symbol for the length, PyTorch says: {message} With a symbol you may use "
-                "+, -, * and //.",
-                message=in_one_sentence(error),
-            )
+                "+, -, * and //."
+            ).format(message=in_one_sentence(error))
         if elsewhere:
-            yield Wrong(
-                'x is on the device "cpu", but it promises "{elsewhere}".',
-                elsewhere=elsewhere[0],
+            yield _('x is on the device "cpu", but it promises "{elsewhere}".').format(
+                elsewhere=elsewhere[0]
             )
         yield problem
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
-            template = "compiled, and called with {n} elements: {count} windows, but {right} is right."
-            yield Wrong(template, n=n, count=count, right=right)
+            template = _(
+                "compiled, and called with {n} elements: {count} windows, but {right} is right."
+            )
+            yield template.format(n=n, count=count, right=right)
     if len(graphs) > 1:
-        yield Wrong(
+        yield _(
             "it is right, but compiled with dynamic=True it needs {count} graphs for the lengths "
             "{names}. Something in it turns a symbolic size into a fixed number, or compares the "
-            "two.",
-            count=len(graphs),
-            names=", ".join(map(str, lengths)),
-        )
+            "two."
+        ).format(count=len(graphs), names=", ".join(map(str, lengths)))
 
 
 NEW = "x.new_empty(count, size)"
@@ -192,7 +190,7 @@ def make_soft_threshold():
 
 def _passes(make):
     if isinstance(make, CustomOpDef):
-        yield Wrong(
+        yield _(
             "give check the function make_soft_threshold, not the operator that it made."
         )
     with warnings.catch_warnings():
@@ -200,7 +198,7 @@ def _passes(make):
         try:
             op = _operator(make)
         except Exception as error:
-            yield Wrong("your code raises {message}", message=raised(error))
+            yield _("your code raises {message}").format(message=raised(error))
         yield from _wrong_operator(op)
 
 
@@ -212,18 +210,18 @@ def _operator(make):
 def _wrong_operator(op):
     if not isinstance(op, (CustomOpDef, OpOverload)):
         kind = type(op).__name__
-        yield Wrong(
-            "it must return the operator, got a value of type {kind}.", kind=kind
+        yield _("it must return the operator, got a value of type {kind}.").format(
+            kind=kind
         )
     numbers = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
     samples = {
         "float64": (numbers, 0.5),
-        Said("limit 0"): (numbers, 0.0),
-        Said("one number"): (numbers[0, 0], 0.5),
+        _("limit 0"): (numbers, 0.0),
+        _("one number"): (numbers[0, 0], 0.5),
         "float32": (numbers.float(), 0.7),
-        Said("transposed"): (numbers.t(), 2.5),
-        Said("three dimensions, expanded"): (numbers[:1].expand(5, 3, 4), 0.5),
-        Said("nothing"): (numbers[:0], 0.5),
+        _("transposed"): (numbers.t(), 2.5),
+        _("three dimensions, expanded"): (numbers[:1].expand(5, 3, 4), 0.5),
+        _("nothing"): (numbers[:0], 0.5),
     }
     quick = "test_schema", "test_autograd_registration", "test_faketensor"
     slow = itertools.product(["test_aot_dispatch_dynamic"], [*samples.items()][:3])
@@ -237,11 +235,8 @@ def _wrong_operator(op):
         for test, result in results.items():
             if result != "SUCCESS":
                 message = in_one_sentence(result)
-                yield Wrong(
-                    "{test}, sample `{name}`: {message}",
-                    test=test,
-                    name=name,
-                    message=message,
+                yield _("{test}, sample `{name}`: {message}").format(
+                    test=test, name=name, message=message
                 )
 
 
@@ -322,20 +317,18 @@ def _compiles(attempt):
         try:
             output, expected = compiled(mine, 2.0), attempt(theirs, 2.0)
         except Exception as error:
-            yield Wrong(
-                "there is still a break. PyTorch says: {message}",
-                message=in_one_sentence(error),
+            yield _("there is still a break. PyTorch says: {message}").format(
+                message=in_one_sentence(error)
             )
         (given,), (right,) = grad(output.sum(), mine), grad(expected.sum(), theirs)
         if not alike((output, given), (expected, right), 1e-5):
-            yield Wrong(
-                "where {name}, it is right in eager mode, but not compiled.", name=name
-            )
+            yield _(
+                "where {name}, it is right in eager mode, but not compiled."
+            ).format(name=name)
     if len(graphs) > 2:  # float64 and float32
-        yield Wrong(
-            "no break, but {count} graphs where 2 are enough, one per dtype.",
-            count=len(graphs),
-        )
+        yield _(
+            "no break, but {count} graphs where 2 are enough, one per dtype."
+        ).format(count=len(graphs))
 
 
 FACTOR = "(limit / norm.clamp(min=limit))"

@@ -10,7 +10,7 @@ from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.torch_messages import raised
 
 SAMPLE = torch.tensor([[-2.0, 0.5, 1.0], [0.0, 3.0, -1.5]], dtype=torch.float64)
@@ -29,28 +29,31 @@ def _under(like, tensors, *names):
                 same = alike(given, TRANSFORMS[name](like)(*tensors))
             except Exception as error:
                 message = raised(error)
-                wrong = Wrong(
-                    "under `{name}` it raises {message}", name=name, message=message
+                wrong = _("under `{name}` it raises {message}").format(
+                    name=name, message=message
                 )
-                yield wrong.and_then(OWN_APPLY if "apply" in vars(attempt) else None)
+                yield followed(
+                    wrong, _(OWN_APPLY) if "apply" in vars(attempt) else None
+                )
             else:
                 yield (
                     None
                     if same
-                    else Wrong("under `{name}` it is silently wrong.", name=name)
+                    else _("under `{name}` it is silently wrong.").format(name=name)
                 )
 
     return sentences
 
 
-OWN_APPLY = Said(
+OWN_APPLY = N_(
     "torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
     "`forward` return y alone."
 )
 
 
-def _differs(given, right, what="the output"):
+def _differs(given, right, what=""):
     """How a result differs from the right one; None if it does not."""
+    what = what or _("the output")
     return wrong_outputs(given, right, differentiable=False, what=what)
 
 
@@ -147,16 +150,16 @@ def _goes_forward(attempt):
     try:
         slope = jvp(lambda a, b: attempt.apply(a, b), tensors, tensors[::-1])[1]
     except Exception as error:
-        yield Wrong("in forward mode it raises {message}", message=raised(error))
+        yield _("in forward mode it raises {message}").format(message=raised(error))
     right = jvp(torch.mul, tensors, tensors[::-1])[1]
-    wrong = _differs(slope, right, what=Said("the tangent of the output"))
+    wrong = _differs(slope, right, what=_("the tangent of the output"))
     if (
         wrong
         and slope.dtype == right.dtype
         and alike(slope[SAMPLE != 0], right[SAMPLE != 0])
     ):
-        yield Wrong("where an input is 0, {wrong}", wrong=wrong)
-    yield at(Said("in forward mode"), wrong)
+        yield _("where an input is 0, {wrong}").format(wrong=wrong)
+    yield at(_("in forward mode"), wrong)
     small = SQUARE[:2]
     for outer, inner in ((jacfwd, jacrev), (jacrev, jacfwd)):
         second = [
@@ -164,12 +167,10 @@ def _goes_forward(attempt):
             for f in (attempt.apply, torch.mul)
         ]
         if not alike(*second):
-            yield Wrong(
+            yield _(
                 "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
-                "silently wrong.",
-                outer=outer.__name__,
-                inner=inner.__name__,
-            )
+                "silently wrong."
+            ).format(outer=outer.__name__, inner=inner.__name__)
 
 
 def _saves_in_one_order(attempt):
@@ -189,11 +190,10 @@ def _saves_in_one_order(attempt):
                 return
         (alone, under), (right, right_under) = slopes
         if alike(alone, right) and not alike(under, right_under):
-            yield Wrong(
+            yield _(
                 "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
-                "in save_for_backward and in save_for_forward.",
-                in_dims=in_dims,
-            )
+                "in save_for_backward and in save_for_forward."
+            ).format(in_dims=in_dims)
 
 
 RULE = "a_tangent * b + a * b_tangent"
@@ -295,7 +295,7 @@ def _says_where(attempt):
     """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
     for in_dims in everywhere(2):
         where, batches = (
-            Said("with in_dims={in_dims}", in_dims=in_dims),
+            _("with in_dims={in_dims}").format(in_dims=in_dims),
             _batches(in_dims),
         )
         try:
@@ -306,41 +306,37 @@ def _says_where(attempt):
         except Exception:
             return
         if given.shape == (3, *right.shape) and alike(given[0], right):
-            yield Wrong(
+            yield _(
                 "{place} the result has the batch twice. Look at: 0 and None, which are different "
-                "in in_dims, but both false; and the second value that the rule returns.",
-                place=where,
-            )
+                "in in_dims, but both false; and the second value that the rule returns."
+            ).format(place=where)
         moved = any(
             alike(given.movedim(0, dim), right) for dim in range(1, right.dim())
         )
         if moved and not alike(given, right):
-            yield Wrong(
+            yield _(
                 "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
                 "at: the second value that the rule returns, which says where the batch is in the "
-                "result.",
-                place=where,
-            )
+                "result."
+            ).format(place=where)
         for name, slope in zip(("x", "weight"), slopes, strict=True):
             if alike(given, right) and not slope.any():
-                yield Wrong(
+                yield _(
                     "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
-                    ".detach(), .data and torch.no_grad in the rule.",
-                    place=where,
-                    name=name,
-                )
+                    ".detach(), .data and torch.no_grad in the rule."
+                ).format(place=where, name=name)
 
 
 def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
-        yield Wrong(
+        yield _(
             "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
         )
     f = attempt.apply
     for in_dims in everywhere(2):
         batches = _batches(in_dims)
-        where = Said("with in_dims={in_dims}", in_dims=in_dims)
+        where = _("with in_dims={in_dims}").format(in_dims=in_dims)
         rule = lambda f, in_dims=in_dims: vmap(f, in_dims)  # noqa: E731
         yield _unlike(f, rule, batches, where)
         try:
@@ -348,20 +344,19 @@ def _has_a_rule(attempt):
                 grad(loss(vmap(g, in_dims)), (0, 1))(*batches) for g in (f, _matmul)
             ]
         except Exception as error:
-            yield Wrong(
-                "the values are right, but with a grad around the vmap it raises {message}",
-                message=raised(error),
-            )
+            yield _(
+                "the values are right, but with a grad around the vmap it raises {message}"
+            ).format(message=raised(error))
         if not alike(*slopes):
-            yield Wrong(
-                "the values are right, but not grad of vmap, {place}.", place=where
+            yield _("the values are right, but not grad of vmap, {place}.").format(
+                place=where
             )
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
-    where = Said(
+    where = _(
         "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
     )
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
-    yield wrong and wrong.and_then(Said("Look at: the argument that has no batch."))
+    yield wrong and followed(wrong, _("Look at: the argument that has no batch."))
 
 
 def _unlike(f, rule, batches, where):
@@ -369,9 +364,11 @@ def _unlike(f, rule, batches, where):
     try:
         given = rule(lambda x, w: f(x, w))(*batches)
     except Exception as error:
-        return Wrong("{place} it raises {message}", place=where, message=raised(error))
+        return _("{place} it raises {message}").format(
+            place=where, message=raised(error)
+        )
     wrong = _differs(given, right)
-    return wrong and Wrong("{place} {wrong}", place=where, wrong=wrong)
+    return wrong and f"{where} {wrong}"
 
 
 EXERCISE_3 = Exercise(

@@ -8,7 +8,7 @@ from torch.autograd import Function
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import random
 from helpers.lessons.judge.variations import Feed
-from helpers.lessons.said import Wrong
+from helpers.lessons.language import _
 
 
 class RowDot(Function):
@@ -161,7 +161,7 @@ class LookUp(Function):
 def _minds_the_index(attempt):
     table, index = random(4, 2).requires_grad_(), torch.tensor([0, -1])
     if attempt.apply(table, index).grad_fn.apply(random(2, 2))[1] is not None:
-        yield Wrong(
+        yield _(
             "it returns a gradient for the index, which has none: None belongs there."
         )
 

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.numbers import alike, changed, copies, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import (
     bytes_hidden,
     each,
@@ -14,8 +14,8 @@ from helpers.lessons.judge.properties import (
     random,
 )
 from helpers.lessons.judge.variations import Feed
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.memory import Alive, Kept
-from helpers.lessons.said import Said, Wrong, at
 
 
 class Dropout(Function):
@@ -40,10 +40,10 @@ WIDE = random(100, 400)
 # Rates, shapes, layouts, dtypes; the first is large enough to count what is dropped.
 FED = {
     "": (WIDE, 0.25),
-    "for a transposed input of shape (301, 51)": (random(51, 301, seed=1).t(), 0.6),
-    "for one dimension, with p = 0.1": (random(4000, seed=2), 0.1),
-    "in bfloat16": (random(60, 70, seed=3).bfloat16(), 0.5),
-    "with p = 0": (random(30, 40, seed=4), 0.0),
+    N_("for a transposed input of shape (301, 51)"): (random(51, 301, seed=1).t(), 0.6),
+    N_("for one dimension, with p = 0.1"): (random(4000, seed=2), 0.1),
+    N_("in bfloat16"): (random(60, 70, seed=3).bfloat16(), 0.5),
+    N_("with p = 0"): (random(30, 40, seed=4), 0.0),
 }
 
 
@@ -51,11 +51,11 @@ def _drops_independently(attempt):
     x, p = FED[""]
     masks = {tuple((attempt.apply(x[0, :200], p) == 0).tolist()) for _ in range(200)}
     if len(masks) < 200:
-        yield Wrong(
-            "200 calls drop only {count} different sets of elements.", count=len(masks)
+        yield _("200 calls drop only {count} different sets of elements.").format(
+            count=len(masks)
         )
     if len(set(map(sum, masks))) == 1:
-        yield Wrong(
+        yield _(
             "each call drops as many elements as the others: they are not drawn independently."
         )
 
@@ -65,36 +65,35 @@ def _drops(attempt, x, p):
     (leaf,) = copies([x])  # which lies in memory as x does
     y = attempt.apply(leaf, p)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape or y.dtype != x.dtype:
-        yield Wrong("`forward` must return a tensor like x, of its shape and dtype.")
-    yield changed(x=(leaf, x))
+        yield _("`forward` must return a tensor like x, of its shape and dtype.")
+    yield changed_in_place(x=(leaf, x))
     strange = (y != 0) & ~torch.isclose(y, x / (1 - p))
     if strange.any():
         factor = (y / x)[strange][0].item()
-        yield Wrong(
-            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right.",
-            factor=factor,
-        )
+        yield _(
+            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right."
+        ).format(factor=factor)
     share = (y == 0).double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
-            template = "what is dropped is the same all along dimension {dim}: not independently."
-            yield Wrong(template, dim=dim)
+            template = _(
+                "what is dropped is the same all along dimension {dim}: not independently."
+            )
+            yield template.format(dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
-        yield Wrong(
-            "with p = {p}, the share of zeros is {share:.2f}.", p=p, share=share
+        yield _("with p = {p}, the share of zeros is {share:.2f}.").format(
+            p=p, share=share
         )
     if p and torch.equal(attempt.apply(x, p), y):
-        yield Wrong("two calls drop the same elements.")
+        yield _("two calls drop the same elements.")
     torch.manual_seed(0)
     if not torch.equal(attempt.apply(x, p), y):
-        yield Wrong(
-            "two calls, each after torch.manual_seed(0), drop different elements."
-        )
+        yield _("two calls, each after torch.manual_seed(0), drop different elements.")
     if torch.initial_seed() != 0:
-        yield Wrong("forward reseeds the program's generator.")
+        yield _("forward reseeds the program's generator.")
 
 
-IN_MEMORY = Said(
+IN_MEMORY = N_(
     "Here `x` and grad_output lie in memory in different orders, and functions such as "
     "torch.rand_like draw in the order of memory."
 )
@@ -107,35 +106,34 @@ def _goes_back(attempt, x, p):
     torch.rand(3)
     state = torch.get_rng_state()
     weight = random(*x.shape, seed=1).to(x.dtype)
-    for where in ("", "in a second backward through the same graph"):
+    for where in ("", _("in a second backward through the same graph")):
         handed = weight.clone()
         (given,) = grad(y, leaf, handed, retain_graph=True)
-        yield changed(grad_output=(handed, weight))
+        yield changed_in_place(grad_output=(handed, weight))
         if not torch.equal(given == 0, y == 0):
-            wrong = Wrong("backward drops other elements than forward does.")
+            wrong = _("backward drops other elements than forward does.")
             yield at(
                 where,
-                wrong.and_then(IN_MEMORY if y.stride() != handed.stride() else None),
+                followed(
+                    wrong, _(IN_MEMORY) if y.stride() != handed.stride() else None
+                ),
             )
         right = torch.where(y == 0, 0.0, weight / (1 - p))
         if not alike(given, right, 1e-5):
             factor = (given / weight)[y != 0][0].item()
-            yield Wrong(
+            yield _(
                 "where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
-                "factor of forward is right.",
-                factor=factor,
-            )
+                "factor of forward is right."
+            ).format(factor=factor)
     if not torch.equal(torch.get_rng_state(), state):
-        yield Wrong(
-            "backward changes the random state of the program: later draws differ."
-        )
+        yield _("backward changes the random state of the program: later draws differ.")
 
 
 def _knows_what_it_dropped(attempt):
     leaf = WIDE.relu().requires_grad_()
     (given,) = grad(attempt.apply(leaf, 0.25).sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
-        yield Wrong(
+        yield _(
             "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the "
             "output does not show what was dropped."
         )
@@ -149,16 +147,15 @@ def _keeps_a_bit(attempt):
         attempt.apply(x, 0.25)
     bits = 8 * kept.total / x.numel()
     if bits > 1.5:
-        yield Wrong(
-            "it is right, but it saves {bits:.0f} bits for each element.", bits=bits
+        yield _("it is right, but it saves {bits:.0f} bits for each element.").format(
+            bits=bits
         )
     hidden = bytes_hidden(attempt.apply, x, 0.25)
     if 8 * hidden > 4 * x.numel():  # bits that NumPy packed are counted twice
-        yield Wrong(
+        yield _(
             "it is right, but {hidden:,} bytes stay alive for backward, in tensors, arrays, lists "
-            "or functions that the hooks do not see.",
-            hidden=hidden,
-        )
+            "or functions that the hooks do not see."
+        ).format(hidden=hidden)
 
 
 FORWARD = """ctx.p, ctx.seed = p, int(torch.randint(2**40, ()))
@@ -256,29 +253,35 @@ def _in_parts(attempt):
         result = attempt.apply(x, weight, size)
         forward, left = alive.peak, alive.now
         grad(result.sum(), (x, weight))
-    template = "with {rows} rows, {classes} classes and size = {size}"
-    asked = Said(template, rows=rows, classes=classes, size=size)
-    template = (
+    template = _("with {rows} rows, {classes} classes and size = {size}")
+    asked = template.format(rows=rows, classes=classes, size=size)
+    template = _(
         "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all logits are "
         "{whole:,}."
     )
     for when, held in (("forward", forward), ("backward", alive.peak)):
         if held > whole / 4:
-            yield Wrong(template, asked=asked, when=when, bytes_there=held, whole=whole)
+            yield template.format(asked=asked, when=when, bytes_there=held, whole=whole)
     if left > 4 * result.nbytes:
-        template = "it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
-        yield Wrong(template, asked=asked, left=left)
+        template = _(
+            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
+        )
+        yield template.format(asked=asked, left=left)
     for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
-            template = "it is right, but it has {classes} columns at a time: cut weight, not x."
-            yield Wrong(template, classes=classes)
+            template = _(
+                "it is right, but it has {classes} columns at a time: cut weight, not x."
+            )
+            yield template.format(classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
         one_each = (
             widest == -(-classes // size) and operation != "mm"
         )  # a number for each part
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
-            template = "it is right, but with size = {size}, a tensor of {made} logits is made."
-            yield Wrong(template, size=size, made=" × ".join(map(str, shape)))
+            template = _(
+                "it is right, but with size = {size}, a tensor of {made} logits is made."
+            )
+            yield template.format(size=size, made=" × ".join(map(str, shape)))
 
 
 SUMMED = """        for part in weight.split(size):
@@ -351,49 +354,55 @@ def _inverts(attempt):
     given1, given2 = y1.clone(), y2.clone()
     result = attempt(*(partial(noted, name) for name in functions), given1, given2)
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
-        yield Wrong(
-            "it must return the pair (x1, x2), got a {kind}.",
-            kind=type(result).__name__,
+        yield _("it must return the pair (x1, x2), got a {kind}.").format(
+            kind=type(result).__name__
         )
     for name, given, y in zip(("x1", "x2"), result, (y1, y2), strict=True):
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (
             y.shape,
             y.dtype,
         ):
-            yield Wrong(
-                "{name} must be a tensor of the shape and dtype of y1 and y2.",
-                name=name,
-            )
+            yield _(
+                "{name} must be a tensor of the shape and dtype of y1 and y2."
+            ).format(name=name)
     for name, those in calls.items():
         if len(those) != 1:
-            template = "`{name}` must be called once; it was called {count} times."
-            yield Wrong(template, name=name, count=len(those))
+            template = _("`{name}` must be called once; it was called {count} times.")
+            yield template.format(name=name, count=len(those))
     if not alike(calls["g"][0][0], y1):
-        yield Wrong(
+        yield _(
             "`g` was called with another argument than in forward. What did it get there?"
         )
     if alike(tuple(result), (x2, x1)):
-        yield Wrong("x1 and x2 are exchanged.")
-    yield missed(
+        yield _("x1 and x2 are exchanged.")
+    yield near_miss(
         result[1],
         x2,
-        {"x2 is wrong. What undoes an addition?": y2 + torch.cos(y1)},
-        "x2 is wrong, although `g` got what it got in forward. What was added to x2?",
+        {_("x2 is wrong. What undoes an addition?"): y2 + torch.cos(y1)},
+        _(
+            "x2 is wrong, although `g` got what it got in forward. What was added to x2?"
+        ),
     )
     for name in "sf":
         if not alike(calls[name][0][0], x2):
-            template = "x2 is right, but `{name}` was called with another argument than in forward."
-            yield Wrong(template, name=name)
+            template = _(
+                "x2 is right, but `{name}` was called with another argument than in forward."
+            )
+            yield template.format(name=name)
     scale, shift = 4 * x2, torch.sin(2 * x2)
     unscaled = [(y1 - shift) * factor for factor in (1, scale.exp(), 1 / scale, scale)]
     one_term = y1 - shift * torch.exp(-scale)
     misses = {
-        "x2 is right. In x1 the shift is undone, the scale is not.": unscaled,
-        "x2 is right. In x1 the scale is undone for one term only: look at the brackets.": one_term,
+        _("x2 is right. In x1 the shift is undone, the scale is not."): unscaled,
+        _(
+            "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
+        ): one_term,
     }
-    yield missed(result[0], x1, misses, "x2 is right, x1 is not.")
-    yield changed(y1=(given1, y1), y2=(given2, y2))
-    yield changed(**{f"{name}(x)": those[0][1:] for name, those in calls.items()})
+    yield near_miss(result[0], x1, misses, _("x2 is right, x1 is not."))
+    yield changed_in_place(y1=(given1, y1), y2=(given2, y2))
+    yield changed_in_place(
+        **{f"{name}(x)": those[0][1:] for name, those in calls.items()}
+    )
 
 
 EXERCISE_3 = Exercise(

@@ -10,8 +10,8 @@ from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, copies, first_line
 from helpers.lessons.judge.properties import saved_by
 from helpers.lessons.judge.variations import Feed
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive
-from helpers.lessons.said import Said, Wrong, at
 
 NUMBERS = torch.tensor(
     [[-3.7, -2.0, -1.5, -0.5000000001], [0.2, 0.5, 1.0, 7.6]], dtype=torch.float64
@@ -35,34 +35,29 @@ def _in_range(x, low, high):
 
 def _has_forward_mode(attempt):
     try:
-        _, given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))
+        given = torch.func.jvp(lambda x: attempt(x, -2, 1), (NUMBERS,), (NUMBERS,))[1]
     except Exception as error:
-        yield Wrong(
-            "`backward` is right, but forward mode (torch.func.jvp) raises: {message}",
-            message=first_line(error),
-        )
-    _, right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))
+        yield _(
+            "`backward` is right, but forward mode (torch.func.jvp) raises: {message}"
+        ).format(message=first_line(error))
+    right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))[1]
     if not alike(given, right):
-        yield Wrong(
+        yield _(
             "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
-            "largest element is {given:.4g}, and {right:.4g} is right.",
-            given=given.abs().max(),
-            right=right.abs().max(),
-        )
+            "largest element is {given:.4g}, and {right:.4g} is right."
+        ).format(given=given.abs().max(), right=right.abs().max())
 
 
 def _is_exact(attempt):
     large = torch.tensor([-3e4, -5.0, 5.0, 3e4], dtype=torch.float16)
     given = attempt(large, -1, 1)
     if given.dtype != torch.float16:
-        yield Wrong("for float16 it returns {dtype}.", dtype=given.dtype)
+        yield _("for float16 it returns {dtype}.").format(dtype=given.dtype)
     if given.tolist() != [-1, -1, 1, 1]:
-        yield Wrong(
+        yield _(
             "in float16, {numbers} between -1 and 1 becomes {given}: adding a large number and "
-            "subtracting it again loses digits.",
-            numbers=large.tolist(),
-            given=given.tolist(),
-        )
+            "subtracting it again loses digits."
+        ).format(numbers=large.tolist(), given=given.tolist())
 
 
 EXERCISE_1 = Exercise(
@@ -176,7 +171,7 @@ class NewtonSqrt(Function):
     @staticmethod
     def forward(ctx, a):
         z = torch.ones_like(a)
-        for _ in range(60):
+        for step in range(60):
             before, z = z, (z + a / z) / 2
             if torch.equal(z, before):
                 break
@@ -231,47 +226,45 @@ def _ends(attempt):
         ):  # which others name
             attempt.apply(numbers.clone())
         if len(forward.operations) == 5000:
-            yield Wrong(
+            yield _(
                 "`forward` does not end for {value}. It must take at most 60 steps, whatever the "
-                "numbers are.",
-                value=numbers.flatten().tolist(),
-            )
+                "numbers are."
+            ).format(value=numbers.flatten().tolist())
         if {"sqrt", "rsqrt"} & {*forward.operations}:
-            yield Wrong(
+            yield _(
                 "`forward` calls PyTorch's own root. Find the root by Newton's steps."
             )
     with _Operations() as forward, contextlib.suppress(Exception):
         attempt.apply(ONE.clone())
     if len(forward.operations) > 60:
-        yield Wrong(
+        yield _(
             "`forward` goes on for [1.0], where no step changes an element: stop there."
         )
 
 
 def _goes_by_the_theorem(attempt):
     with contextlib.suppress(Exception):  # which others name
-        kept, _, (output,) = saved_by(attempt.apply, POSITIVE)
+        kept, leaves, (output,) = saved_by(attempt.apply, POSITIVE)
         with _Operations() as backward:
             output.sum().backward()
         if len(backward.operations) > 20:
-            yield Wrong(
+            yield _(
                 "`backward` takes {count} operations. It need not iterate: differentiate both "
-                "sides of z · z = a.",
-                count=len(backward.operations),
-            )
+                "sides of z · z = a."
+            ).format(count=len(backward.operations))
         if len(kept) > 1:
-            yield Wrong("{count} tensors are saved; one is enough.", count=len(kept))
+            yield _("{count} tensors are saved; one is enough.").format(count=len(kept))
 
 
 HOW = (
-    "`forward` returns {given}, but {right} is right.",
-    "the gradient is {given}, but {right} is right.",
+    N_("`forward` returns {given}, but {right} is right."),
+    N_("the gradient is {given}, but {right} is right."),
 )
 
 
 def _is_the_root(attempt):
     for a in OTHERS:
-        of = Said("of {value}, {dtype}", value=a.tolist(), dtype=a.dtype)
+        of = _("of {value}, {dtype}").format(value=a.tolist(), dtype=a.dtype)
         (leaf,) = copies([a])
         given, right = attempt.apply(leaf), a.sqrt()
         if given.shape != right.shape or given.dtype != right.dtype:
@@ -284,7 +277,9 @@ def _is_the_root(attempt):
             if not torch.allclose(
                 one, other, rtol=2e-3 if a.itemsize == 2 else 1e-6, atol=0
             ):
-                yield at(of, template, given=one.tolist(), right=other.tolist())
+                yield at(
+                    of, _(template).format(given=one.tolist(), right=other.tolist())
+                )
 
 
 EXERCISE_3 = Exercise(
@@ -296,7 +291,7 @@ EXERCISE_3 = Exercise(
         ({"range(60)": "range(20)"}, "of [1e-20], torch.float64: `forward` returns"),
         (
             {
-                "for _ in range(60)": "while True",
+                "for step in range(60)": "while True",
                 "torch.equal(z, before)": "(z - before).abs().max() < 0",
             },
             "`forward` does not end for",
@@ -308,7 +303,7 @@ EXERCISE_3 = Exercise(
                 "save_for_backward(z)": "save_for_backward(a, z)",
                 "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)": "a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)\n"
                 "        with torch.enable_grad(): f = (z + a / z) / 2\n        y = grad_output\n"
-                "        for _ in range(60):\n"
+                "        for step in range(60):\n"
                 "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
                 "        return torch.autograd.grad(f, a, y)[0]",
             },

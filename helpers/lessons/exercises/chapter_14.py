@@ -8,10 +8,10 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
 from helpers.lessons.judge.properties import each, random
 from helpers.lessons.judge.variations_of_processes import SIZES, aloud, in_each
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.language import N_, _, followed
 from helpers.ops import collectives
 
 
@@ -50,7 +50,7 @@ def _gather_and_back(apply, rows, columns, silent):
     v = _arriving(dist.get_world_size(), rows, columns, silent)[dist.get_rank()]
     before = v.clone()
     (gradient,) = grad(output, x, v, allow_unused=True)
-    return output.detach(), gradient, changed(grad_output=(v, before))
+    return output.detach(), gradient, changed_in_place(grad_output=(v, before))
 
 
 def _gathers(attempt, size, rows, columns, silent):
@@ -60,42 +60,45 @@ def _gathers(attempt, size, rows, columns, silent):
     whole = torch.cat([random(rows, columns, seed=rank) for rank in range(size)])
     v = _arriving(size, rows, columns, silent)
     total = sum(v).chunk(size)
-    for rank, (output, gradient, _) in enumerate(answers):
+    for rank, (output, gradient, wrong) in enumerate(answers):
         if not alike(output, whole):
-            yield Wrong(
-                "on rank {rank}, `forward` does not return all rows; leave it unchanged.",
-                rank=rank,
-            )
+            yield _(
+                "on rank {rank}, `forward` does not return all rows; leave it unchanged."
+            ).format(rank=rank)
         if gradient is None:
-            yield Wrong("on rank {rank}, `backward` returns no gradient.", rank=rank)
+            yield _("on rank {rank}, `backward` returns no gradient.").format(rank=rank)
     yield from (wrong for *_, wrong in answers)
     for rank in reversed(range(size)):
         misses = {
-            "on rank {rank}, the gradient comes from this process's own loss only. The other "
-            "processes used its rows, too.": v[rank].chunk(size)[rank],
-            "on rank {rank}, the gradient is {size} times too small.": total[rank]
+            _(
+                "on rank {rank}, the gradient comes from this process's own loss only. The other "
+                "processes used its rows, too."
+            ): v[rank].chunk(size)[rank],
+            _("on rank {rank}, the gradient is {size} times too small."): total[rank]
             / size,
         }
-        yield missed(
+        yield near_miss(
             answers[rank][1],
             total[rank],
             misses,
-            "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-            "has its own `grad_output`, for all rows.",
+            _(
+                "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
+                "has its own `grad_output`, for all rows."
+            ),
             rank=rank,
             size=size,
         )
 
 
-TEAMS = {  # processes, rows, columns, the rank that does not use the result
-    Said("with {size} processes of {rows} rows", size=size, rows=rows): (
-        size,
-        rows,
-        columns,
-        rank,
-    )
-    for size, rows, columns, rank in ((3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1))
-}
+# Processes, rows, columns, the rank that does not use the result.
+TEAMS = (3, 2, 4, None), (5, 4, 1, None), (5, 1, 3, 1)
+
+
+def _teams():
+    where = _("with {size} processes of {rows} rows")
+    return {where.format(size=team[0], rows=team[1]): team for team in TEAMS}
+
+
 EXERCISE_1 = Exercise(
     number="14.1",
     name="AllGather",
@@ -124,7 +127,7 @@ EXERCISE_1 = Exercise(
             "the processes wait for each other",
         ),
     ],
-    properties=[each(TEAMS, _gathers)],
+    properties=[each(_teams, _gathers)],
     success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
     "For second derivatives, `backward` must call a Function, too, as `Collective` does.",
     hints=(
@@ -162,10 +165,10 @@ def _mean_and_slope(answer):
     mean = answer(kept)
     if not isinstance(mean, torch.Tensor) or not mean.requires_grad:
         return mean, None, None
-    wrong = changed(x=(kept, before))
+    wrong = changed_in_place(x=(kept, before))
     if short.dtype != torch.float32:
-        wrong = Wrong(
-            "where `x` is torch.float32, the result is {dtype}.", dtype=short.dtype
+        wrong = _("where `x` is torch.float32, the result is {dtype}.").format(
+            dtype=short.dtype
         )
     if wrong:
         return mean, wrong, None
@@ -195,52 +198,60 @@ def _is_the_mean(attempt, size):
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
     right = mean.detach()
-    for given, *_ in answers:
+    for given, *rest in answers:
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (
             right.shape,
             right.dtype,
         ):
-            yield wrong_outputs(given, right, what="the result")
+            yield wrong_outputs(given, right, what=_("the result"))
     if all(
-        alike(given, means[rank].detach()) for rank, (given, *_) in enumerate(answers)
+        alike(given, means[rank].detach())
+        for rank, (given, *rest) in enumerate(answers)
     ):
-        yield Wrong(
-            "on each process, the result is the mean of this process's rows only."
-        )
+        yield _("on each process, the result is the mean of this process's rows only.")
     misses = {
-        "the result is the mean of the means: where rows are few, they count more.": means.mean(
-            0
-        ).detach()
+        _(
+            "the result is the mean of the means: where rows are few, they count more."
+        ): means.mean(0).detach()
     }
-    template = (
+    template = _(
         "on rank {rank}, the result is not the mean over all rows. Does each process count the "
         "rows of all?"
     )
-    for rank, (given, *_) in enumerate(answers):
-        yield missed(given, right, misses, template, rank=rank)
-    yield from (slope for _, slope, _ in answers if isinstance(slope, Wrong))
+    for rank, (given, *rest) in enumerate(answers):
+        yield near_miss(given, right, misses, template, rank=rank)
+    yield from (slope for _, slope, _ in answers if isinstance(slope, str))
     if any(slope is None for _, slope, _ in answers):
-        yield Wrong(
+        yield _(
             "the mean is right, but it has no history: no gradient passes through it."
         )
     expected, seconds = _slopes(inputs, mean)
-    for rank, (x, (_, slope, _)) in enumerate(zip(inputs, answers, strict=True)):
+    for rank, (x, (given, slope, second)) in enumerate(
+        zip(inputs, answers, strict=True)
+    ):
         (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
         misses = {
-            "the mean is right. But on rank {rank} the gradient comes from the loss of this "
-            "process only, and the others subtract the mean, too. Does each sum go through "
-            "`collectives.all_reduce`, and with which `loss`?": own
+            _(
+                "the mean is right. But on rank {rank} the gradient comes from the loss of this "
+                "process only, and the others subtract the mean, too. Does each sum go through "
+                "`collectives.all_reduce`, and with which `loss`?"
+            ): own
         }
-        template = "the mean is right, but on rank {rank} the gradient of the summed losses is not."
-        yield missed(slope, expected[rank].detach(), misses, template, rank=rank)
-    for rank, (_, _, second) in enumerate(answers):
+        template = _(
+            "the mean is right, but on rank {rank} the gradient of the summed losses is not."
+        )
+        yield near_miss(slope, expected[rank].detach(), misses, template, rank=rank)
+    for rank, (given, slope, second) in enumerate(answers):
         if second is not None and not alike(second, seconds[rank]):
-            yield Wrong(
+            yield _(
                 "mean and gradient are right. But on rank {rank} the second derivative is "
                 "silently wrong: autograd does not see what `backward` sends. Does each sum go "
-                "through `collectives.all_reduce`?",
-                rank=rank,
-            )
+                "through `collectives.all_reduce`?"
+            ).format(rank=rank)
+
+
+def _sizes():
+    return {_("with {size} processes").format(size=size): (size,) for size in SIZES}
 
 
 EXERCISE_2 = Exercise(
@@ -271,10 +282,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     properties=[
-        each(
-            {Said("with {size} processes", size=size): (size,) for size in SIZES},
-            _is_the_mean,
-        )
+        each(_sizes, _is_the_mean),
     ],
     success="each row counts once, and the gradient includes the losses of the other processes.",
     hints=(
@@ -335,29 +343,35 @@ def _own_times_n(back, grad_output):
 
 RIGHT, TWICE = partial(_times, 1), partial(_times, 2)
 CASES = (
-    (3, 1, TWICE, "Its gradient is twice what is right."),
+    (3, 1, TWICE, N_("Its gradient is twice what is right.")),
     (
         3,
         0,
         TWICE,
-        "Its gradient is twice what is right. Is rank 0 left out, or taken for false?",
+        N_(
+            "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"
+        ),
     ),
     (
         3,
         0,
         _other_way,
-        "The rows of its gradient are in another order, and x is 0. Are all "
-        "elements of `u`, and of `v`, drawn at random?",
+        N_(
+            "The rows of its gradient are in another order, and x is 0. Are all "
+            "elements of `u`, and of `v`, drawn at random?"
+        ),
     ),
-    (3, 1, partial(_times, 0.999), "Its gradient is off by a thousandth."),
+    (3, 1, partial(_times, 0.999), N_("Its gradient is off by a thousandth.")),
     (
         3,
         2,
         _own_times_n,
-        "Its gradient is n times its own `grad_output`. Where all draw the same "
-        "`v`, that is the sum.",
+        N_(
+            "Its gradient is n times its own `grad_output`. Where all draw the same "
+            "`v`, that is the sum."
+        ),
     ),
-    (5, 4, TWICE, "There are 5 processes here."),
+    (5, 4, TWICE, N_("There are 5 processes here.")),
     (3, None, RIGHT, ""),
 )
 
@@ -391,22 +405,20 @@ def _finds(attempt):
         yield wrong
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
-                yield Wrong(
+                yield _(
                     "the processes answer differently: {names}. Each computes a part; compare the "
-                    "sums.",
-                    names=", ".join(map(str, given)),
-                )
+                    "sums."
+                ).format(names=", ".join(map(str, given)))
             if given[0] != where:
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
-                    why = Said(
+                    why = _(
                         "The backward of rank {given} is right, up to rounding. Are both products "
-                        "summed over the processes?",
-                        given=given[0],
-                    )
-                template = "where rank {rank} is wrong, it answers {answer}."
+                        "summed over the processes?"
+                    ).format(given=given[0])
+                template = _("where rank {rank} is wrong, it answers {answer}.")
                 if where is None:
-                    template = "where all are right, it answers {answer}."
-                yield Wrong(template, rank=where, answer=given[0]).and_then(why or None)
+                    template = _("where all are right, it answers {answer}.")
+                yield followed(template.format(rank=where, answer=given[0]), _(why))
 
 
 EXERCISE_3 = Exercise(

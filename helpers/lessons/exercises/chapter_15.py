@@ -13,13 +13,13 @@ from helpers.lessons.cuda_on_cpu import emulator, every_architecture
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import each, with_zeros
+from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.native import c_and_cpp
 from helpers.lessons.native.triton_kernels import (
     compiles_for_a_gpu,
     import_triton,
     watched_loads,
 )
-from helpers.lessons.said import Said, Wrong, at
 from helpers.ops.involution.compiler import find_compiler
 
 
@@ -29,24 +29,21 @@ def loads_and_multiply_adds(K, channels, rows):
     return inputs + weights, K * K * rows * channels
 
 
-SIZES = {
-    Said(
-        "with K = {K}, channels = {channels}, rows = {rows}",
-        K=K,
-        channels=channels,
-        rows=rows,
-    ): (K, channels, rows)
-    for K, channels, rows in (
-        (3, 1, 1),
-        (1, 1, 1),
-        (3, 4, 1),
-        (3, 1, 2),
-        (7, 16, 1),
-        (7, 4, 4),
-        (2, 3, 5),
-        (4, 1, 9),
-    )
-}
+def _sizes():
+    where = _("with K = {K}, channels = {channels}, rows = {rows}")
+    return {
+        where.format(K=K, channels=channels, rows=rows): (K, channels, rows)
+        for K, channels, rows in (
+            (3, 1, 1),
+            (1, 1, 1),
+            (3, 4, 1),
+            (3, 1, 2),
+            (7, 16, 1),
+            (7, 4, 4),
+            (2, 3, 5),
+            (4, 1, 9),
+        )
+    }
 
 
 def _as_counted(attempt, K, channels, rows):
@@ -64,24 +61,20 @@ def _as_counted(attempt, K, channels, rows):
     given = given.tolist() if hasattr(given, "tolist") else given
     pair = isinstance(given, (tuple, list)) and len(given) == 2
     if not pair or not all(isinstance(n, Number | torch.Tensor) for n in given):
-        yield Wrong("return two numbers, got {given!r}.", given=given)
+        yield _("return two numbers, got {given!r}.").format(given=given)
     loads, products = given
     if (loads, products) == expected[::-1] != expected:
-        yield Wrong(
-            "{one} and {other}. The other way round?", one=loads, other=products
+        yield _("{one} and {other}. The other way round?").format(
+            one=loads, other=products
         )
     if products != expected[1]:
-        template = "{given} multiply-adds, but it makes {expected}."
-        yield Wrong(template, given=products, expected=expected[1])
+        template = _("{given} multiply-adds, but it makes {expected}.")
+        yield template.format(given=products, expected=expected[1])
     if loads != expected[0]:
-        yield Wrong(
+        yield _(
             "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
-            "of the weight.",
-            given=loads,
-            expected=expected[0],
-            inputs=inputs,
-            weights=weights,
-        )
+            "of the weight."
+        ).format(given=loads, expected=expected[0], inputs=inputs, weights=weights)
 
 
 EXERCISE_1 = Exercise(
@@ -103,7 +96,7 @@ EXERCISE_1 = Exercise(
         ),
         ({"return inputs + weights, K": "return K"}, "return two numbers, got"),
     ],
-    properties=[each(SIZES, _as_counted)],
+    properties=[each(_sizes, _as_counted)],
     success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
     " of one pixel need 1.06.",
     hints=(
@@ -153,7 +146,9 @@ def _in_one_dimension(x, weight):
     return sum(weight[k] * padded[..., k : k + n] for k in range(3))
 
 
-ONCE = "Add up in a register, and write each element once: each write moves the bytes again."
+ONCE = N_(
+    "Add up in a register, and write each element once: each write moves the bytes again."
+)
 
 
 def _compiles_for_cuda(source):
@@ -162,8 +157,8 @@ def _compiles_for_cuda(source):
         every_architecture.machine_code(90, source, ["taps"])
     except every_architecture.NvrtcError as error:
         said = re.search(r"error: (.*)", str(error))
-        yield Wrong(
-            "it runs here, but CUDA's compiler refuses it: {said}.", said=said[1]
+        yield _("it runs here, but CUDA's compiler refuses it: {said}.").format(
+            said=said[1]
         )
     except ImportError:
         return  # there is none to ask
@@ -182,11 +177,11 @@ def _loads_once(source):
         arrays = {"x": x, "weight": weight, "y": torch.empty_like(x)}
         arguments = arrays | {"channels": channels, "n": n}
         template = (
-            "with 1 channel of {n}"
+            _("with 1 channel of {n}")
             if channels == 1
-            else "with {channels} channels of {n}"
+            else _("with {channels} channels of {n}")
         )
-        where = Said(template, channels=channels, n=n)
+        where = template.format(channels=channels, n=n)
         try:
             options = {
                 "watch": ((0, 0, 0), (2, 0, 0)),
@@ -195,11 +190,11 @@ def _loads_once(source):
             did = emulator.run(source, "taps", blocks, 8, arguments, **options)
         except emulator.KernelError as error:
             said = re.search(r"error: (.*)", error.compiler)
-            once = Said(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
+            once = _(ONCE) if error.fault == emulator.Fault.WRITTEN_TWICE else None
             yield (
-                Wrong("it does not compile: {said}.", said=said[1])
+                _("it does not compile: {said}.").format(said=said[1])
                 if said
-                else at(where, Wrong("{error}.", error=error.said).and_then(once))
+                else at(where, followed(_("{error}.").format(error=error), once))
             )
             return
         expected = _in_one_dimension(x.double(), weight.double()).float()
@@ -207,15 +202,16 @@ def _loads_once(source):
         if (wrong > 1e-4).any():
             c, i = divmod(int(wrong.argmax()), n)
             got = arrays["y"][c, i]
-            template = "y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right."
-            yield at(where, template, c=c, i=i, got=got, expected=expected[c, i])
-        reads = [name for action, name, _ in did if action == "read"]
+            template = _("y[{c}, {i}] is {got:.4g}, but {expected:.4g} is right.")
+            yield at(where, template.format(c=c, i=i, got=got, expected=expected[c, i]))
+        reads = [name for action, name, where in did if action == "read"]
         if channels > 1 and "__shared__" in reads:
             yield at(
                 where,
-                "the numbers are right, but `__shared__` memory is loaded each time, too: "
-                "{count} loads by thread 2. Use registers.",
-                count=reads.count("__shared__"),
+                _(
+                    "the numbers are right, but `__shared__` memory is loaded each time, too: "
+                    "{count} loads by thread 2. Use registers."
+                ).format(count=reads.count("__shared__")),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
             if (
@@ -223,17 +219,16 @@ def _loads_once(source):
                 and name == "weight"
                 and "__restrict__" in source
             ):
-                yield Wrong(
+                yield _(
                     "`__restrict__` lets the compiler move the loads. Here, move them yourself."
                 )
             if reads.count(name) > needed and channels:
                 yield at(
                     where,
-                    "the numbers are right, but thread 2 loads from `{name}` {count} times, "
-                    "and needs {needed} elements of it.",
-                    name=name,
-                    count=reads.count(name),
-                    needed=needed,
+                    _(
+                        "the numbers are right, but thread 2 loads from `{name}` {count} times, "
+                        "and needs {needed} elements of it."
+                    ).format(name=name, count=reads.count(name), needed=needed),
                 )
 
 
@@ -302,7 +297,7 @@ def involution_1d(x, weight, y, n):
     tl.store(y + i, sum, mask=mine)
 
 
-PRECEDENCE = (
+PRECEDENCE = N_(
     "`&` binds tighter than `>`, and `and` does not work element by element: write"
     " `(i > 0) & (i < n)`."
 )
@@ -342,26 +337,23 @@ def _runs_in_triton(attempt):
                 if indexed := re.search(
                     r"\b(x|weight|y)\[", inspect.getsource(attempt)
                 ):
-                    yield Wrong(
+                    yield _(
                         "`{indexed}` is an address, not an array. `tl.load` reads at an address, "
-                        "`tl.store` writes there.",
-                        indexed=indexed[1],
-                    )
+                        "`tl.store` writes there."
+                    ).format(indexed=indexed[1])
                 yield from compiles_for_a_gpu(attempt)
                 raise
         y = y.cpu()
-        where = Said("with n = {n}", n=n)
+        where = _("with n = {n}").format(n=n)
         if beside:
             loose = re.search(r"\band\b|& *\w+ *[<>]", inspect.getsource(attempt))
-            look = Said("Look at that load's mask.")
-            yield at(
-                where, beside[0].and_then(look, Said(PRECEDENCE) if loose else None)
-            )
+            look = _("Look at that load's mask.")
+            yield at(where, followed(beside[0], look, _(PRECEDENCE) if loose else None))
         if (y[32 + n :] != UNWRITTEN).any() or (y[:32] != UNWRITTEN).any():
-            template = (
+            template = _(
                 "it writes beyond y, which ends at y[{value}]. Look at the store."
             )
-            yield at(where, template, value=n - 1)
+            yield at(where, template.format(value=n - 1))
         given = y[own]
         if n == 100 and programs == 1:
             others = given[32:] != UNWRITTEN
@@ -369,22 +361,23 @@ def _runs_in_triton(attempt):
                 i = 32 + int(others.int().argmax())
                 yield at(
                     where,
-                    "program 0 writes y[{i}]; its own elements end at y[31].",
-                    i=i,
+                    _("program 0 writes y[{i}]; its own elements end at y[31].").format(
+                        i=i
+                    ),
                 )
             given, expected = given[:32], expected[:32]
         if (given == UNWRITTEN).any():
             i = int((given == UNWRITTEN).int().argmax())
-            yield at(where, "y[{i}] is not written.", i=i)
+            yield at(where, _("y[{i}] is not written.").format(i=i))
         if not alike(given, expected, 1e-5):
             i = int((given - expected).abs().argmax())
-            template = "y[{i}] is {given:.4g}, but {right:.4g} is right."
+            template = _("y[{i}] is {given:.4g}, but {right:.4g} is right.")
             if given[i].isnan():
-                template = (
+                template = _(
                     "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose mask leaves an "
                     "element out needs `other`."
                 )
-            yield at(where, template, i=i, given=given[i], right=expected[i])
+            yield at(where, template.format(i=i, given=given[i], right=expected[i]))
 
 
 EXERCISE_3 = Exercise(

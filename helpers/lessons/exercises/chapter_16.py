@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helpers.doctor.said import listed
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.language import N_, _, followed, listed
 from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
 from helpers.lessons.world import is_full
 
@@ -47,44 +46,42 @@ def _complete(pyproject):
     try:
         packed, others = packed_by_setuptools(pyproject, FILES)
     except BackendError as error:
-        template = "keep setuptools as its backend, {right!r}; got {given!r}."
-        yield Wrong(template, right=BACKEND, given=error.args[0])
+        template = _("keep setuptools as its backend, {right!r}; got {given!r}.")
+        yield template.format(right=BACKEND, given=error.args[0])
     except Exception as error:
         if is_full(error):
             raise
-        yield Wrong("setuptools cannot read it: {line}", line=first_line(error))
+        yield _("setuptools cannot read it: {line}").format(line=first_line(error))
     strange = [file for file in packed if file not in WANTED]
     for file in strange:
         if file.startswith("src/"):
-            yield Wrong(
+            yield _(
                 "the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
-                "In which folder should setuptools look for packages?",
-                file=file,
-            )
+                "In which folder should setuptools look for packages?"
+            ).format(file=file)
     for file in WANTED:
         if file not in packed:
             kind = "package-data" if file != WANTED[0] else "packages"
-            template = "the wheel lacks `{file}`. Look at {kind}."
+            template = _("the wheel lacks `{file}`. Look at {kind}.")
             if packed:
-                template = (
+                template = _(
                     "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
                 )
-            hint = Said(
+            hint = _(
                 "A key is what you import; a pattern is relative to that package's folder."
             )
             names = ", ".join(f"`{name}`" for name in packed)
-            wrong = Wrong(template, file=file, packed=names, kind=kind)
-            yield wrong.and_then(hint if "data" in kind else None)
+            wrong = template.format(file=file, packed=names, kind=kind)
+            yield followed(wrong, hint if "data" in kind else None)
     if strange:
-        yield Wrong(
-            "the wheel holds `{strange}`, which no user needs.", strange=strange[0]
+        yield _("the wheel holds `{strange}`, which no user needs.").format(
+            strange=strange[0]
         )
     if others:
-        yield Wrong(
+        yield _(
             "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed elsewhere: "
-            "data-files and script-files are no package-data.",
-            others=others[0],
-        )
+            "data-files and script-files are no package-data."
+        ).format(others=others[0])
 
 
 FIND = 'where = ["src"]'
@@ -143,37 +140,37 @@ LINUX, WINDOWS = "cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-win_amd64"
 MACOS, ANY_PYTHON = "cp311-abi3-macosx_11_0_arm64", "py3-none-manylinux_2_28_x86_64"
 FOLDER, OLDER = "lib/_fast.so", "cp311-abi3-manylinux_2_27_x86_64"
 WHEELS = {  # says: files, tags, whether there is a problem
-    Said("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
-    Said("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
-    Said("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
-    Said("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
-    Said("a good wheel for every Python on Linux"): (
+    N_("a good wheel for Linux"): ((*MODULES, SO), [LINUX], False),
+    N_("a good wheel for Windows"): ((*MODULES, PYD), [WINDOWS], False),
+    N_("a good wheel for macOS"): ((*MODULES, SO), [MACOS], False),
+    N_("a good wheel of Python only"): (MODULES, ["py3-none-any"], False),
+    N_("a good wheel for every Python on Linux"): (
         (*MODULES, SO),
         [ANY_PYTHON],
         False,
     ),
-    Said("release 1.1 for Linux"): (MODULES, [LINUX], True),
-    Said("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
-    Said("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
-    Said("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
-    Said("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
-    Said("release 1.2 with both tags, any first"): (
+    N_("release 1.1 for Linux"): (MODULES, [LINUX], True),
+    N_("release 1.1 for Windows"): (MODULES, [WINDOWS], True),
+    N_("release 1.2 for Linux"): ((*MODULES, SO), ["py3-none-any"], True),
+    N_("release 1.2 for Windows"): ((*MODULES, PYD), ["py3-none-any"], True),
+    N_("release 1.2 with both tags"): ((*MODULES, SO), [LINUX, "py3-none-any"], True),
+    N_("release 1.2 with both tags, any first"): (
         (*MODULES, SO),
         ["py3-none-any", LINUX],
         True,
     ),
-    Said("release 1.2 with its library in a folder"): (
+    N_("release 1.2 with its library in a folder"): (
         (*MODULES, FOLDER),
         ["py3-none-any"],
         True,
     ),
-    Said("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
-    Said("a good wheel with its library in a folder"): (
+    N_("release 1.2 for one Python"): ((*MODULES, SO), ["cp311-none-any"], True),
+    N_("a good wheel with its library in a folder"): (
         (*MODULES, FOLDER),
         [LINUX],
         False,
     ),
-    Said("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
+    N_("a good wheel with two tags"): ((*MODULES, SO), [LINUX, OLDER], False),
 }
 
 
@@ -195,22 +192,22 @@ def _catches(attempt):
             given = attempt(path)
             if not isinstance(given, list):
                 kind = type(given).__name__
-                yield Wrong(
-                    "it must return a list, got a value of type {kind}.", kind=kind
+                yield _("it must return a list, got a value of type {kind}.").format(
+                    kind=kind
                 )
-            template = "the package's files are {files}, the tag {tags}"
-            what = Said(
-                template, files=", ".join(files), tags=listed(tags, last=" and ")
+            template = _("the package's files are {files}, the tag {tags}")
+            what = template.format(
+                files=", ".join(files), tags=listed(tags, N_(" and "))
             )
             if bad and not given:
-                yield Wrong("{says} goes through: {what}.", says=says, what=what)
+                yield _("{says} goes through: {what}.").format(says=_(says), what=what)
             if given and not bad:
-                template = "{says} is refused: {what}. It says: {given}"
-                yield Wrong(template, says=says, what=what, given=given[0])
+                template = _("{says} is refused: {what}. It says: {given}")
+                yield template.format(says=_(says), what=what, given=given[0])
             if not all(
                 isinstance(sentence, str) and sentence.strip() for sentence in given
             ):
-                yield Wrong("what it returns is a list, but not of sentences.")
+                yield _("what it returns is a list, but not of sentences.")
             path.unlink()
 
 
@@ -323,13 +320,12 @@ def _saved():
 
 def _keeps_programs_right(schema):
     if not isinstance(schema, str):
-        yield Wrong(
-            "give check the schema, a string; got a value of type {kind}.",
-            kind=type(schema).__name__,
+        yield _("give check the schema, a string; got a value of type {kind}.").format(
+            kind=type(schema).__name__
         )
     schema = schema.strip()
     if "::" in schema:
-        yield Wrong("write the schema without a namespace: it begins with `scan(`.")
+        yield _("write the schema without a namespace: it begins with `scan(`.")
     try:
         parsed = torch._C.parse_schema(f"{NAMESPACE}::{schema}")
     except (RuntimeError, ValueError) as error:
@@ -337,33 +333,32 @@ def _keeps_programs_right(schema):
             "Non-default positional argument follows default argument", str(error)
         )
         line = order[0] if order else str(error).strip().splitlines()[0].rstrip(".:")
-        yield Wrong("PyTorch cannot read it: {line}.", line=line)
+        yield _("PyTorch cannot read it: {line}.").format(line=line)
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
-        yield Wrong(
+        yield _(
             "a new operator next to `scan` would also keep old programs right; here, give `scan` "
             "itself the argument."
         )
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
-        yield Wrong(
-            "old programs expect the one Tensor of release 1; here they get `{returns}`.",
-            returns=returns,
-        )
+        yield _(
+            "old programs expect the one Tensor of release 1; here they get `{returns}`."
+        ).format(returns=returns)
     if any(
         argument.alias_info for argument in (*parsed.arguments, *parsed.returns)
     ) and (not parsed.is_mutable):
-        yield Wrong(
+        yield _(
             "`Tensor(a)` says that the result shares the memory of an argument; it does not."
         )
     if parsed.is_mutable:
-        yield Wrong(
+        yield _(
             "`!` says that `scan` writes into its argument, which release 1 did not."
         )
     scale = {a.name: a for a in parsed.arguments}.get("scale")
     kind = scale and re.search(r"(\S+)\s+scale\b", schema)[1].lstrip("(")
     if scale and str(scale.type) not in FACTORS:
-        yield Wrong(
-            "`scale` is a factor, any number, and here it is `{kind}`.", kind=kind
+        yield _("`scale` is a factor, any number, and here it is `{kind}`.").format(
+            kind=kind
         )
     _saved()
     logging.disable(
@@ -374,7 +369,7 @@ def _keeps_programs_right(schema):
     finally:
         logging.disable(logging.NOTSET)
     if scale is None:
-        yield Wrong("old programs stay right, but there is no argument `scale`.")
+        yield _("old programs stay right, but there is no argument `scale`.")
 
 
 def _wrong_programs(schema):
@@ -383,21 +378,17 @@ def _wrong_programs(schema):
             try:
                 given = torch.export.load(io.BytesIO(file)).module()(X, DECAY)
             except Exception:
-                yield Wrong(
+                yield _(
                     "a program saved with {name} cannot be loaded and run any more. Which "
-                    "argument does the new schema want that the file lacks, or has elsewhere?",
-                    name=name,
-                )
+                    "argument does the new schema want that the file lacks, or has elsewhere?"
+                ).format(name=name)
                 return
         if not torch.equal(given, expected):
-            yield Wrong(
+            yield _(
                 "a program saved with {name} runs, and gives {given} instead of {right}, "
                 "silently. The file holds only what differed from release 1's defaults: what is "
-                "missing in it, and where does the rest go now?",
-                name=name,
-                given=given.tolist(),
-                right=expected.tolist(),
-            )
+                "missing in it, and where does the rest go now?"
+            ).format(name=name, given=given.tolist(), right=expected.tolist())
 
 
 NEW = "bool reverse=False, *, float scale=1.0"

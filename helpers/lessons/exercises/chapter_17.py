@@ -5,9 +5,9 @@ from torch.autograd import Function, grad
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed
+from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import each, random
-from helpers.lessons.said import Wrong, at
+from helpers.lessons.language import N_, _, at
 
 
 class Product(Function):
@@ -35,9 +35,9 @@ def product(x, weight):
 
 
 SITUATIONS = {
-    "outside of autocast": (torch.bfloat16, False),
-    "under autocast to bfloat16": (torch.bfloat16, True),
-    "under autocast to float16": (torch.float16, True),
+    N_("outside of autocast"): (torch.bfloat16, False),
+    N_("under autocast to bfloat16"): (torch.bfloat16, True),
+    N_("under autocast to float16"): (torch.float16, True),
 }
 
 
@@ -50,11 +50,11 @@ def _casts(attempt, dtype, enabled):
         with torch.autocast("cpu", dtype, enabled=enabled):
             y, right = attempt(x, weight), torch.mm(x, weight)
         if not torch.is_tensor(y) or y.dtype != right.dtype:
-            yield wrong_outputs(y, right, what="the result")
+            yield wrong_outputs(y, right, what=_("the result"))
         if y.grad_fn is None:
-            yield Wrong("the result has no history: something cut it off.")
+            yield _("the result has no history: something cut it off.")
         if not alike(y, right, 1e-5):
-            yield Wrong(
+            yield _(
                 "the result is not the product of x and weight in that dtype, to the last digits."
             )
         expected = grad((right * weighting).sum(), (x, weight))
@@ -63,12 +63,11 @@ def _casts(attempt, dtype, enabled):
             ("x", "weight"), (x, weight), given, expected, strict=True
         ):
             if got is None:
-                yield Wrong(
-                    "no gradient reaches `{name}`: the cast must be recorded.",
-                    name=name,
-                )
+                yield _(
+                    "no gradient reaches `{name}`: the cast must be recorded."
+                ).format(name=name)
             if not alike(got, wanted.to(leaf.dtype), 0.02):
-                yield Wrong("the gradient of `{name}` is wrong.", name=name)
+                yield _("the gradient of `{name}` is wrong.").format(name=name)
 
 
 EXERCISE_1 = Exercise(
@@ -132,25 +131,29 @@ def as_gradscaler(history, interval, scale=2.0**10):
 
 
 HISTORIES = {
-    "when every gradient is finite": ([True] * 9, 3),
-    "when no gradient is finite": ([False] * 3, 3),
-    "when an overflow comes within the interval": (
+    N_("when every gradient is finite"): ([True] * 9, 3),
+    N_("when no gradient is finite"): ([False] * 3, 3),
+    N_("when an overflow comes within the interval"): (
         [True, True, False, True, True, True, True],
         3,
     ),
-    "when the overflow comes right after the scale grew": (
+    N_("when the overflow comes right after the scale grew"): (
         [True] * 3 + [False] + [True] * 3,
         3,
     ),
-    "with interval = 1": ([True, True, False, True], 1),
+    N_("with interval = 1"): ([True, True, False, True], 1),
 }
 
 
 STEPS = {  # by whether the gradient is finite
-    True: "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
-    "{scale:g}; GradScaler's is {right:g}.",
-    False: "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
-    "{scale:g}; GradScaler's is {right:g}.",
+    True: N_(
+        "after step {n}, whose gradient is finite, your scale goes from {before:g} to "
+        "{scale:g}; GradScaler's is {right:g}."
+    ),
+    False: N_(
+        "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
+        "{scale:g}; GradScaler's is {right:g}."
+    ),
 }
 
 
@@ -161,12 +164,15 @@ def _follows(attempt):
         for n, (finite, right) in enumerate(steps, 1):
             given = attempt(scale, streak, finite, interval)
             if not (isinstance(given, tuple) and len(given) == 2):
-                template = "it must return the pair (scale, streak), got a {kind}."
-                yield Wrong(template, kind=type(given).__name__)
+                template = _("it must return the pair (scale, streak), got a {kind}.")
+                yield template.format(kind=type(given).__name__)
             before, (scale, streak) = scale, given
             if scale != right:
                 yield at(
-                    where, STEPS[finite], n=n, before=before, scale=scale, right=right
+                    _(where),
+                    _(STEPS[finite]).format(
+                        n=n, before=before, scale=scale, right=right
+                    ),
                 )
 
 
@@ -218,39 +224,34 @@ def _rounds(attempt):
             x.shape,
             x.dtype,
         ):
-            yield Wrong("it must return a tensor of the shape and dtype of x.")
-        yield changed(x=(x, torch.full_like(x, value)))
+            yield _("it must return a tensor of the shape and dtype of x.")
+        yield changed_in_place(x=(x, torch.full_like(x, value)))
         below = torch.tensor(value / step).floor().item() * step
         fed = {"value": value, "step": step}
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
         if strange:
-            yield Wrong(
+            yield _(
                 "of {value} with step = {step} it makes {given:g}, which is not a multiple of the "
-                "step next to it.",
-                given=strange[0],
-                **fed,
-            )
+                "step next to it."
+            ).format(given=strange[0], **fed)
         if value == below and not torch.equal(given, x):
-            yield Wrong(
+            yield _(
                 "of {value} with step = {step} it makes {given:g}: a multiple of the step must "
-                "stay.",
-                given=given[given != x][0].item(),
-                **fed,
-            )
+                "stay."
+            ).format(given=given[given != x][0].item(), **fed)
         if value != below and len(given.unique()) == 1:
-            template = "with step = {step}, each element of a tensor of {value} becomes {given:g}."
-            yield Wrong(template, given=given[0].item(), **fed)
+            template = _(
+                "with step = {step}, each element of a tensor of {value} becomes {given:g}."
+            )
+            yield template.format(given=given[0].item(), **fed)
         mean = given.mean().item()
         if (
             abs(mean - value) > 5 * step / 2 / draws**0.5
         ):  # five standard deviations at most
-            yield Wrong(
+            yield _(
                 "of {value} with step = {step} it makes {mean:.3f} on average over {draws:,} "
-                "draws; {value} is right.",
-                mean=mean,
-                draws=draws,
-                **fed,
-            )
+                "draws; {value} is right."
+            ).format(mean=mean, draws=draws, **fed)
 
 
 EXERCISE_3 = Exercise(

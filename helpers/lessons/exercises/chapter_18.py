@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
-from helpers.lessons.judge.numbers import alike, changed, missed
+from helpers.lessons.judge.numbers import alike, changed_in_place, near_miss
 from helpers.lessons.judge.properties import random
-from helpers.lessons.said import Said, Wrong, at
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.torch_messages import raised
 
 aten = torch.ops.aten
@@ -26,9 +26,7 @@ class Products(TorchDispatchMode):
 
 def _is_mode(attempt):
     if not issubclass(attempt, TorchDispatchMode):
-        yield Wrong(
-            "it must derive from TorchDispatchMode, which stands below autograd."
-        )
+        yield _("it must derive from TorchDispatchMode, which stands below autograd.")
 
 
 def _linear():
@@ -55,34 +53,36 @@ def _without():
 
 
 PROGRAMS = (  # and how many products each has
-    (Said("for a linear layer, forward and backward"), _linear, 2),
-    (Said("for a linear layer with a bias, forward and backward"), _with_bias, 2),
-    (Said("for `torch.bmm`"), _batched, 1),
-    (Said("for a program without a matrix product"), _without, 0),
+    (N_("for a linear layer, forward and backward"), _linear, 2),
+    (N_("for a linear layer with a bias, forward and backward"), _with_bias, 2),
+    (N_("for `torch.bmm`"), _batched, 1),
+    (N_("for a program without a matrix product"), _without, 0),
 )
 
 
 def _counts(attempt):
     for where, program, right in PROGRAMS:
+        where = _(where)
         expected = program()
         try:
             with attempt() as products:
                 given = program()
         except Exception as error:
-            yield Wrong("{where} it raises {error}", where=where, error=raised(error))
+            yield _("{where} it raises {error}").format(
+                where=where, error=raised(error)
+            )
             return
         if not isinstance(products, attempt):
-            yield Wrong("`with Products() as products` must give the mode itself.")
+            yield _("`with Products() as products` must give the mode itself.")
         if not isinstance(given, Tensor) or not torch.equal(given, expected):
-            yield Wrong(
-                "{where} the program computes something else inside the mode.",
-                where=where,
-            )
+            yield _(
+                "{where} the program computes something else inside the mode."
+            ).format(where=where)
         if products.count != right:
-            template = "{where} it counts {given}; {right} ran."
-            yield Wrong(template, where=where, given=products.count, right=right)
+            template = _("{where} it counts {given}; {right} ran.")
+            yield template.format(where=where, given=products.count, right=right)
     if attempt().count != 0:
-        yield Wrong(
+        yield _(
             "a second mode begins with the count of the first: count on self, not on the class."
         )
 
@@ -175,19 +175,19 @@ def _multiplies(attempt):
             with _Largest() as largest:
                 given = function(attempt(u, v))
         except Exception as error:
-            yield Wrong("`{name}` raises {error}", name=name, error=raised(error))
+            yield _("`{name}` raises {error}").format(name=name, error=raised(error))
             return
         expected = function(dense)
         if type(given) is not Tensor:
-            template = "`{name}` must be a plain tensor, got a value of type {kind}."
-            yield Wrong(template, name=name, kind=type(given).__name__)
+            template = _("`{name}` must be a plain tensor, got a value of type {kind}.")
+            yield template.format(name=name, kind=type(given).__name__)
             return
         yield wrong_outputs(given, expected, what=f"`{name}`")
         if largest.numbers >= dense.numel():
-            template = (
+            template = _(
                 "`{name}` is right, but it makes a tensor of {numbers:,} numbers."
             )
-            yield Wrong(template, name=name, numbers=largest.numbers)
+            yield template.format(name=name, numbers=largest.numbers)
 
 
 def _refuses(attempt):
@@ -201,19 +201,18 @@ def _refuses(attempt):
             function()
         except NotImplementedError as error:
             if "aten." not in str(error):
-                yield Wrong(
-                    "the error of `{name}` does not name the operation.", name=name
+                yield _("the error of `{name}` does not name the operation.").format(
+                    name=name
                 )
         except Exception as error:
-            template = (
+            template = _(
                 "`{name}` raises {error} Raise a NotImplementedError that names func."
             )
-            yield Wrong(template, name=name, error=raised(error))
+            yield template.format(name=name, error=raised(error))
         else:
-            yield Wrong(
-                "`{name}` raises no error; for what it does not know, it must.",
-                name=name,
-            )
+            yield _(
+                "`{name}` raises no error; for what it does not know, it must."
+            ).format(name=name)
 
 
 EXERCISE_2 = Exercise(
@@ -277,19 +276,21 @@ def _moves(attempt):
         d, e = _Held(start.clone()), _Held(end.clone())
         shared = d.elements
         given = attempt(d, e, weight)
-        where = Said("with weight = {weight}", weight=weight)
+        where = _("with weight = {weight}").format(weight=weight)
         if given is None:
-            yield Wrong(
+            yield _(
                 "it returns nothing; an in-place operation returns the tensor that it changed."
             )
         elif given is not d:
-            yield Wrong("it must return `d` itself, not a new value.")
-        yield at(where, changed(end=(e.elements, end)))
+            yield _("it must return `d` itself, not a new value.")
+        yield at(where, changed_in_place(end=(e.elements, end)))
         right = torch.lerp(start, end, weight)
-        misses = {"nothing moves.": start}
-        yield at(where, missed(d.elements, right, misses, "it moves to other numbers."))
+        misses = {_("nothing moves."): start}
+        yield at(
+            where, near_miss(d.elements, right, misses, _("it moves to other numbers."))
+        )
         if not alike(shared, right):
-            yield Wrong(
+            yield _(
                 "`d.elements` is replaced, not changed: who shares the old one sees no change."
             )
 

@@ -11,13 +11,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from helpers.lessons.judge.numbers import alike, as_tuple, copies
+from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive, storage_of
-from helpers.lessons.said import Wrong, at
 
 
 def random(*shape, dtype=torch.float64, seed=0):
     """The same random tensor at every call."""
-    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(
+        shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def with_zeros(*shape, **options):
@@ -28,11 +30,14 @@ def with_zeros(*shape, **options):
 
 
 def each(cases, check):
-    """A property: check(attempt, *case) holds for each of {where: case}."""
+    """A property: check(attempt, *case) holds for each of {where: case}.
+
+    cases: such a dict, or a function that makes one, where `where` has gaps
+    """
 
     def sentences(attempt):
-        for where, case in cases.items():
-            yield from (at(where, wrong) for wrong in check(attempt, *case))
+        for where, case in (cases() if callable(cases) else cases).items():
+            yield from (at(_(where), wrong) for wrong in check(attempt, *case))
 
     return sentences
 
@@ -48,9 +53,12 @@ def instances_apart(first, second, x, says):
         return output, torch.autograd.grad(output.square().sum(), leaf)[0]
 
     def sentences(attempt):
-        alone, apart = results(attempt(*first)), results(attempt(*first), attempt(*second))
+        alone, apart = (
+            results(attempt(*first)),
+            results(attempt(*first), attempt(*second)),
+        )
         if not alike(alone, apart):
-            yield Wrong(says)
+            yield _(says)
 
     return sentences
 
@@ -58,7 +66,9 @@ def instances_apart(first, second, x, says):
 def saved_by(apply, *inputs):
     """What a call hands to `save_for_backward`, its inputs, and its outputs."""
     kept, leaves = [], copies(inputs)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t) or t, lambda t: t
+    ):
         outputs = as_tuple(apply(*leaves))
     return kept, leaves, outputs
 
@@ -97,31 +107,30 @@ def no_tensor_on_ctx(*inputs):
     """What backward needs goes through `save_for_backward`, if it is a tensor."""
 
     def sentences(attempt):
-        (output, *_) = as_tuple(attempt.apply(*copies(inputs)))
+        output = as_tuple(attempt.apply(*copies(inputs)))[0]
         for name, value in vars(output.grad_fn).items():
             if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
-                yield Wrong(
+                yield _(
                     "the gradient is right. But `ctx.{name}` holds a tensor outside "
                     "`save_for_backward`, so autograd neither notices when it changes in place, "
-                    "nor frees it after backward.",
-                    name=name,
-                )
+                    "nor frees it after backward."
+                ).format(name=name)
 
     return sentences
 
 
 GOT = {  # by what is saved that should not be, and whether it is alone
-    ("input", True): Wrong("`save_for_backward` got the input, not the output."),
-    ("input", False): Wrong("`save_for_backward` got the input as well."),
-    ("output", True): Wrong("`save_for_backward` got the output, not the input."),
-    ("output", False): Wrong("`save_for_backward` got the output as well."),
+    ("input", True): N_("`save_for_backward` got the input, not the output."),
+    ("input", False): N_("`save_for_backward` got the input as well."),
+    ("output", True): N_("`save_for_backward` got the output, not the input."),
+    ("output", False): N_("`save_for_backward` got the output as well."),
 }
 COPIED = {
-    "input": Wrong(
+    "input": N_(
         "`save_for_backward` got the numbers of the input, but not the input itself: one is a "
         "copy, which takes more memory."
     ),
-    "output": Wrong(
+    "output": N_(
         "`save_for_backward` got the numbers of the output, but not the output itself: one is a "
         "copy, which takes more memory."
     ),
@@ -143,26 +152,28 @@ def keeps_only(what, *inputs):
             of = next((name for name, others in (("input", tensors), ("output", outputs))
                        if storage_of(tensor) in map(storage_of, others)), None)  # fmt: skip
             if of and of not in what:
-                yield GOT[of, len(kept) == 1]
+                yield _(GOT[of, len(kept) == 1])
             if of:
                 continue
             if "positions" in what and not tensor.is_floating_point():
                 positions += tensor.untyped_storage().nbytes()
                 continue
             for name, others in (("input", tensors), ("output", outputs)):
-                if any(tensor.shape == o.shape and torch.equal(tensor, o) for o in others):
-                    yield COPIED[name]
-            yield Wrong("`save_for_backward` got a tensor that is neither an input nor an output.")
+                if any(
+                    tensor.shape == o.shape and torch.equal(tensor, o) for o in others
+                ):
+                    yield _(COPIED[name])
+            yield _(
+                "`save_for_backward` got a tensor that is neither an input nor an output."
+            )
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)
         hidden = bytes_hidden(attempt.apply, *inputs) - positions
         if hidden > elements / 2:
-            yield Wrong(
+            yield _(
                 "besides inputs and outputs, {hidden:,} bytes stay alive for backward, where "
-                "there are {elements:,} elements.",
-                hidden=hidden,
-                elements=elements,
-            )
+                "there are {elements:,} elements."
+            ).format(hidden=hidden, elements=elements)
 
     return sentences
 
@@ -184,10 +195,10 @@ def gradients_fit(names, feed):
                     shapes = {"given": tuple(given.shape), "right": tuple(leaf.shape)}
                     yield at(
                         where,
-                        "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
-                        "is {right}; only the engine made it fit.",
-                        name=name,
-                        **shapes,
+                        _(
+                            "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
+                            "is {right}; only the engine made it fit."
+                        ).format(name=name, **shapes),
                     )
 
     return sentences

@@ -5,11 +5,14 @@ import re
 import signal
 from functools import cache
 
+from helpers.lessons.language import _
 from helpers.lessons.processes import Team, TeamError
-from helpers.lessons.said import Wrong
 
 SIZES = 3, 5  # of teams
-PROCESSOR_SECONDS, SECONDS = 5, 60  # for an answer; where the machine is busy, it takes longer
+PROCESSOR_SECONDS, SECONDS = (
+    5,
+    60,
+)  # for an answer; where the machine is busy, it takes longer
 DEADLOCK = ("Timed out", "Connection closed", "Connection reset")
 
 
@@ -45,19 +48,25 @@ def in_each(size, function, *arguments, first=True):
         with aloud(first):
             return _team(size)(_within, PROCESSOR_SECONDS, function, *arguments), None
     except TeamError as error:
-        own = {r: s for r, s in error.errors.items() if not any(words in s for words in DEADLOCK)}
+        own = {
+            r: s
+            for r, s in error.errors.items()
+            if not any(words in s for words in DEADLOCK)
+        }
         if not own:
-            return None, Wrong(
+            return None, _(
                 "the processes wait for each other. Does each of them call the same collectives, "
                 "in the same order?"
             )
         rank = min(own)
-        said = re.sub(r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0])  # of a log
+        said = re.sub(
+            r"\[rank\d+\]:\[\S+ \S+ \S+\] ", "", own[rank].splitlines()[0]
+        )  # of a log
         if "no answer after" in own[rank]:
             seconds = PROCESSOR_SECONDS
-            return None, Wrong(
-                "on rank {rank} your code gives no answer after computing for {seconds} s",
-                rank=rank,
-                seconds=seconds,
-            )
-        return None, Wrong("on rank {rank} your code raises {error}", rank=rank, error=said)
+            return None, _(
+                "on rank {rank} your code gives no answer after computing for {seconds} s"
+            ).format(rank=rank, seconds=seconds)
+        return None, _("on rank {rank} your code raises {error}").format(
+            rank=rank, error=said
+        )

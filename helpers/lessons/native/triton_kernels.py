@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from helpers.lessons.said import Said, Wrong
+from helpers.lessons.language import _
 from helpers.lessons.world import raise_if_full
 
 
@@ -43,23 +43,26 @@ def watched_loads(arrays):
     def watched(places, mask, other, *how):
         for place in map(int, places.data[mask.data]):
             name, element, size = min(
-                ((name, (place - a.data_ptr()) // 4, a.numel()) for name, a in arrays.items()),
+                (
+                    (name, (place - a.data_ptr()) // 4, a.numel())
+                    for name, a in arrays.items()
+                ),
                 key=lambda it: max(-it[1], it[1] - it[2] + 1),
             )
             if not 0 <= element < size:
                 program = builder.grid_idx[0]
                 beside.append(
-                    Said(
+                    _(
                         "program {program} loads {name}[{element}], but {name} has {size} "
-                        "elements.",
-                        program=program,
-                        name=name,
-                        element=element,
-                        size=size,
-                    )
+                        "elements."
+                    ).format(program=program, name=name, element=element, size=size)
                 )
         # (For a single element Triton's interpreter loses an `other` of 0.)
-        if other is None and places.data.size > 1 and places.get_element_ty().is_floating():
+        if (
+            other is None
+            and places.data.size > 1
+            and places.get_element_ty().is_floating()
+        ):
             nans = np.full(places.data.shape, np.nan, np.float32)
             other = interpreter.TensorHandle(nans, places.get_element_ty())
         return load(places, mask, other, *how)
@@ -123,10 +126,14 @@ def compiles_for_a_gpu(attempt):
         path = Path(folder, "program.py")  # a file, for Triton reads the source again
         path.write_text(program, encoding="utf-8")
         here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        run = subprocess.run([sys.executable, path], capture_output=True, text=True, env=here)
+        run = subprocess.run(
+            [sys.executable, path], capture_output=True, text=True, env=here
+        )
     if run.returncode:
         raise_if_full(run.stderr)
         place, said = json.loads(run.stderr.strip().splitlines()[-1])
         if place:
-            yield Wrong("Triton's compiler refuses `{place}`: {said}", place=place, said=said)
-        yield Wrong("Triton's compiler refuses it: {said}", said=said)
+            yield _("Triton's compiler refuses `{place}`: {said}").format(
+                place=place, said=said
+            )
+        yield _("Triton's compiler refuses it: {said}").format(said=said)

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 VARIABLE = "EXERCISE_RECORD"  # in the environment: the file
-_file = os.environ.pop(VARIABLE, None)  # popped: the processes that this one starts write none
+_file = os.environ.pop(
+    VARIABLE, None
+)  # popped: the processes that this one starts write none
 
 
 def record(number, mark=None):
@@ -23,7 +25,9 @@ def recorded(path):
     """{number: mark} in the file at `path`: the last mark, None if there was no check."""
     path, marks = Path(path), {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError):  # the last line, if the kernel was ended in it
+        with contextlib.suppress(
+            ValueError
+        ):  # the last line, if the kernel was ended in it
             number, mark = json.loads(line)
             marks[number] = mark or marks.get(number)
     return marks
