@@ -10,6 +10,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from helpers.doctor import words
+
 VARIABLE = "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
 
 
@@ -17,6 +19,9 @@ def translated(template):
     """`template` in the language of the edition; `template` itself where it has no translation."""
     translations = _translations(language())
     return translations.gettext(template) if translations and template else template
+
+
+words.translate = translated  # the doctor speaks the language of the edition, too
 
 
 def language():

@@ -5,12 +5,10 @@ Whoever must decide something looks at fields. The words are made here, and nowh
 
 import copy
 
-from helpers.doctor import said as doctor
-from helpers.doctor.report import Report
+from helpers.lessons import templates as doctor
 from helpers.lessons.language import translated
 
 BEGINS, FOLLOWS = "{where}: {words}", "{before} {after}"  # Chinese needs no space
-Report.translate = translated  # the doctor speaks the language of the edition, too
 
 
 class Said(doctor.Said):

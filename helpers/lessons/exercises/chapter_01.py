@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import torch
 
+from helpers.doctor.report import TEXTS
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import difference, unlike
 from helpers.lessons.judge.numbers import changed, first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
 from helpers.lessons.judge.variations import Feed, caught
-from helpers.lessons.said import Said, Wrong, at, said
+from helpers.lessons.said import Said, Wrong, at
 from helpers.ops import legacy
 from helpers.ops.legacy import Function
 
@@ -100,20 +101,17 @@ REMEDIES = {  # with `self` where today it is ctx
     "tensor goes on self",
     "dirty-not-returned": "self.mark_dirty",
 }
-OURS = {line.strip() for line in inspect.getsource(legacy).splitlines()}
 
 
 def _of_2017(found):
     """A finding as it fits the old style, which the doctor sees only through legacy.py."""
     if found.code == "transposed":  # which has the right shape here, so it was no transpose
-        return replace(found, sentence=RENAMED, look=None)
-    look = said(REMEDIES.get(found.code, found.look))
-    place = look and look.gaps.get("place", look)
-    if place and place.gaps.get("code") in OURS:
-        look = look.gaps.get("look")
-    gaps = found.sentence.gaps
-    gaps = gaps | {"x": "`x`"} if "x" in gaps else gaps
-    return replace(found, sentence=Said(found.sentence.template, **gaps), look=look)
+        return replace(found, message=RENAMED, remedy="")
+    remedy = REMEDIES.get(found.code, found.remedy)
+    if found.file == legacy.__file__:
+        remedy = TEXTS[found.code].look
+    message = found.message.replace(f"`{found.input}`", "`x`")
+    return replace(found, message=message, remedy=remedy)
 
 
 class AddConstant(Function):

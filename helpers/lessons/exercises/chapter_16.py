@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from helpers.doctor.said import listed
+from helpers.lessons.templates import listed
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
 from helpers.lessons.said import Said, Wrong

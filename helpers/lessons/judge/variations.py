@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.doctor.said import listed
+from helpers.lessons.templates import listed
 from helpers.lessons.judge.compare import unlike
 from helpers.lessons.judge.later import calls_apart, overlooks_changes
 from helpers.lessons.judge.properties import random

@@ -1,7 +1,7 @@
 """A finding of the doctor in the words of an exercise: where a learner should look, and why.
 
-The sentences are made of what a finding holds as data: its code, its template and what fills the
-gaps, the input, and what was measured. What PyTorch said is read for the causes that the doctor has
+The sentences are made of what a finding says, and of what it holds as data: its code, the input,
+and what was measured. What PyTorch said is read for the causes that the doctor has
 no eye for, and quoted.
 """
 
@@ -15,19 +15,9 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from helpers.doctor.report import MEANT
 from helpers.lessons.judge.numbers import Worst, as_tuple, copies, differ
 from helpers.lessons.said import Said, Wrong, said
 
-SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
-    "none-not-handled": "Backward {fails} None, which arrives for an output that is not used, or "
-    "when what follows passes no gradient on.",
-    "tensor-on-ctx": "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
-    "notice when it changes in place{also}.",
-}
-TAKEN_FOR_A_CONSTANT = (  # by a second derivative: what an exercise adds to it
-    ", and where backward uses it, a second derivative, if there is one, takes it for a constant"
-)
 REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
     "straight-through": "what in forward holds the output still: a clamp, a rounding, a comparison",
@@ -55,7 +45,7 @@ BY_MESSAGE = {  # the same, by what an exception says
 
 def in_words(found, attempt, inputs):
     """A finding of the doctor in the words of an exercise."""
-    message = found.evidence.get("message", "")
+    message = found.values.get("message", "")
     cause = _cause(found, message, attempt, inputs)
     if cause:
         return cause
@@ -63,7 +53,7 @@ def in_words(found, attempt, inputs):
     remedy = _remedy(found, message, attempt, inputs)
     look = remedy and Said("Look at: {remedy}.", remedy=remedy)
     further = _further(found, message, attempt, inputs)
-    return _sentence(found).and_then(*further, error or None, look)
+    return Wrong(found.message).and_then(*further, error or None, look)
 
 
 def _cause(found, message, attempt, inputs):
@@ -119,17 +109,9 @@ def _cause(found, message, attempt, inputs):
     return None
 
 
-def _sentence(found):
-    """The finding's sentence, without the question whether it is meant: the exercise says that."""
-    gaps = {gap: "" if part == MEANT else part for gap, part in found.sentence.gaps.items()}
-    if gaps.get("also"):
-        gaps["also"] = TAKEN_FOR_A_CONSTANT
-    return Wrong(SENTENCES.get(found.code, found.sentence.template), **gaps)
-
-
 def _further(found, message, attempt, inputs):
     """The numbers, and what else a learner should know."""
-    given, expected = (found.evidence.get(name) for name in ("given", "expected"))
+    given, expected = (found.values.get(name) for name in ("given", "expected"))
     if found.code == "gradient-none":
         yield (
             Wrong("Is a `return` missing in `backward`?")
@@ -137,7 +119,7 @@ def _further(found, message, attempt, inputs):
             else Wrong("None stands in its place. Is the order of what backward returns right?")
         )
     elif given is not None and expected is not None:
-        where = found.evidence.get("at")
+        where = found.values.get("at")
         template = "It is {given}, but {right} is right."
         if where:
             template = "At {at} it is {given}, but {right} is right."
@@ -158,13 +140,13 @@ def _remedy(found, message, attempt, inputs):
             return remedy and Said(remedy)
     if found.code == "none-not-handled" and len(as_tuple(attempt(*copies(inputs)))) == 1:
         return Said("what backward returns then: None for each argument of forward")
-    remedy = REMEDIES.get(found.code, found.look)
+    remedy = REMEDIES.get(found.code, found.remedy)
     if found.code == "tensor-on-ctx":
-        remedy = REMEDIES["intermediate on ctx"] if found.sentence.gaps["also"] else remedy
+        remedy = REMEDIES["intermediate on ctx"] if found.input is None else remedy
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
         if own_jvp is not Function.jvp:
             return Said("{remedy}; for jvp, save_for_forward", remedy=remedy)
-    return said(remedy)
+    return said(remedy or None)
 
 
 def _names(attempt):
