@@ -13,7 +13,6 @@ What the course says to a learner who acts has a catalogue of its own, lessons.p
 stands in `_(...)`, or is a text of an exercise.
 """
 
-import ast
 import io
 import json
 import re
@@ -135,55 +134,27 @@ def messages(path):
         yield from ((cell, text) for text, is_message in pieces(markdown) if is_message)
 
 
-MARKS = "_", "N_"
-
-
 def said_to_a_learner():
-    """(place, message) of all that `helpers.lessons` says, and of the doctor's sentences.
+    """(place, message) of all that `helpers.lessons` and the doctor say.
 
-    Messages stand in `_(...)`, or in `N_(...)` where a table holds them. What an author of an
-    exercise declares is one, too: words of success, hints, an explanation, places.
+    Messages stand in `_(...)`, or in `N_(...)` where a table holds them. A finding of the
+    doctor declares its sentences. So does an author of an exercise: words of success, hints,
+    an explanation, places.
     """
+    from helpers.doctor.report import TEXTS
     from helpers.lessons.exercise import exercises
 
-    for path in sorted(LESSONS.rglob("*.py")):
+    for path in sorted([*LESSONS.rglob("*.py"), *DOCTOR.rglob("*.py")]):
         with open(path, "rb") as file:
-            for line, call, message, more in extract_python(file, MARKS, (), {}):
+            for line, call, message, more in extract_python(file, ("_", "N_"), (), {}):
                 if isinstance(message, str):  # what a variable holds is marked elsewhere
-                    yield path.stem, message
+                    yield path.stem if LESSONS in path.parents else "doctor", message
+    for code, text in TEXTS.items():
+        yield from ((code, said) for said in (text.message, text.look) if said)
     for given in exercises():
         places = [place for feed in given.feeds for place in feed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
-    yield from of_the_doctor()
-
-
-def of_the_doctor():
-    """(code, message) of the doctor's sentences, and of the clauses that fill their gaps."""
-    from helpers.doctor.report import IN_A_CORNER, MEANT, NAMELESS, TEXTS
-
-    for code, text in TEXTS.items():
-        for said in filter(None, dict.fromkeys((text.message, text.through, text.look))):
-            yield code, said
-    yield "doctor", NAMELESS
-    yield "doctor", MEANT.template
-    yield "doctor", IN_A_CORNER
-    yield from clauses()
-
-
-def clauses():
-    """(place, clause) of those with which the doctor fills its gaps, as far as they are translated.
-
-    They stand among keys, names and patterns, and nothing marks them. So the catalogue says which
-    of the doctor's strings are messages: write one in there to have it translated. What the doctor
-    no longer holds leaves the catalogue with the next update.
-    """
-    known = read(LESSONS)
-    for path in sorted(DOCTOR.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and text and known.get(text):
-                yield "doctor", text
 
 
 def gaps(template):
@@ -276,18 +247,6 @@ def compiled(known):
     return file.getvalue()
 
 
-def with_corners(known):
-    """The catalogue, also with what the doctor says of a corner: two messages, put together."""
-    from helpers.doctor.report import IN_A_CORNER, TEXTS, of_a_corner
-
-    corner = translation(IN_A_CORNER, known)
-    for said in {template for text in TEXTS.values() for template in (text.message, text.through)}:
-        whole = translation(said, known)
-        if corner and whole:
-            known.add(of_a_corner(said), corner + whole)
-    return known
-
-
 def outputs(path):
     """(id, source) -> outputs of the code cells of a notebook that has been executed."""
     if not path.exists():
@@ -307,7 +266,7 @@ def built(path):
     """
     known = read(path)
     if path == LESSONS:
-        return LESSONS / "zh.mo", compiled(with_corners(known))
+        return LESSONS / "zh.mo", compiled(known)
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
         text = translate(text, known)

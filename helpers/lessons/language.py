@@ -11,7 +11,10 @@ import os
 from functools import cache
 from pathlib import Path
 
-from helpers.doctor.report import Report
+from helpers.doctor import words
+from helpers.doctor.words import N_, listed
+
+__all__ = ["N_", "_", "at", "followed", "language", "listed"]
 
 VARIABLE = (
     "EXTENDING_PYTORCH_LANGUAGE"  # "zh", or "en"; it overrides what the notebook says
@@ -22,11 +25,6 @@ def _(message):
     """The message in the language of the edition; itself where it has no translation."""
     translations = _translations(language())
     return translations.gettext(message) if translations and message else message
-
-
-def N_(message):  # noqa: N802 (as gettext has it)
-    """Marks a message of a table, which is translated when it is said."""
-    return message
 
 
 def at(where, wrong):
@@ -41,12 +39,6 @@ def followed(first, *others):
     for other in filter(None, others):
         first = _("{before} {after}").format(before=first, after=other)
     return first
-
-
-def listed(parts, last=", "):
-    """The parts, one after the other; `last` stands before the last one."""
-    *before, end = map(str, parts)
-    return _(last).join(filter(None, [_(", ").join(before), end]))
 
 
 def language():
@@ -80,4 +72,4 @@ def _translations(language):
         return gettext.GNUTranslations(file)
 
 
-Report.translate = _  # the doctor speaks the language of the edition, too
+words.translate = _  # the doctor speaks the language of the edition, too

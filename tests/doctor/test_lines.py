@@ -1,4 +1,4 @@
-"""What the doctor leaves alone as it looks for a line; test_cases.py holds which it names."""
+"""What the doctor leaves alone as it looks for a line."""
 
 import linecache
 import runpy
@@ -12,8 +12,8 @@ from helpers.doctor import Budget, examine
 from helpers.lessons.cases import PATIENTS
 from helpers.lessons.cases.case import function, matrix
 from helpers.lessons.cases.layers import Recurrence
-from helpers.lessons.judge.source import edited, source_of
-from tests.doctor.common import errors, made
+from helpers.lessons.judge.source import edited, made_of, source_of
+from tests.doctor.common import errors
 
 ARGUMENTS = PATIENTS["Recurrence"].inputs
 HEAD = """
@@ -41,6 +41,11 @@ HARMFUL = {  # what stands before the loop of backward
     "a helper that prints": "g = shown(g)",
     "a helper that may not end": "g = shrunk(g)",
 }
+
+
+def made(text):
+    """The `Layer` of this source, whose lines can be quoted."""
+    return made_of(text, {"__name__": "layer"}, "Layer")
 
 
 def broken(line=""):

@@ -20,7 +20,7 @@ def test_what_is_wrong_says_where_and_what_follows():
     assert at("in float32", at("at 0", "it is 2.")) == "in float32: at 0: it is 2."
     assert at("at 0", None) is None and at("", "it is 2.") == "it is 2."
     assert followed("it is 2.", None, "Look.") == "it is 2. Look."
-    assert listed("abc", " and ") == "a, b and c" and listed([1]) == "1"
+    assert listed("abc", last=" and ") == "a, b and c" and listed([1]) == "1"
 
 
 LOOSE_ENDS = "a|an|the|and|or|but|nor|of|is|are|has|not|than"

@@ -127,7 +127,7 @@ wrong(
     matrix,
     lambda x: (x.sin(), x.exp()),
     lambda exp, sin, x: sin * x.cos() + exp * x.exp(),
-    "gradient of `x` through `output[0]` is that through `output[1]`.",
+    "The gradient of `x` is that through `output[1]`.",
 )
 
 # --- right in part, or in the wrong place -------------------------------------------

@@ -35,7 +35,8 @@ def consult(name):
     finding = report.findings[0]
     # Without the line's number, which is that of a file of the helpers.
     advice = finding.change or f"look at: {finding.remedy}"
-    lines = [f"doctor ({finding.code}): {finding.message}", advice]
+    said = f"{finding.message} {finding.meant}".rstrip()
+    lines = [f"doctor ({finding.code}): {said}", advice]
     for line in lines:
         print(textwrap.fill(line, 96, break_on_hyphens=False, break_long_words=False))
 
@@ -53,7 +54,7 @@ def jacobians(names):
     )
     for column, name in enumerate(names):
         finding = PATIENTS[name].examine().findings[0]
-        pair = [finding.evidence[k] for k in ("expected_jacobian", "given_jacobian")]
+        pair = [finding.values[k] for k in ("expected_jacobian", "given_jacobian")]
         limit = max(float(matrix.abs().max()) for matrix in pair)
         for ax, matrix, what in zip(
             axes[:, column], pair, ("right", "given"), strict=True

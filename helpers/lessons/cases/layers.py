@@ -51,7 +51,7 @@ slips(
         ("inner.t() @ x", "inner.t() @ x.flip(0)", "grad-output-scaled", "x"),
         ("inner @ weight", "inner @ weight.abs()", "gradient-wrong", "weight"),
         ("g.sum(0)", "g[0]", "grad-output-partly-ignored", "g.sum(0"),
-        ("input_grad[1]", "input_grad[0]", "needs-input-grad-wrong", ""),
+        ("input_grad[1]", "input_grad[0]", "needs-input-grad-wrong", None),
         ("gbias, None", "None, gbias", "gradient-for-constant", None),
         ("gweight, gbias, None", "None, gbias, None", "gradient-none", None),
     ],
@@ -247,7 +247,7 @@ slips(
     [
         ("decay, slope = ctx", "slope, decay = ctx", "gradient-wrong", "decay, slope"),
         ("- 1, -1, -1)", "- 1, 0, -1)", "partly-right", "-1, -1"),
-        ("decay * carry", "carry", "gradient-wrong", ""),
+        ("decay * carry", "carry", "gradient-wrong", None),
         ("g[k] / 2", "g[k]", "scaled", "`g[k] / 2`"),
         ("* low[k]", "* t[k]", "partly-right", "low[k]"),
         ("carry, w[rows[k]]", "carry, w[rows[0]]", "partly-right", "rows[k]"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from helpers.doctor import said as doctor
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import explain_difference, find_difference
 from helpers.lessons.judge.numbers import changed_in_place, first_line
@@ -111,21 +110,16 @@ REMEDIES = {  # with `self` where today it is ctx
     ),
     "dirty-not-returned": N_("self.mark_dirty"),
 }
-OURS = {line.strip() for line in inspect.getsource(legacy).splitlines()}
 
 
 def _of_2017(found):
     """A finding as it fits the old style, which the doctor sees only through legacy.py."""
     if found.code == "transposed":  # it has the right shape, so it was no transpose
-        return replace(found, sentence=doctor.Said(RENAMED), look=None)
-    look = doctor.said(REMEDIES.get(found.code, found.look))
-    place = look and look.gaps.get("place", look)
-    if place and place.gaps.get("code") in OURS:
-        look = look.gaps.get("look")
-    gaps = found.sentence.gaps
-    gaps = gaps | {"x": "`x`"} if "x" in gaps else gaps
-    sentence = doctor.Said(found.sentence.template, **gaps)
-    return replace(found, sentence=sentence, look=look)
+        return replace(found, message=_(RENAMED), remedy="")
+    ours = found.file == legacy.__file__  # whose lines nobody needs to read
+    remedy = REMEDIES.get(found.code, "" if ours else found.remedy)
+    message = found.message.replace(f"`{found.input}`", "`x`")
+    return replace(found, message=message, remedy=_(remedy))
 
 
 class AddConstant(Function):

@@ -197,7 +197,7 @@ def _catches(attempt):
                 )
             template = _("the package's files are {files}, the tag {tags}")
             what = template.format(
-                files=", ".join(files), tags=listed(tags, N_(" and "))
+                files=", ".join(files), tags=listed(tags, last=N_(" and "))
             )
             if bad and not given:
                 yield _("{says} goes through: {what}.").format(says=_(says), what=what)

@@ -180,7 +180,7 @@ class Feed:
         pairs = zip(self.names.split(), constants, strict=False)
         pairs = [f"{name} = {value}" for name, value in pairs]
         return (
-            _("with {constants}").format(constants=listed(pairs, N_(" and ")))
+            _("with {constants}").format(constants=listed(pairs, last=N_(" and ")))
             if pairs
             else ""
         )
@@ -198,7 +198,7 @@ def _of(shapes):
     if len(shapes) == 1:
         return _("with an input of shape {shape}").format(shape=shapes[0])
     return _("with inputs of shapes {shapes}").format(
-        shapes=listed(shapes, N_(" and "))
+        shapes=listed(shapes, last=N_(" and "))
     )
 
 

@@ -14,24 +14,9 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from helpers.doctor.report import MEANT
-from helpers.doctor.said import Said
 from helpers.lessons.judge.numbers import Difference, as_tuple, copies, in_numbers
 from helpers.lessons.language import N_, _, followed
 
-SENTENCES = {  # where the doctor's own do not fit an exercise; the gaps are those of the finding
-    "none-not-handled": N_(
-        "Backward {fails} None, which arrives for an output that is not used, or "
-        "when what follows passes no gradient on."
-    ),
-    "tensor-on-ctx": N_(
-        "`{path}` holds {what} outside `save_for_backward`, so autograd does not "
-        "notice when it changes in place{also}."
-    ),
-}
-TAKEN_FOR_A_CONSTANT = N_(  # by a second derivative: what an exercise adds to it
-    ", and where backward uses it, a second derivative, if there is one, takes it for a constant"
-)
 REMEDIES = {  # where to look; None where that is said already
     "gradient-none": None,
     "straight-through": N_(
@@ -74,7 +59,7 @@ BY_MESSAGE = {  # the same, by what an exception says
 
 def explain(found, attempt, inputs):
     """A finding of the doctor in the words of an exercise."""
-    message = found.evidence.get("message", "")
+    message = found.values.get("message", "")
     cause = _cause(found, message, attempt, inputs)
     if cause:
         return cause
@@ -82,7 +67,7 @@ def explain(found, attempt, inputs):
     remedy = _remedy(found, message, attempt, inputs)
     look = remedy and _("Look at: {remedy}.").format(remedy=remedy)
     further = _further(found, message, attempt, inputs)
-    return followed(_sentence(found), *further, error or None, look)
+    return followed(found.message, *further, error or None, look)
 
 
 def _cause(found, message, attempt, inputs):
@@ -134,20 +119,9 @@ def _cause(found, message, attempt, inputs):
     return None
 
 
-def _sentence(found):
-    """The finding's sentence, without the question whether it is meant: the exercise says that."""
-    gaps = {
-        gap: "" if part == MEANT else part for gap, part in found.sentence.gaps.items()
-    }
-    if gaps.get("also"):
-        gaps["also"] = TAKEN_FOR_A_CONSTANT
-    template = SENTENCES.get(found.code, found.sentence.template)
-    return Said(template, **gaps).text(_)
-
-
 def _further(found, message, attempt, inputs):
     """The numbers, and what else a learner should know."""
-    given, expected = (found.evidence.get(name) for name in ("given", "expected"))
+    given, expected = (found.values.get(name) for name in ("given", "expected"))
     if found.code == "gradient-none":
         yield (
             _("Is a `return` missing in `backward`?")
@@ -157,7 +131,7 @@ def _further(found, message, attempt, inputs):
             )
         )
     elif given is not None and expected is not None:
-        where = found.evidence.get("at")
+        where = found.values.get("at")
         template = _("It is {given}, but {right} is right.")
         if where:
             template = _("At {at} it is {given}, but {right} is right.")
@@ -181,20 +155,14 @@ def _remedy(found, message, attempt, inputs):
         and len(as_tuple(attempt(*copies(inputs)))) == 1
     ):
         return _("what backward returns then: None for each argument of forward")
-    remedy = REMEDIES.get(found.code, found.look)
+    remedy = REMEDIES.get(found.code, found.remedy)
     if found.code == "tensor-on-ctx":
-        remedy = (
-            REMEDIES["intermediate on ctx"] if found.sentence.gaps["also"] else remedy
-        )
+        if found.input is None:
+            remedy = REMEDIES["intermediate on ctx"]
         own_jvp = getattr(getattr(attempt, "__self__", None), "jvp", Function.jvp)
         if own_jvp is not Function.jvp:
-            remedy = _in_words(remedy)
-            return _("{remedy}; for jvp, save_for_forward").format(remedy=remedy)
-    return remedy and _in_words(remedy)
-
-
-def _in_words(remedy):
-    return remedy.text(_) if isinstance(remedy, Said) else _(remedy)
+            return _("{remedy}; for jvp, save_for_forward").format(remedy=_(remedy))
+    return remedy and _(remedy)
 
 
 def _names(attempt):

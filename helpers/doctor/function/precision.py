@@ -3,8 +3,8 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .isolation import CallError
 from .private import Mode
-from .raised import CallError
 from .tensors import tensors
 
 
@@ -33,7 +33,9 @@ class Grain(Mode):
         for t in found:
             if t.is_floating_point() or t.is_complex():
                 key = StorageWeakRef(t.untyped_storage())
-                self.known[key] = max(self.known.get(key, 0.0), eps, torch.finfo(t.dtype).eps)
+                self.known[key] = max(
+                    self.known.get(key, 0.0), eps, torch.finfo(t.dtype).eps
+                )
 
     def of(self, found):
         """The coarsest eps on the way to each; None for one to which there was none."""
