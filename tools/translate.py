@@ -152,7 +152,7 @@ def said_to_a_learner():
     for code, text in TEXTS.items():
         yield from ((code, said) for said in (text.message, text.look) if said)
     for given in exercises():
-        places = [place for feed in given.feeds for place in feed.numbers]
+        places = [place for fed in given.inputs for place in fed.numbers]
         for text in (given.success, *given.hints, given.explanation, *places):
             yield given.number, text
 

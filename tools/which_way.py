@@ -1,4 +1,4 @@
-"""Writes the indexes of `helpers.lessons.which_way` into chapter 19 and the README.
+"""Writes the indexes of `helpers.lessons.index` into chapter 19 and the README.
 
 python -m tools.which_way
 """
@@ -7,7 +7,7 @@ import re
 
 import nbformat
 
-from helpers.lessons.which_way import (
+from helpers.lessons.index import (
     ROOT,
     index_of_messages,
     index_of_tasks,

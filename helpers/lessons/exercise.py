@@ -7,20 +7,20 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
 
 from helpers.lessons.classroom.record import record
-from helpers.lessons.declared import check_declaration
 from helpers.lessons.judge.compare import explain_difference, find_difference
+from helpers.lessons.judge.declaration import check_declaration
 from helpers.lessons.judge.kind import is_function_class, wrong_kind
 from helpers.lessons.judge.later import silently_wrong
 from helpers.lessons.judge.numbers import first_line, raises
 from helpers.lessons.judge.source import edited, made_of, outline, source_of
-from helpers.lessons.judge.variations import Feed, caught, disturbed
+from helpers.lessons.judge.surroundings import is_full, usual_settings
+from helpers.lessons.judge.variations import Inputs, caught, disturbed
 from helpers.lessons.language import _, at
-from helpers.lessons.world import is_full, usual_world
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
 # White on these is read on a light page and on a dark one; colour-blind people tell them apart.
@@ -53,7 +53,8 @@ class Exercise:
     wrong:       wrong attempts, each ({old: new}, words): what to change in the source of the
                  reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    feeds:       what an answer may be fed, each a `Feed` from which inputs are made
+    inputs:      what an answer may be fed, each `Inputs` from which tensors are made; `feeds` is
+                 an older name of it
     called:      attempt -> the function that is like `like`, if not the attempt or its apply
     order:       2 if there must be second derivatives; silently wrong they are never right
     faithful:    False if the gradient is not meant to be the derivative
@@ -74,7 +75,8 @@ class Exercise:
     stub: str | dict[str, str]
     wrong: Iterable[tuple[dict[str, str], str]] = ()
     like: Callable | None = None
-    feeds: tuple[Feed, ...] = ()
+    inputs: tuple[Inputs, ...] = ()
+    feeds: InitVar[tuple[Inputs, ...]] = ()
     called: Callable | None = None
     order: int = 1
     faithful: bool = True
@@ -87,11 +89,12 @@ class Exercise:
     explanation: str
     hints_given: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self, feeds):
+        self.inputs = self.inputs or feeds
         check_declaration(self)
         KNOWN[self.number] = self
 
-    @usual_world()
+    @usual_settings()
     def judge(self, *attempts):
         """The verdict on `attempts`; an exception inside them becomes one, too."""
         if len(attempts) != 1:
@@ -196,19 +199,19 @@ class Exercise:
         explained = lambda inputs: explain_difference(
             function, self.like, inputs, **how
         )  # noqa: E731
-        for feed in self.feeds if self.doctor else ():
-            yield _unlike(explained, feed)
-        for feed in self.feeds:
+        for given in self.inputs if self.doctor else ():
+            yield _with_doctor(explained, given)
+        for given in self.inputs:
             compared = partial(find_difference, faithful=self.faithful)
             yield from caught(
-                compared, function, self.like, feed, self.doctor and explained
+                compared, function, self.like, given, self.doctor and explained
             )
-            yield from disturbed(function, self.like, feed)
+            yield from disturbed(function, self.like, given)
         for has in self.properties:
             yield from has(attempt)
-        for feed in self.feeds:
+        for given in self.inputs:
             compared = partial(silently_wrong, order=self.order)
-            yield from caught(compared, function, self.like, feed)
+            yield from caught(compared, function, self.like, given)
 
 
 def _not_checked(error):
@@ -217,9 +220,9 @@ def _not_checked(error):
     )
 
 
-def _unlike(explained, feed):
+def _with_doctor(explained, given):
     """What is wrong in the plain case, and where if it is not the same everywhere."""
-    (where, inputs), *others = feed.plain()
+    (where, inputs), *others = given.plain()
     wrong = explained(inputs)
     everywhere = wrong and all(explained(other) == wrong for _, other in others[:1])
     return wrong if everywhere else at(where, wrong)
@@ -236,7 +239,7 @@ def exercises(chapter="*"):
         ]
 
 
-@usual_world()  # the first call imports the exercises, which hold tensors
+@usual_settings()  # the first call imports the exercises, which hold tensors
 def exercise(number):
     """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
 

@@ -59,6 +59,8 @@ async def grade(notebooks, seconds, total, jobs, after_each):
     after_each: called with what is known, and the student who is new in it
     """
     found, free = {}, asyncio.Semaphore(jobs)
+    # A kernel that is interrupted as it starts says so with a traceback.
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
     async def one(path):
         async with free:

@@ -10,7 +10,7 @@ import torch
 from helpers.doctor.__main__ import main, tensor
 from helpers.doctor.course import SECTIONS
 from helpers.doctor.report import TEXTS
-from helpers.lessons.which_way import section
+from helpers.lessons.index import section
 
 MINE = """
 import torch

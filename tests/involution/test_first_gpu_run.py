@@ -11,7 +11,14 @@ import torch
 
 from helpers.lessons.cuda_on_cpu import instructions, involution
 from helpers.lessons.cuda_on_cpu.every_architecture import compile_for
-from helpers.ops.involution import benchmark, first_gpu_run, gpu_cases, launch, operator, plain
+from helpers.ops.involution import (
+    benchmark,
+    first_gpu_run,
+    gpu_cases,
+    launch,
+    operator,
+    plain,
+)
 from helpers.ops.involution.backends import Backend
 from helpers.ops.involution.geometry import KERNELS
 from tests.needs import needs_compiler, needs_nvdisasm

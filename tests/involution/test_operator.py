@@ -146,7 +146,9 @@ def test_vmap_over_a_batch_of_none():
 
 
 def test_one_graph_for_every_size():
-    from torch._dynamo.backends.registry import lookup_backend  # both are slow to import
+    from torch._dynamo.backends.registry import (
+        lookup_backend,  # both are slow to import
+    )
     from torch._inductor import config
 
     backend, compilations = lookup_backend("aot_eager" if NO_COMPILER else "inductor"), []

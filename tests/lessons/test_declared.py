@@ -10,10 +10,10 @@ import pytest
 from helpers.lessons import grade
 from helpers.lessons.classroom.trial import try_exercises
 from helpers.lessons.exercise import KNOWN, Exercise
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 ROOT = Path(__file__).parents[2]
-FEED = Feed(shapes="N D")
+FEED = Inputs(shapes="N D")
 GOOD = {
     "number": "A.1",
     "name": "Half",
@@ -48,9 +48,12 @@ def forget():
         ),
         ({"hints": ()}, "hints must hold one hint or more, got none"),
         ({"hints": (1,)}, "hints must hold strings, got 1"),
-        ({"feeds": FEED, "like": abs}, "feeds must be a tuple of Feeds, got Feed("),
-        ({"feeds": (3,), "like": abs}, "feeds must hold Feeds, got 3"),
-        ({"feeds": (FEED,)}, "like must be given where there are feeds"),
+        (
+            {"inputs": FEED, "like": abs},
+            "inputs must be a tuple of Inputs, got Inputs(",
+        ),
+        ({"inputs": (3,), "like": abs}, "inputs must hold Inputs, got 3"),
+        ({"inputs": (FEED,)}, "like must be given where there are inputs"),
         ({"like": 3}, "like must be a function, got 3"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"properties": abs}, "properties must be a tuple of functions, got <built-in"),
@@ -129,9 +132,9 @@ def test_what_is_not_as_expected_is_said(tmp_path, capsys):
 
 def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
     said = try_exercises(
-        module(tmp_path, [('(Feed(shapes="N D"),)', '(Feed(shapes="N D"))')])
+        module(tmp_path, [('shapes="N D"),)', 'shapes="N D"))')])
     )
-    assert "could not be imported: TypeError: feeds must be a tuple of Feeds" in said
+    assert "could not be imported: TypeError: inputs must be a tuple of Inputs" in said
     assert "FileNotFoundError" in try_exercises(tmp_path / "absent.py")
     (tmp_path / "empty.py").write_text("")
     assert try_exercises(tmp_path / "empty.py").endswith("empty.py holds no Exercise")

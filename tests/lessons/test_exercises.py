@@ -19,7 +19,7 @@ from helpers.lessons import exercise
 from helpers.lessons.exercise import COLOURS, NOT_ATTEMPTED, RIGHT, WRONG
 from helpers.lessons.exercises import chapter_04
 from helpers.lessons.judge import variations_of_processes
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.native import c_and_cpp
 from helpers.ops.involution import compiler
 from tests.lessons.judged import EXERCISES, judged
@@ -160,7 +160,7 @@ def test_a_verdict_is_true_if_the_attempt_is_right():
 
 def test_a_feed_leaves_out_only_what_there_is():
     with pytest.raises(ValueError, match="must name variations, got {'zeros'}"):
-        Feed(shapes="...", without={"zeros": "a slip of the pen"})
+        Inputs(shapes="...", without={"zeros": "a slip of the pen"})
 
 
 def test_a_line_of_ours_is_not_quoted():

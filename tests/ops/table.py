@@ -15,7 +15,11 @@ from helpers.ops.linear_cross_entropy import linear_cross_entropy
 from helpers.ops.mul_constant import mul_constant
 from helpers.ops.sinh import sinh
 from helpers.ops.softplus import softplus
-from helpers.ops.straight_through import round_straight_through, sign_straight_through, spike
+from helpers.ops.straight_through import (
+    round_straight_through,
+    sign_straight_through,
+    spike,
+)
 from tests.common import FLOATS, random
 from tests.ops.samples import (
     and_a_number,

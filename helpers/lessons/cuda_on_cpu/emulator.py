@@ -37,9 +37,9 @@ from pathlib import Path
 
 import torch
 
+from helpers.lessons.judge.surroundings import raise_if_full
 from helpers.lessons.language import _
 from helpers.lessons.native.c_and_cpp import compiler_version
-from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 FOLDER = Path(__file__).parent

@@ -3,7 +3,7 @@
 from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 
 class Triple(Function):
@@ -37,7 +37,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=lambda x: 3 * x,
-    feeds=(Feed(shapes="..."),),
+    inputs=(Inputs(shapes="..."),),
     success="if x grows by 1, the output grows by 3, so each gradient that arrives is "
     "multiplied by 3 before it is passed on.",
     hints=(

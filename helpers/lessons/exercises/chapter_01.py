@@ -10,7 +10,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import explain_difference, find_difference
 from helpers.lessons.judge.numbers import changed_in_place, first_line
 from helpers.lessons.judge.properties import instances_apart, keeps_only, random
-from helpers.lessons.judge.variations import Feed, caught
+from helpers.lessons.judge.variations import Inputs, caught
 from helpers.lessons.language import N_, _, at
 from helpers.ops import legacy
 from helpers.ops.legacy import Function
@@ -166,7 +166,7 @@ EXERCISE_1 = Exercise(
         _is_legacy,
         _instances_like(
             lambda x, constant: x + constant,
-            Feed(
+            Inputs(
                 shapes="...",
                 constants=((2.5,), (-1.0,), (0.1,), (0,)),
                 names="constant",
@@ -237,7 +237,7 @@ EXERCISE_2 = Exercise(
         _instances_like(
             torch.transpose,
             *(
-                Feed(shapes=shape, constants=dimensions, names="dim0 dim1")
+                Inputs(shapes=shape, constants=dimensions, names="dim0 dim1")
                 for shape, dimensions in DIMENSIONS.items()
             ),
         ),
@@ -298,7 +298,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x, target: (x - target) ** 2,
-    feeds=(Feed(shapes="...", constants=((5,), (0,)), names="target"),),
+    inputs=(Inputs(shapes="...", constants=((5,), (0,)), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
     success="the same formula in a new home: ctx instead of self, and None for the constant. "

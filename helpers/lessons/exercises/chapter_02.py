@@ -5,7 +5,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import gradients_fit, keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
 
 class Square(Function):
@@ -59,7 +59,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=lambda x: x**2,
-    feeds=(Feed(shapes="...", far=1e6),),
+    inputs=(Inputs(shapes="...", far=1e6),),
     properties=[keeps_only("inputs and outputs", random(100, 200))],
     success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
     "chain rule multiplies it by grad_output.",
@@ -100,7 +100,7 @@ def _fits(reduced):
 
 LEADING = "g.sum(tuple(range(g.dim() - t.dim()))) if g.dim() > t.dim() else "
 ONES = "g.sum([d for d, size in enumerate(t.shape) if size == 1], keepdim=True)"
-PAIRS = Feed(
+PAIRS = Inputs(
     shapes=[
         ((4, 3), (4, 3)),
         ((4, 3), (3,)),
@@ -142,7 +142,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=torch.mul,
-    feeds=(PAIRS,),
+    inputs=(PAIRS,),
     properties=[
         gradients_fit("ab", PAIRS),
         keeps_only("inputs and outputs", random(100, 200), random(200)),
@@ -198,8 +198,8 @@ EXERCISE_3 = Exercise(
         ({"def backward": "def backwards"}, "it has no method `backward`"),
     ],
     like=lambda x: (x.amin(1), x.amax(1)),
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="N D",
             far=1e9,
             without=dict.fromkeys(

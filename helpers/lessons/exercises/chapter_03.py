@@ -9,7 +9,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random, saved_by
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 
 SAMPLE = torch.tensor([[-1.5, 0.5], [2.0, 1.25]], dtype=torch.float64)
@@ -46,7 +46,9 @@ EXERCISE_1 = Exercise(
         ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.pow,
-    feeds=(Feed(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),),
+    inputs=(
+        Inputs(shapes="...", constants=((3,), (1,), (2,), (4,), (11,)), names="n"),
+    ),
     properties=[keeps_only("inputs and outputs", random(100, 200), 3)],
     success="the gradient of x is right for every n, and n has none.",
     hints=(
@@ -137,8 +139,8 @@ EXERCISE_2 = Exercise(
     ],
     # The identity in value, with `scale` as its slope.
     like=lambda x, scale: x.detach() * (1 - scale) + x * scale,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="...",
             constants=((0.1,), (-2.0,), (0,), (1,), (7.123,)),
             names="scale",
@@ -245,7 +247,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=torch.tanh,
-    feeds=(Feed(shapes="..."),),
+    inputs=(Inputs(shapes="..."),),
     properties=[
         _saves_what_it_keeps,
         _lets_go_of_the_output,

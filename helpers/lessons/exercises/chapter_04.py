@@ -5,7 +5,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 from helpers.lessons.memory import Alive
 
@@ -62,7 +62,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=torch.sigmoid,
-    feeds=(Feed(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
+    inputs=(Inputs(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
     properties=[keeps_only("outputs", random(100, 200))],
     success="the derivative is computed from the result alone, so nothing else is saved.",
     hints=(
@@ -121,7 +121,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=lambda x: torch.logsumexp(x, -1),
-    feeds=(Feed(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
+    inputs=(Inputs(shapes="... D", far=1000, numbers={"for rows near ±1000": FAR}),),
     properties=[
         _is_written_by_hand,
         keeps_only("inputs and outputs", random(100, 200)),

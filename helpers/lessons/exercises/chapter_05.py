@@ -13,7 +13,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, changed_in_place
 from helpers.lessons.judge.properties import keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at, followed
 
 SAMPLE = torch.tensor([[-1.5, 0.5, 1.0], [0.25, 2.0, -0.75]], dtype=torch.float64)
@@ -53,7 +53,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=lambda x: (torch.sinh(x), torch.cosh(x)),
-    feeds=(Feed(shapes="...", far=400),),
+    inputs=(Inputs(shapes="...", far=400),),
     order=2,
     properties=[keeps_only("outputs", random(100, 200))],
     success="both outputs are saved and both are differentiated, so every order is right.",
@@ -265,7 +265,7 @@ EXERCISE_3 = Exercise(
         ({"_backward(x)": "_backward(x, -x)", "(x,) =": "x, _ ="}, "neither an input"),
     ],
     like=torch.nn.functional.silu,
-    feeds=(Feed(shapes="...", far=720),),
+    inputs=(Inputs(shapes="...", far=720),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200))],
     success="the second derivative is right, too: the sigmoid in backward has a history.",

@@ -14,7 +14,7 @@ from torch.library import CustomOpDef, opcheck
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _, at
 from helpers.lessons.torch_messages import in_one_sentence, raised
 
@@ -269,8 +269,8 @@ EXERCISE_2 = Exercise(
         (MUTATES | {"mutates_args=()": 'mutates_args=("x",)'}, "the change, avoid it."),
     ],
     like=F.softshrink,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="...",
             constants=((0.5,), (1.5,), (0.0,), (2.7,)),
             names="limit",
@@ -371,8 +371,8 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=_clipped,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="...",
             constants=((2.0,), (1.0,), (0.3,), (7.3,), (100,)),
             names="limit",

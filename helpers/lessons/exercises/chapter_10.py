@@ -9,7 +9,7 @@ from helpers.lessons.function_transforms import TRANSFORMS, everywhere, loss
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike
 from helpers.lessons.judge.properties import random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.torch_messages import raised
 
@@ -105,7 +105,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=Squash.forward,
-    feeds=(Feed(shapes="...", far=1000),),
+    inputs=(Inputs(shapes="...", far=1000),),
     order=2,
     properties=[
         _under(Squash.forward, (SAMPLE,), "grad", "vmap", "vmap(grad)", "jacrev")
@@ -236,7 +236,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=torch.mul,
-    feeds=(Feed(shapes="..., ..."),),
+    inputs=(Inputs(shapes="..., ..."),),
     order=2,
     kind=[_saves_in_one_order],
     properties=[_goes_forward],
@@ -413,7 +413,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=_matmul,
-    feeds=(Feed(shapes="N D, V D"),),
+    inputs=(Inputs(shapes="N D, V D"),),
     kind=[_says_where],
     properties=[_has_a_rule],
     success="wherever the batch comes in, it is in the result where your rule says.",

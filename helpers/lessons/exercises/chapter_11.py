@@ -7,7 +7,7 @@ from torch.autograd import Function
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.properties import random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import _
 
 
@@ -42,7 +42,7 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=lambda a, b: (a * b).sum(1),
-    feeds=(Feed(shapes="N D, N D"),),
+    inputs=(Inputs(shapes="N D, N D"),),
     order=2,
     success="the derivative of a product with respect to one factor is the other factor.",
     hints=(
@@ -85,8 +85,10 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=lambda x: torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
-    feeds=(
-        Feed(shapes="N D", without={"empty": "without rows, there is nothing to move"}),
+    inputs=(
+        Inputs(
+            shapes="N D", without={"empty": "without rows, there is nothing to move"}
+        ),
     ),
     order=2,
     success="what forward moves down, backward moves up.",
@@ -122,7 +124,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x: x - x.mean(1, keepdim=True),
-    feeds=(Feed(shapes="N D"),),
+    inputs=(Inputs(shapes="N D"),),
     order=2,
     success="the mean depends on every element, too.",
     hints=(
@@ -190,8 +192,8 @@ EXERCISE_4 = Exercise(
         ({"None": "torch.zeros(grad_output.shape[0])"}, "None belongs there"),
     ],
     like=lambda table, index: table[index],
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="R D",
             constants=tuple((_rows(*rows),) for rows in INDICES),
             without={"empty": "an empty table has no rows to look up"},
@@ -250,7 +252,7 @@ EXERCISE_5 = Exercise(
         ),
     ],
     like=lambda x: torch.logaddexp(x, -x) - log(2),
-    feeds=(Feed(shapes="...", far=700),),
+    inputs=(Inputs(shapes="...", far=700),),
     order=2,
     success="backward leaves grad_output alone, and the slope has a history. (log(cosh(x)) is "
     "inf at 100 in float32; |x| + log1p(exp(-2|x|)) - log(2) is not.)",

@@ -13,7 +13,7 @@ from helpers.lessons.judge.properties import (
     no_tensor_on_ctx,
     random,
 )
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _, at, followed
 from helpers.lessons.memory import Alive, Kept
 
@@ -308,8 +308,8 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=lambda x, weight, size: torch.logsumexp(x @ weight.t(), 1),
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="N D, V D",
             constants=((5,), (2,), (1,), (3,), (100,)),
             names="size",

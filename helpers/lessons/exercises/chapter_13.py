@@ -9,7 +9,7 @@ from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.compare import wrong_outputs
 from helpers.lessons.judge.numbers import alike, copies, first_line
 from helpers.lessons.judge.properties import saved_by
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _, at
 from helpers.lessons.memory import Alive
 
@@ -94,8 +94,8 @@ EXERCISE_1 = Exercise(
         ),
     ],
     like=_in_range,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="...",
             constants=((-2, 1), (0, 3), (-8, 7), (2, 2)),
             names="low high",
@@ -155,7 +155,7 @@ EXERCISE_2 = Exercise(
         ),
     ],
     like=_triangle,
-    feeds=(Feed(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
+    inputs=(Inputs(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
     faithful=False,
     success="`forward` fires, and `backward` lets the neurons near their threshold learn.",
     hints=(
@@ -311,8 +311,8 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=torch.sqrt,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="...",
             of=torch.exp,
             far=3,

@@ -14,9 +14,9 @@ from torch import nn
 
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import first_line
+from helpers.lessons.judge.surroundings import is_full
 from helpers.lessons.language import N_, _, followed, listed
 from helpers.lessons.shipping import BACKEND, BackendError, packed_by_setuptools
-from helpers.lessons.world import is_full
 
 PYPROJECT = """
 [build-system]

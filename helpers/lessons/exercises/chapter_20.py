@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers.lessons.exercise import Exercise
 from helpers.lessons.judge.numbers import alike, changed_in_place, copies, near_miss
 from helpers.lessons.judge.properties import each, keeps_only, random
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 from helpers.lessons.language import N_, _
 from helpers.lessons.memory import storage_of
 
@@ -178,8 +178,8 @@ EXERCISE_2 = Exercise(
         ({"@ k, scale * dS.mT @ q": "@ k, dS.mT @ q"}, "The gradient of `k`"),
     ],
     like=attended,
-    feeds=(
-        Feed(
+    inputs=(
+        Inputs(
             shapes="L E, S E, S E",
             constants=((nothing_hidden,), (later_hidden,)),
             far=3,
@@ -289,7 +289,7 @@ EXERCISE_3 = Exercise(
         ),
     ],
     like=lambda x, temperature: F.log_softmax(x / temperature, -1),
-    feeds=(Feed(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
+    inputs=(Inputs(shapes="N D", constants=((0.5,), (3.0,)), names="temperature"),),
     order=2,
     properties=[keeps_only("inputs", random(100, 200), 0.5), _keeps_nothing_twice],
     success="each order keeps its inputs and computes the rest again.",

@@ -178,14 +178,14 @@ def keeps_only(what, *inputs):
     return sentences
 
 
-def gradients_fit(names, feed):
+def gradients_fit(names, fed):
     """Backward itself gives each gradient the shape of its input, before the engine makes it fit.
 
     names: of the inputs, as a learner knows them.
     """
 
     def sentences(attempt):
-        for where, inputs in feed.shaped():
+        for where, inputs in fed.shaped():
             leaves = copies(inputs)
             output = attempt.apply(*leaves)
             with torch.no_grad():

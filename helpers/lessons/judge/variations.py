@@ -1,6 +1,6 @@
 """The variations of every exercise: an attempt is tried on inputs that were not written for it.
 
-An exercise declares what its answer may be fed, as a `Feed`, from which variations are made. What
+An exercise declares what its answer may be fed, as `Inputs`, from which variations are made. What
 does not apply to an exercise is left out by name, with the reason.
 """
 
@@ -46,7 +46,7 @@ LAYOUTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed:
+class Inputs:
     """What the answer to an exercise may be fed.
 
     shapes:    of the tensors, as "N D, V D": a letter is a size, "..." are any dimensions; or a
@@ -186,6 +186,9 @@ class Feed:
         )
 
 
+Feed = Inputs  # the name that modules of instructors may have
+
+
 def _sized(axes, sizes, leading):
     """The shape of each tensor; `leading` stands for "..."."""
     shapes = (
@@ -208,18 +211,18 @@ def _place(place, constants):
     return _("{place}, {constants}").format(place=place, constants=constants)
 
 
-def caught(compared, function, like, feed, explained=None):
+def caught(compared, function, like, given, explained=None):
     """Sentences on where the two differ, and None for where they do not.
 
     compared:  `find_difference` or `silently_wrong`
     explained: makes of inputs on which they differ a better sentence, if there is one
     """
-    usual = [("", where, inputs) for where, inputs in feed.plain()]
+    usual = [("", where, inputs) for where, inputs in given.plain()]
     cases = sorted(
-        (*usual, *feed.varied()), key=lambda case: case[0] == "empty"
+        (*usual, *given.varied()), key=lambda case: case[0] == "empty"
     )  # the oddest last
     for kind, where, inputs in cases:
-        if kind not in feed.without:
+        if kind not in given.without:
             wrong = compared(function, like, inputs)
             if (
                 wrong
@@ -230,11 +233,11 @@ def caught(compared, function, like, feed, explained=None):
             yield at(where, wrong)
 
 
-def disturbed(function, like, feed):
+def disturbed(function, like, given):
     """Sentences on what other calls, and changes in place, do to a call before its backward."""
-    (where, first), *others = feed.plain()
+    (where, first), *others = given.plain()
     others += [
-        (where, inputs) for kind, where, inputs in feed.varied() if kind == "other"
+        (where, inputs) for kind, where, inputs in given.varied() if kind == "other"
     ][:1]
     for where, inputs in others:
         yield calls_apart(function, like, first, inputs)

@@ -12,8 +12,8 @@ from math import isnan, nan
 
 import torch
 
+from helpers.lessons.judge.surroundings import raise_if_full
 from helpers.lessons.language import N_, _, followed
-from helpers.lessons.world import raise_if_full
 from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to

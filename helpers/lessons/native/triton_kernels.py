@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+from helpers.lessons.judge.surroundings import raise_if_full
 from helpers.lessons.language import _
-from helpers.lessons.world import raise_if_full
 
 
 def import_triton():

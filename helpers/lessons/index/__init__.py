@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from helpers.lessons.which_way.messages import MESSAGES
-from helpers.lessons.which_way.tasks import MORE, TASKS
+from helpers.lessons.index.messages import MESSAGES
+from helpers.lessons.index.tasks import MORE, TASKS
 
 ROOT = Path(__file__).parents[3]
 AT_THE_END = re.compile(r"\]\(([^)]+)\) \|$", re.MULTILINE)  # of a row: a link's target

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.cpp_extension import load_inline
 
-from helpers.lessons import ways
+from helpers.lessons.index import matrix
 from tests.needs import needs_builder
 from tools.which_way import CHAPTER
 
@@ -33,21 +33,21 @@ STABLE_TORCH_LIBRARY_IMPL(which_way, CPU, m) {
 
 @pytest.fixture
 def in_cpp(tmp_path):
-    """An operator whose schema and kernel are in C++; the rest of it is that of `ways.defined`."""
+    """An operator whose schema and kernel are in C++; the rest of it is that of `matrix.defined`."""
     load_inline("which_way", CPP, no_implicit_headers=True, is_python_module=False,
                 build_directory=tmp_path)  # fmt: skip
-    op = ways.with_rules(torch.ops.which_way.in_cpp.default)
+    op = matrix.with_rules(torch.ops.which_way.in_cpp.default)
     torch.library.register_autograd(op, lambda ctx, grad_output: -grad_output)
     return op
 
 
 @needs_builder
 def test_an_operator_in_cpp_does_what_one_of_define_and_impl_does(in_cpp, monkeypatch):
-    monkeypatch.setitem(ways.WAYS, "C++", in_cpp)
-    with ways.process_group():
-        for situation in ways.SITUATIONS:
+    monkeypatch.setitem(matrix.WAYS, "C++", in_cpp)
+    with matrix.process_group():
+        for situation in matrix.SITUATIONS:
             of_python, of_cpp = (
-                ways.verdict(way, situation) for way in ("define and impl", "C++")
+                matrix.verdict(way, situation) for way in ("define and impl", "C++")
             )
             assert of_cpp == of_python, situation
 

@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from helpers.lessons.judge.variations import Feed
+from helpers.lessons.judge.variations import Inputs
 
-FOLDER = Path(__file__).parent / "exercises"
+FOLDER = Path(__file__).parents[1] / "exercises"
 
 
 def check_declaration(exercise):
@@ -19,7 +19,7 @@ def check_declaration(exercise):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, got {value!r}")
     _check_number(exercise.number)
-    for name, kind, of in (("hints", str, "strings"), ("feeds", Feed, "Feeds")):
+    for name, kind, of in (("hints", str, "strings"), ("inputs", Inputs, "Inputs")):
         _check_all(
             name, getattr(exercise, name), lambda v, kind=kind: isinstance(v, kind), of
         )
@@ -33,9 +33,9 @@ def check_declaration(exercise):
         value = getattr(exercise, name)
         if value is not None and not callable(value):
             raise TypeError(f"{name} must be a function, got {value!r}")
-    if exercise.feeds and exercise.like is None:
+    if exercise.inputs and exercise.like is None:
         raise ValueError(
-            "like must be given where there are feeds: what is the answer like?"
+            "like must be given where there are inputs: what is the answer like?"
         )
     _check_edits(exercise)
 

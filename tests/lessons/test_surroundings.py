@@ -13,8 +13,8 @@ from helpers.lessons import exercise
 from helpers.lessons.classroom.handed_in import verdicts
 from helpers.lessons.cuda_on_cpu import emulator
 from helpers.lessons.exercise import NOT_ATTEMPTED, RIGHT, exercises
+from helpers.lessons.judge.surroundings import is_full, usual_settings
 from helpers.lessons.native import c_and_cpp
-from helpers.lessons.world import is_full, usual_world
 from tests.needs import why_not
 
 SETTINGS = {
@@ -54,7 +54,7 @@ def test_a_check_sets_its_world_and_puts_back_what_it_found(name, put_back):
     change()
     changed = settings()
     assert changed[what] != usual[what]
-    with usual_world():
+    with usual_settings():
         assert settings() == usual
     for number, answer in answers.items():
         verdict = exercise(number).judge(answer)
@@ -66,7 +66,7 @@ def test_a_check_under_inference_mode():
     with torch.inference_mode():
         verdict = exercise("2.1").judge(exercise("2.1").reference)
         assert torch.is_inference_mode_enabled()
-        with usual_world():
+        with usual_settings():
             assert not torch.is_inference_mode_enabled()
     assert verdict.mark == RIGHT, verdict.message
 

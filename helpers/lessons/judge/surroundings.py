@@ -13,7 +13,7 @@ SAYS_FULL = re.compile("No space left on device|Disk quota exceeded")
 
 
 @contextlib.contextmanager
-def usual_world():
+def usual_settings():
     """Gradients on, no anomaly mode, float32 and the CPU as defaults; then what was there before.
 
     A decorator, too.

@@ -11,9 +11,9 @@ from torch import nn
 from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.lessons import which_way
-from helpers.lessons.ways import process_group
-from helpers.lessons.which_way import MESSAGES, ROOT, TASKS
+from helpers.lessons import index
+from helpers.lessons.index import MESSAGES, ROOT, TASKS
+from helpers.lessons.index.matrix import process_group
 from tools.which_way import CHAPTER, README, written
 
 
@@ -85,10 +85,10 @@ PROVOKED = {  # the messages that no chapter prints
 
 def test_every_link_leads_to_a_heading_or_a_file():
     for task in TASKS:
-        which_way.section(task.read)
-        which_way.source(task.copy or task.read)
+        index.section(task.read)
+        index.source(task.copy or task.read)
     for message in MESSAGES:
-        which_way.section(message.read)
+        index.section(message.read)
 
 
 def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
@@ -97,7 +97,7 @@ def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
         for cell in nbformat.read(path, as_version=4).cells:
             links = re.findall(r"\]\((\d\d)_\w+\.ipynb#([^)\s]+)\)", cell.source)
             lost += [f"{path.name}: {number}#{anchor}" for number, anchor in links
-                     if anchor not in which_way.headings(number)[1].values()]  # fmt: skip
+                     if anchor not in index.headings(number)[1].values()]  # fmt: skip
     assert not lost
 
 
@@ -105,11 +105,11 @@ def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
     ("make", "words"),
     [
         (
-            lambda: which_way.section("02 No such section"),
+            lambda: index.section("02 No such section"),
             "has no heading 'No such section'",
         ),
         (
-            lambda: which_way.source("helpers/ops/no_such.py"),
+            lambda: index.source("helpers/ops/no_such.py"),
             "nothing to copy at helpers/ops/no_s",
         ),
     ],
@@ -120,7 +120,7 @@ def test_a_link_that_leads_nowhere_is_named(make, words):
 
 
 def test_an_anchor_is_the_one_that_jupyterlab_and_github_make():
-    link = which_way.section("03 The price: None travels on")
+    link = index.section("03 The price: None travels on")
     assert link.endswith("(03_mul_constant.ipynb#The-price%3A-None-travels-on)")
 
 
@@ -131,7 +131,7 @@ def test_chapter_and_readme_hold_the_indexes_of_today():
         "run python -m tools.which_way"
     )
     assert text == readme, "run python -m tools.which_way"
-    assert which_way.most_wanted() in readme
+    assert index.most_wanted() in readme
     assert sum(task.short for task in TASKS) == 15
 
 
