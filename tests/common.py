@@ -82,11 +82,6 @@ def assert_threads_may_go_back(y, x):
     assert len(found) == 20 and all(slope.equal(right) for slope in found)
 
 
-def no_words_yet(said, *_):
-    """In the place of `Said.text`, while something is judged."""
-    raise AssertionError(f"{said.template!r} became words before it was shown: look at fields")
-
-
 def assert_raises(kind, words, op, *inputs):
     with pytest.raises(kind) as caught:
         op(*inputs)

@@ -1,5 +1,5 @@
-"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and what
-processes send.
+"""The drawing of autograd graphs, rings of references, layers, decisions, verdicts, and
+what processes send.
 
 The look of all figures is in figures.mplstyle beside this.
 """
@@ -18,8 +18,9 @@ VERDICTS = {"right": "#cfe8f7", "raises": "#F0C566", "wrong": OURS}
 def graph(ax=None, title=None, inputs=None, **outputs):
     """Draw the graph that autograd recorded and print its edges, one node a line.
 
-    outputs: tensors by name, such as y=y; inputs: a dict of leaves by name. Backward walks along
-    the arrows, downwards. Nodes of custom Functions are orange, PyTorch's own blue, leaves green.
+    outputs: tensors by name, such as y=y; inputs: a dict of leaves by name. Backward
+    walks along the arrows, downwards. Nodes of custom Functions are orange, PyTorch's
+    own blue, leaves green.
     ax: where to draw; without it, a figure of its own.
     """
     nodes = _walk(
@@ -42,7 +43,9 @@ def graph(ax=None, title=None, inputs=None, **outputs):
 
 
 def _walk(outputs, names):
-    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a colour."""
+    """The graph behind `outputs` as a networkx DiGraph whose nodes have a label and a
+    colour.
+    """
     found, numbers = nx.DiGraph(), {}
 
     def visit(node):
@@ -74,13 +77,16 @@ def _walk(outputs, names):
 
 
 def _layout(nodes):
-    """Places by node, and for every edge the points it runs through, clear of other nodes' rows."""
+    """Places by node, and for every edge the points it runs through, clear of other
+    nodes' rows.
+    """
     layers = [list(layer) for layer in nx.topological_generations(nodes)]
     row = {node: number for number, layer in enumerate(layers) for node in layer}
     parents = {node: list(nodes.predecessors(node)) for node in nodes}
     chains = []
     for start, end in nodes.edges:
-        # An edge over several rows gets a place of its own in each of them, like a node.
+        # An edge over several rows gets a place of its own in each of them, like a
+        # node.
         chain = [
             start,
             *((start, end, between) for between in range(row[start] + 1, row[end])),
@@ -119,7 +125,7 @@ def _paint(ax, nodes, places, chains):
                 "facecolor": data["colour"],
                 "edgecolor": "none",
             },
-        )  # fmt: skip
+        )
         for node, data in nodes.nodes(data=True)
     }
     across, down = zip(*places.values(), strict=True)
@@ -133,19 +139,29 @@ def _paint(ax, nodes, places, chains):
             ]
             ax.add_patch(
                 FancyArrowPatch(
-                    places[start], places[end], patchA=box_of[0], patchB=box_of[1],
-                    arrowstyle="-|>" if end in boxes else "-", mutation_scale=11, color="#888888",
-                    linewidth=1.2, shrinkA=0, shrinkB=0,
-                    zorder=4,  # after the boxes, whose sizes are known only once they are drawn
+                    places[start],
+                    places[end],
+                    patchA=box_of[0],
+                    patchB=box_of[1],
+                    arrowstyle="-|>" if end in boxes else "-",
+                    mutation_scale=11,
+                    color="#888888",
+                    linewidth=1.2,
+                    shrinkA=0,
+                    shrinkB=0,
+                    # After the boxes, whose sizes are known only once they are drawn.
+                    zorder=4,
                 )
-            )  # fmt: skip
+            )
 
 
 def ring(*links, title=None):
-    """Draw objects that keep one another alive, each pointing at the next, and print them.
+    """Draw objects that keep one another alive, each pointing at the next, and print
+    them.
 
-    links: pairs of an object's name and what its arrow to the next object is called; the last
-    object points at the first. PyTorch's own nodes, such as AddBackward0, are blue.
+    links: pairs of an object's name and what its arrow to the next object is called;
+    the last object points at the first. PyTorch's own nodes, such as AddBackward0, are
+    blue.
     """
     names = [name for name, _ in links]
     colours = [THEIRS if name.endswith("Backward0") else OURS for name in names]
@@ -155,31 +171,48 @@ def ring(*links, title=None):
     _, ax = plt.subplots(figsize=(4.6, 2.9))
     boxes = [
         ax.text(
-            *place, name, ha="center", va="center", color="white",
-            bbox={"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": "none"},
+            *place,
+            name,
+            ha="center",
+            va="center",
+            color="white",
+            bbox={
+                "boxstyle": "round,pad=0.5",
+                "facecolor": colour,
+                "edgecolor": "none",
+            },
         )
         for place, name, colour in zip(at, names, [OUTPUT, *colours[1:]], strict=True)
-    ]  # fmt: skip
+    ]
     ax.set(xlim=(-2, 2), ylim=(-1.3, 1.4), title=title)
     ax.axis("off")
     for place, (_, label) in enumerate(links):
         following = (place + 1) % len(links)
         ax.add_patch(
             FancyArrowPatch(
-                at[place], at[following], connectionstyle="arc3,rad=-0.2", arrowstyle="-|>",
-                patchA=boxes[place].get_bbox_patch(), patchB=boxes[following].get_bbox_patch(),
-                mutation_scale=14, color="#888888", linewidth=1.5, zorder=4,
+                at[place],
+                at[following],
+                connectionstyle="arc3,rad=-0.2",
+                arrowstyle="-|>",
+                patchA=boxes[place].get_bbox_patch(),
+                patchB=boxes[following].get_bbox_patch(),
+                mutation_scale=14,
+                color="#888888",
+                linewidth=1.5,
+                zorder=4,
             )
-        )  # fmt: skip
+        )
         between = around[place] - math.pi / len(links)
         outside = 1.15 * math.cos(between), 1.15 * math.sin(between)
         ax.text(*outside, label, ha="center", va="center", fontsize=9)
 
 
 def layers(seen):
-    """Draw which operations ran inside which function, with autograd between, and print how many.
+    """Draw which operations ran inside which function, with autograd between, and print
+    how many.
 
-    seen: pairs of a function's name and the list of the names of its operations, in order
+    seen: pairs of a function's name and the list of the names of its operations, in
+          order
     """
     _, ax = plt.subplots(figsize=(10, 3.2))
     end = 0
@@ -219,10 +252,11 @@ def _box(ax, left, bottom, width, height, label, colour, rotation=0):
 
 
 def decisions(questions, otherwise):
-    """Draw questions from top to bottom, each with its answer for "yes" to the right, and print how
-    many answers there are.
+    """Draw questions from top to bottom, each with its answer for "yes" to the right,
+    and print how many answers there are.
 
-    questions: pairs of a question and an answer; otherwise: the answer if every reply is no
+    questions: pairs of a question and an answer; otherwise: the answer if every reply
+               is no
     """
     _, ax = plt.subplots(figsize=(7, 1.05 * len(questions) + 0.6))
     style = {"ha": "center", "va": "center", "color": "white", "fontsize": 10}
@@ -247,7 +281,8 @@ def decisions(questions, otherwise):
 def transparent_and_opaque(graphs, place):
     """Draw the operations of a graph in a row, for each name, one at `place` in orange.
 
-    Prints the names. graphs: lists of names of operations, by what stands in front of the row
+    Prints the names. graphs: lists of names of operations, by what stands in front of
+    the row
     """
     _, ax = plt.subplots(figsize=(9, 0.7 * len(graphs) + 0.3))
     for row, operations in enumerate(graphs.values()):
@@ -268,11 +303,14 @@ def transparent_and_opaque(graphs, place):
 
 
 def travels(maps, processes):
-    """Draw what each process passes to collectives, at the left, and what it gets, at the right,
-    with an arrow for each element that travels; print how many of them stay and how many are sent.
+    """Draw what each process passes to collectives, at the left, and what it gets, at
+    the right, with an arrow for each element that travels; print how many of them stay
+    and how many are sent.
 
-    maps: matrices by name, elements that arrive x elements that are passed, in the order of the
-    processes: an arrow for what is not 0. processes: how many, up to 4; each has a colour
+    maps: matrices by name, elements that arrive x elements that are passed, in the
+          order of the
+    processes: an arrow for what is not 0. processes: how many, up to 4; each has a
+               colour
     """
     _, axes = plt.subplots(1, len(maps), figsize=(2.2 * len(maps), 3), squeeze=False)
     colours = [OURS, THEIRS, LEAF, OUTPUT]
@@ -307,9 +345,11 @@ def _in_bands(elements, processes):
 
 
 def verdicts(rows, columns, notes):
-    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each row.
+    """Draw a table of verdicts, "right", "raises" or "wrong", with a note behind each
+    row.
 
-    Prints the table. rows: the verdicts of each row, by its name; columns: what stands above them
+    Prints the table. rows: the verdicts of each row, by its name; columns: what stands
+    above them
     """
     _, ax = plt.subplots(figsize=(9.5, 0.4 * len(rows) + 0.4))
     for row, (words, note) in enumerate(zip(rows.values(), notes, strict=True)):
@@ -343,7 +383,8 @@ def verdicts(rows, columns, notes):
 
 
 def owners(grids):
-    """Draw which thread owns which element, a table beside the other, and print how many it owns.
+    """Draw which thread owns which element, a table beside the other, and print how
+    many it owns.
 
     grids: tables of the numbers of threads, channels by pixels, by what stands above
     """

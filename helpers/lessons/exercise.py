@@ -1,4 +1,7 @@
-"""`exercise("2.1")`: the exercises of the course, each with a check, hints and a solution."""
+"""`exercise("2.1")`.
+
+The exercises of the course, each with a check, hints and a solution.
+"""
 
 import html
 import importlib
@@ -23,7 +26,8 @@ from helpers.lessons.judge.variations import Inputs, caught, disturbed
 from helpers.lessons.language import _, at
 
 NOT_ATTEMPTED, WRONG, RIGHT = "○", "✗", "✓"
-# White on these is read on a light page and on a dark one; colour-blind people tell them apart.
+# White on these is read on a light page and on a dark one; colour-blind people tell
+# them apart.
 COLOURS = {NOT_ATTEMPTED: "#696969", WRONG: "#b34f00", RIGHT: "#007a59"}
 KNOWN = {}  # every Exercise made so far, by its number
 
@@ -44,24 +48,30 @@ class Verdict:
 
 @dataclass(repr=False, kw_only=True)
 class Exercise:
-    """One exercise, with the three things that a learner can do: `check`, `hint`, `solution`.
+    """One exercise, with the three things that a learner can do: `check`, `hint`,
+    `solution`.
 
     number:      "2.1" is the first of chapter 02
-    reference:   a right answer: a class or function, whose source `solution()` shows, or a value
-    stub:        what the notebook's cell holds before anyone touched it, without the check; or
-                 {old: new}, what to change in the source of the reference to get it
-    wrong:       wrong attempts, each ({old: new}, words): what to change in the source of the
-                 reference, and words that the verdict on it must hold
+    reference:   a right answer: a class or function, whose source `solution()` shows,
+                 or a value
+    stub:        what the notebook's cell holds before anyone touched it, without the
+                 check; or {old: new}, what to change in the source of the reference to
+                 get it
+    wrong:       wrong attempts, each ({old: new}, words): what to change in the source
+                 of the reference, and words that the verdict on it must hold
     like:        what an attempt must do, written with PyTorch's own operations
-    inputs:      what an answer may be fed, each `Inputs` from which tensors are made; `feeds` is
-                 an older name of it
-    called:      attempt -> the function that is like `like`, if not the attempt or its apply
-    order:       2 if there must be second derivatives; silently wrong they are never right
+    inputs:      what an answer may be fed, each `Inputs` from which tensors are made;
+                 `feeds` is an older name of it
+    called:      attempt -> the function that is like `like`, if not the attempt or its
+                 apply
+    order:       2 if there must be second derivatives; silently wrong they are never
+                 right
     faithful:    False if the gradient is not meant to be the derivative
     doctor:      False if the doctor, who looks for a Function, has nothing to say
     kind:        properties that say whether it is an answer at all, before it is called
     properties:  what else must hold, in this order (see judge/properties.py)
-    needs:       a function that raises, and says what is missing, where attempts cannot be tried
+    needs:       a function that raises, and says what is missing, where attempts cannot
+                 be tried
     success:     said of a right attempt
     hints:       two or three, from vague to nearly there
     explanation: said under the solution
@@ -128,11 +138,13 @@ class Exercise:
             r"`(.+?)`", r"<code>\1</code>", html.escape(verdict.message, quote=False)
         )
         colour = COLOURS[verdict.mark]
-        mark = f'<b style="background: {colour}; color: white; padding: 0 4px">{verdict.mark}</b>'
+        style = f"background: {colour}; color: white; padding: 0 4px"
+        mark = f'<b style="{style}">{verdict.mark}</b>'
+        frame = f"border-left: 4px solid {colour}; padding-left: 8px"
         says = at(f"{mark} <b>{html.escape(title)}</b>", message)
         _show(
             _wrapped(at(f"{verdict.mark} {title}", verdict.message)),
-            f'<div style="border-left: 4px solid {colour}; padding-left: 8px">{says}</div>',
+            f'<div style="{frame}">{says}</div>',
         )
 
     def hint(self):
@@ -196,9 +208,10 @@ class Exercise:
         function = attempt.apply if is_function_class(attempt) else attempt
         function = self.called(attempt) if self.called else function
         how = {"order": self.order, "faithful": self.faithful}
-        explained = lambda inputs: explain_difference(
-            function, self.like, inputs, **how
-        )  # noqa: E731
+
+        def explained(inputs):
+            return explain_difference(function, self.like, inputs, **how)
+
         for given in self.inputs if self.doctor else ():
             yield _with_doctor(explained, given)
         for given in self.inputs:
@@ -241,7 +254,8 @@ def exercises(chapter="*"):
 
 @usual_settings()  # the first call imports the exercises, which hold tensors
 def exercise(number):
-    """The `Exercise` with that number: one of the course, such as "2.1", or one made elsewhere.
+    """The `Exercise` with that number: one of the course, such as "2.1", or one made
+    elsewhere.
 
     Raises ValueError if there is none.
     """

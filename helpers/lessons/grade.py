@@ -1,21 +1,27 @@
-"""What the checks say of notebooks that were handed in, as a table of students and exercises.
+"""What the checks say of notebooks that were handed in, as a table of students and
+exercises.
 
-    python -m helpers.lessons.grade handed_in/*.ipynb [--seconds 120] [--csv verdicts.csv]
+    python -m helpers.lessons.grade handed_in/*.ipynb [--csv verdicts.csv]
     python -m helpers.lessons.grade --try assignment.py
 
-A folder in place of a notebook is one student: its notebooks make one row. Each notebook is
-executed from the start, in a kernel and a folder of its own, which holds a copy of what lies beside
-the notebook: modules and data, but no other notebooks, nor folders that hold some. A cell is
-interrupted after its seconds, and the kernel is ended after those of the notebook.
+A folder in place of a notebook is one student: its notebooks make one row. Each
+notebook is executed from the start, in a kernel and a folder of its own, which holds a
+copy of what lies beside
+the notebook: modules and data, but no other notebooks, nor folders that hold some. A
+cell is interrupted after its seconds, and the kernel is ended after those of the
+notebook.
 
-✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says why; an empty
-place: no such check was run. The table grows with each student, and so does the CSV file.
+✓ right, ✗ wrong, ○ not attempted; ! no verdict, and a sentence under the table says
+why; an empty
+place: no such check was run. The table grows with each student, and so does the CSV
+       file.
 
-With --try, the exercises in a module of yours are tried: what is said of the reference, the stub
-and the wrong attempts of each.
+With --try, the exercises in a module of yours are tried: what is said of the reference,
+the stub and the wrong attempts of each.
 
-Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓ can get
-one. The notebooks run with your rights: run those of people you do not trust in a container.
+Formative, not an exam: the solutions lie beside the exercises, and anyone who wants a ✓
+can get one. The notebooks run with your rights: run those of people you do not trust in
+a container.
 """
 
 import argparse
@@ -112,14 +118,16 @@ def show(found):
                 f"{value:<{width}}" for value, width in zip(row, widths, strict=True)
             )
         )
-    for student, (marks, sentences) in found.items():
+    for student, (_marks, sentences) in found.items():
         for sentence in sentences:
             row = _("{student}: {sentence}")
             print(row.format(student=student, sentence=sentence))
 
 
 def say_in_utf_8():
-    """Where the output cannot show the marks, as in a file that a Windows shell writes."""
+    """Where the output cannot show the marks, as in a file that a Windows shell
+    writes.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             "○✗✓".encode(stream.encoding or "utf-8")
@@ -168,9 +176,8 @@ def main():
     by_student = students(arguments.notebooks)
 
     def after_each(found, student):
-        with contextlib.suppress(
-            OSError
-        ):  # it is open in Excel; the last one is not suppressed
+        # It is open in Excel; the last one is not suppressed.
+        with contextlib.suppress(OSError):
             write(arguments.csv, found)
         marks = "  ".join(
             f"{number} {mark}" for number, mark in sorted(found[student][0].items())

@@ -1,8 +1,10 @@
-"""The language in which the course speaks: that of the edition to which a notebook belongs.
+"""The language in which the course speaks: that of the edition to which a notebook
+belongs.
 
-`tools.translate` compiles the translations into `zh.mo`, which Python's own gettext reads, so that
-an installed course needs neither Babel nor the catalogues. A message is English, and the key
-under which its translation is found: `_("on rank {rank}, it is {x}").format(rank=2, x=3)`.
+`tools.translate` compiles the translations into `zh.mo`, which Python's own gettext
+reads, so that an installed course needs neither Babel nor the catalogues. A message is
+English, and the key under which its translation is found: `_("on rank {rank}, it is
+{x}").format(rank=2, x=3)`.
 """
 
 import gettext
@@ -22,7 +24,10 @@ VARIABLE = (
 
 
 def _(message):
-    """The message in the language of the edition; itself where it has no translation."""
+    """The message in the language of the edition.
+
+    Itself where it has no translation.
+    """
     translations = _translations(language())
     return translations.gettext(message) if translations and message else message
 
@@ -44,8 +49,9 @@ def followed(first, *others):
 def language():
     """ "zh" in the Chinese edition and in copies of it, "en" elsewhere.
 
-    The metadata of a notebook says it. Jupyter tells a kernel which notebook it serves; nbval and
-    nbclient do not, but start it in the notebook's folder, where all are of one edition.
+    The metadata of a notebook says it. Jupyter tells a kernel which notebook it serves;
+    nbval and nbclient do not, but start it in the notebook's folder, where all are of
+    one edition.
     """
     notebook = os.environ.get("JPY_SESSION_NAME") or next(
         Path.cwd().glob("*.ipynb"), ""

@@ -16,10 +16,10 @@ class Alive(TorchDispatchMode):
             loss.backward()
         alive.now, alive.peak, alive.history, alive.operations, alive.results
 
-    history has the bytes after each operation, operations the names of these, results the pairs
-    (shape, operation) of all that was floating-point. What a kernel takes and gives back before it
-    returns is not seen, nor is what is older than the `with`. What is compiled runs in eager
-    mode inside it.
+    history has the bytes after each operation, operations the names of these, results
+    the pairs (shape, operation) of all that was floating-point. What a kernel takes and
+    gives back before it returns is not seen, nor is what is older than the `with`. What
+    is compiled runs in eager mode inside it.
     """
 
     def __init__(self):
@@ -57,7 +57,8 @@ class Alive(TorchDispatchMode):
 
 
 class Kept:
-    """Counts what autograd keeps for backward: `total` bytes, each storage once, and `shapes`.
+    """Counts what autograd keeps for backward: `total` bytes, each storage once, and
+    `shapes`.
 
         with Kept(but=model.parameters()) as kept:
             y = model(x)
@@ -81,9 +82,8 @@ class Kept:
         if storage_of(tensor) not in self._others:
             self._sizes[storage_of(tensor)] = tensor.untyped_storage().nbytes()
             self.shapes.append(tuple(tensor.shape))
-        return (
-            tensor.detach()
-        )  # an output as it is would hold its node, and that the output
+        # An output as it is would hold its node, and that the output.
+        return tensor.detach()
 
     @property
     def total(self):

@@ -6,11 +6,13 @@ from helpers.lessons.language import _
 
 
 def predicted(prediction, outcome, within=0.0):
-    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction yet.
+    """Print `outcome`, and whether `prediction` is it; `...` stands for no prediction
+    yet.
 
-    prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower case, and
-                         spaces around a string, do not count.
-    within:          how far a number may be off and still count, as a share of the outcome
+    prediction, outcome: numbers, strings, or tuples or lists of them. Upper and lower
+                         case, and spaces around a string, do not count.
+    within:          how far a number may be off and still count, as a share of the
+                     outcome
     """
     if prediction is ...:
         template = _(

@@ -12,7 +12,10 @@ from helpers.ops.involution.compiler import CompilerNotFoundError, find_compiler
 
 
 def report():
-    """Six lines: Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means."""
+    """Six lines.
+
+    Python, torch, CuPy, Triton, C++ compiler, GPU; each with what it means.
+    """
     rows = [_python(), _torch(), _cupy(), _triton(), _compiler(), _gpu()]
     width = max(len(found) for found, _ in rows)
     return "\n".join(f"{found:<{width}}  {meaning}" for found, meaning in rows)

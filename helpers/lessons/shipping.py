@@ -1,4 +1,7 @@
-"""What chapter 16 ships: wheels, packages of AOTInductor, a program in C++. Each is built once."""
+"""What chapter 16 ships.
+
+Wheels, packages of AOTInductor, a program in C++. Each is built once.
+"""
 
 import hashlib
 import os
@@ -25,11 +28,15 @@ BACKEND = "setuptools.build_meta"
 
 
 class BackendError(Exception):
-    """A pyproject.toml names another backend than setuptools; its argument is that name."""
+    """A pyproject.toml names another backend than setuptools.
+
+    Its argument is that name.
+    """
 
 
 def packed_by_setuptools(pyproject, files):
-    """What would be in the wheel of a project of these files: those of packages, and others.
+    """What would be in the wheel of a project of these files: those of packages, and
+    others.
 
     pyproject: the text of its pyproject.toml. What setuptools refuses, it raises.
     """
@@ -74,10 +81,11 @@ def packed_by_setuptools(pyproject, files):
 
 
 def build_wheel(project, compiled=True):
-    """`pip wheel` for the folder `project`; returns the path of the wheel, in its folder `dist`.
+    """`pip wheel` for the folder `project`; returns the path of the wheel, in its
+    folder `dist`.
 
-    compiled: if False, as on a machine without a compiler.
-    The same files give the same wheel, so it is kept for the next time. CUDA is left out. Raises
+    compiled: if False, as on a machine without a compiler. The same files give the same
+    wheel, so it is kept for the next time. CUDA is left out. Raises
     CompilerNotFoundError where there is no compiler that PyTorch's builder would find.
     """
     if compiled:
@@ -92,9 +100,8 @@ def build_wheel(project, compiled=True):
 
     def build(path):
         with tempfile.TemporaryDirectory() as folder:
-            copy = shutil.copytree(
-                project, Path(folder, "project")
-            )  # building leaves things there
+            # Building leaves things there.
+            copy = shutil.copytree(project, Path(folder, "project"))
             options = (
                 "--no-build-isolation",
                 "--no-deps",
@@ -135,7 +142,10 @@ def build_wheel(project, compiled=True):
 
 
 def install(wheel, folder):
-    """`pip install` of a wheel, and of nothing else, into a folder; returns the folder."""
+    """`pip install` of a wheel, and of nothing else, into a folder.
+
+    Returns the folder.
+    """
     options = "--no-deps", "--no-index", "--target", str(folder)
     done = python("-m", "pip", "install", *options, str(wheel))
     if done.returncode:
@@ -144,11 +154,12 @@ def install(wheel, folder):
 
 
 def build_package(program, path):
-    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for AOTInductor.
+    """The `.pt2` file that the Python text `program` writes to sys.argv[1], for
+    AOTInductor.
 
-    The text imports from the folder `path`, as in `python`. The same text and the same modules give
-    the same file on processors of the same kind, so it is kept for the next time.
-    Raises CompilerNotFoundError where there is no compiler.
+    The text imports from the folder `path`, as in `python`. The same text and the same
+    modules give the same file on processors of the same kind, so it is kept for the
+    next time. Raises CompilerNotFoundError where there is no compiler.
     """
     find_compiler()
 
@@ -163,16 +174,17 @@ def build_package(program, path):
     modules = [
         file.read_text(encoding="utf-8") for file in sorted(Path(path).rglob("*.py"))
     ]
-    processor = (
-        torch.backends.cpu.get_cpu_capability()
-    )  # whose instructions it will use
+    # Whose instructions it will use.
+    processor = torch.backends.cpu.get_cpu_capability()
     return cached_file(
         "package_*.pt2", [torch.__version__, processor, program, *modules], build
     )
 
 
 def build_program(source):
-    """The program that the C++ text `source` makes with PyTorch's libraries, kept as well."""
+    """The program that the C++ text `source` makes with PyTorch's libraries, kept as
+    well.
+    """
     from torch.utils import cpp_extension  # it takes a while
 
     folders = [f"-I{folder}" for folder in cpp_extension.include_paths()]
@@ -192,18 +204,21 @@ def build_program(source):
 
 
 def python(*arguments, path="", folder=None):
-    """Run another Python that imports from `path` and from what is installed, nowhere else."""
+    """Run another Python that imports from `path` and from what is installed, nowhere
+    else.
+    """
     own = {"PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     own["PYTHON_COLORS"] = (
         "0"  # Jupyter asks for colours, in which 3.13 prints a traceback
     )
     return subprocess.run(
         [sys.executable, *arguments],
+        # The package needs none.
         env={
             **os.environ,
             **own,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },  # the package needs none
+        },
         cwd=folder,
         capture_output=True,
         text=True,

@@ -7,19 +7,22 @@ import torch
 
 from helpers.lessons.language import N_, _, followed
 
-# What a message holds, as a regular expression, and what to do about it. The first one counts.
+# What a message holds, as a regular expression, and what to do about it. The first one
+# counts.
 HINTS = {
     "incorrectly registered or not traceable|written-to tensor": N_(
         "Does backward change grad_output, or leave PyTorch?"
     ),
-    # zuf is a float from .item(), u an integer from it, or (then it is size-like) from a mask.
-    r"guard on .* zuf|symbols: none\)(?s:.*)\nCaused by: .*(\b(if|while|int|bool)\b|item\()": N_(
-        "An `if` on a number from `.item()` must know its value; `max` and `min` count as "
-        "computing, `if` does not."
+    # zuf is a float from .item(), u an integer from it, or (then it is size-like) from
+    # a mask.
+    r"guard on .* zuf|symbols: none\)(?s:.*)"
+    r"\nCaused by: .*(\b(if|while|int|bool)\b|item\()": N_(
+        "An `if` on a number from `.item()` must know its value; `max` and `min` "
+        "count as computing, `if` does not."
     ),
     "Could not guard on": N_(
-        "An `if` on a tensor needs, and a mask as an index may need, numbers that tracing does not "
-        "have; torch.where needs none."
+        "An `if` on a tensor needs, and a mask as an index may need, numbers that "
+        "tracing does not have; torch.where needs none."
     ),
     r"new_empty\(\) takes 1 positional argument": N_(
         "That is what new_empty says of a size that is a float, as / makes it."
@@ -31,7 +34,8 @@ HINTS = {
 }
 
 
-# How PyTorch says what differs between what a kernel returns and what its fake kernel promises.
+# How PyTorch says what differs between what a kernel returns and what its fake kernel
+# promises.
 DIFFERENCES = {
     r"Shapes (.*) and (.*) are not equal": N_(
         "Shapes {kernel} of the kernel and {promise} of the promise are not equal."
@@ -52,7 +56,9 @@ DIFFERENCES = {
 
 
 def essence(error):
-    """The innermost cause of `error`, or its first line and the explanation under it."""
+    """The innermost cause of `error`, or its first line and the explanation under
+    it.
+    """
     beside = r" \(with implementation in .*?>\)| \(scroll up.*?\)| at 0x\w+"
     text = re.sub(beside, "", str(error).strip())
     text = text or type(error).__name__
@@ -64,7 +70,10 @@ def essence(error):
 
 
 def in_one_sentence(error):
-    """What PyTorch's message says: a sentence, and a hint where it has no place to look."""
+    """What PyTorch's message says.
+
+    A sentence, and a hint where it has no place to look.
+    """
     line = re.sub(r" in file `.*?`", "", essence(error))
     line = re.split(r"(?<=\.) The most common|  \(", line)[0].rstrip(".!")
     line = _difference(line) or f"{line}."
@@ -74,7 +83,9 @@ def in_one_sentence(error):
 
 
 def _difference(line):
-    """What PyTorch's test says, and what differs in whose words, if a promise was broken."""
+    """What PyTorch's test says, and what differs in whose words, if a promise was
+    broken.
+    """
     for pattern, said in DIFFERENCES.items():
         if match := re.fullmatch(f"(.*?){pattern}", line):
             before, kernel, promise = match.groups()
@@ -102,7 +113,9 @@ def say(text, indent=""):
 
 
 def complaint(call, sentences=3):
-    """Print what `call()` raises, in at most so many sentences, or that it raises nothing."""
+    """Print what `call()` raises, in at most so many sentences, or that it raises
+    nothing.
+    """
     torch.compiler.reset()
     try:
         print("no complaint:", call())

@@ -1,4 +1,6 @@
-"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing here."""
+"""What chapters 07 to 09, 15 and 16 say in place of a result where something is missing
+here.
+"""
 
 import contextlib
 import os
@@ -20,7 +22,8 @@ _missing = None  # why an earlier block of this notebook ended early
 
 @contextlib.contextmanager
 def or_say_why():
-    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence instead.
+    """Run the block; where a compiler, ninja or CuPy is missing, print one sentence
+    instead.
 
     So do later blocks, for names that an earlier one would have made.
     """
@@ -53,7 +56,9 @@ def or_say_why():
 
 
 def let_torch_build():
-    """Where PyTorch cannot write the folder in which it builds, it gets a temporary one."""
+    """Where PyTorch cannot write the folder in which it builds, it gets a temporary
+    one.
+    """
     if "TORCH_EXTENSIONS_DIR" in os.environ:
         return
     from torch.utils.cpp_extension import get_default_build_root  # it takes a while

@@ -1,4 +1,7 @@
-"""The classroom: notebooks that were handed in, exercises of one's own, a folder to work in."""
+"""The classroom.
+
+Notebooks that were handed in, exercises of one's own, a folder to work in.
+"""
 
 import codecs
 import csv
@@ -60,20 +63,46 @@ asked = exercise(number)
 asked.check(Square)
 exercise("A.1").check(assignment.Half)"""
 
-HANDED_IN = {  # the cells after the imports, the marks, and words of the reason for a `!`
-    "three": ([*together({"2.1": WRONG["2.1"], "2.2": STUB["2.2"]}), RIGHT["2.3"], CHECK["2.3"]],
-              "✗○✓ ", ""),
-    "lacks one": (together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}),
-                  "! ✓ ", "code cell 2: SyntaxError: "),
-    "fakes": (together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}), "○   ", ""),
-    "dies": (together(RIGHT | {"2.2": "import os\nos._exit(3)"}),
-             "✓!! ", "code cell 3: the kernel died, and no later cell"),
-    "hangs": (together({"2.1": "import time\ntime.sleep(99)", "2.2": RIGHT["2.2"],
-                        "2.3": f"{CHILD}\n{ENDLESS}"}),
-              "!✓! ", "code cell 2, 4: interrupted after 4 s."),
+# The cells after the imports, the marks, and words of the reason for a `!`.
+HANDED_IN = {
+    "three": (
+        [
+            *together({"2.1": WRONG["2.1"], "2.2": STUB["2.2"]}),
+            RIGHT["2.3"],
+            CHECK["2.3"],
+        ],
+        "✗○✓ ",
+        "",
+    ),
+    "lacks one": (
+        together({"2.1": "class Square(:", "2.3": RIGHT["2.3"]}),
+        "! ✓ ",
+        "code cell 2: SyntaxError: ",
+    ),
+    "fakes": (
+        together({"2.1": f'{STUB["2.1"]}\nprint("✓ 2.1 Square: so I say")'}),
+        "○   ",
+        "",
+    ),
+    "dies": (
+        together(RIGHT | {"2.2": "import os\nos._exit(3)"}),
+        "✓!! ",
+        "code cell 3: the kernel died, and no later cell",
+    ),
+    "hangs": (
+        together(
+            {
+                "2.1": "import time\ntime.sleep(99)",
+                "2.2": RIGHT["2.2"],
+                "2.3": f"{CHILD}\n{ENDLESS}",
+            }
+        ),
+        "!✓! ",
+        "code cell 2, 4: interrupted after 4 s.",
+    ),
     "anna/a chapter": ([BESIDE], "✓  ✓", "an essay.ipynb runs no check."),
     "anna/an essay": ([], "✓  ✓", "an essay.ipynb runs no check."),
-}  # fmt: skip
+}
 
 
 def write(path, cells, encoding="utf-8", **metadata):
@@ -87,9 +116,8 @@ def handed_in(tmp_path, monkeypatch):
     """The folder, in which the table is made."""
     (tmp_path / "anna").mkdir()
     for name, (cells, _, _) in HANDED_IN.items():
-        write(
-            tmp_path / f"{name}.ipynb", cells, "utf-8-sig"
-        )  # with the mark of some editors
+        # With the mark of some editors.
+        write(tmp_path / f"{name}.ipynb", cells, "utf-8-sig")
     (tmp_path / "anna" / "assignment.py").write_text(ASSIGNMENT)
     (tmp_path / "anna" / "data.txt").write_text("theirs")
     write(tmp_path / "in R.ipynb", [], language_info={"name": "R"})
@@ -122,9 +150,8 @@ def test_the_table_of_students_and_exercises(handed_in, monkeypatch, capsys):
         assert bool(why) or "!" not in marks
         assert why in said.out
     assert re.search(r"^dies +✓ +! +! *$", said.out, re.MULTILINE)
-    assert len(said.err.splitlines()) == len(expected), (
-        said.err
-    )  # the progress, and no warnings
+    # The progress, and no warnings.
+    assert len(said.err.splitlines()) == len(expected), said.err
     assert re.search(r"^\d of 8: three  2.1 ✗  2.2 ○  2.3 ✓$", said.err, re.MULTILINE)
     assert (handed_in / "anna" / "data.txt").read_text() == "theirs"
     commands = [
@@ -146,7 +173,8 @@ def test_interrupted_it_has_the_table_of_what_was_done(tmp_path):
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}  # it has no ✓
-    # Where the tests run in the background of a shell, their children would ignore the signal.
+    # Where the tests run in the background of a shell, their children would ignore the
+    # signal.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, preexec_fn=heard, **pipes
@@ -177,7 +205,10 @@ def test_a_table_that_cannot_be_written_is_noticed_before_anything_is_run(
 
 
 def test_an_exercise_of_your_own(tmp_path):
-    """The example in the README, in a cell; the exercises of the course stand in modules."""
+    """The example in the README, in a cell.
+
+    The exercises of the course stand in modules.
+    """
     assert len(ASSIGNMENT.splitlines()) <= 27
     answer = (
         "class Half(Function):"

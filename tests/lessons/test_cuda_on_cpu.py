@@ -1,4 +1,7 @@
-"""The emulator that runs CUDA on the CPU, and NVRTC: each fault that they are to name."""
+"""The emulator that runs CUDA on the CPU, and NVRTC.
+
+Each fault that they are to name.
+"""
 
 import ctypes
 import shutil
@@ -42,11 +45,12 @@ def run_twice(old="", new="", **options):
         ("y[i] = 2", "((float*)8)[i] = 2", "touches memory that belongs to no array"),
         ("2 *", "(x[-i] < x[1 << 12] ? 2 : 3) *", r"reads x\[4096\]"),
         ("if", "volatile int j = 1; while (j) {} if", "does not end: .* 0.3 seconds"),
+        # No trap on ARM.
         (
             "i < count",
             "i / (count - 10) < 1",
             "divides by zero|no thread writes",
-        ),  # no trap on ARM
+        ),
     ],
 )
 def test_faults_are_named(old, new, sentence):
@@ -199,7 +203,8 @@ def test_half_types_round_as_in_pytorch(name, dtype):
     emulator.run(source, "widen", 256, 256, {"x": halves, "y": floats})
     torch.testing.assert_close(floats, halves.float(), rtol=0, atol=0, equal_nan=True)
 
-    # every half, the middle between it and the next one, and both floats beside the middle
+    # every half, the middle between it and the next one, and both floats beside the
+    # middle
     finite = halves[halves.isfinite() & (halves != 0)].float()
     wide = (finite.to(dtype).view(torch.int16) + 1).view(dtype).float()
     middle = ((finite.double() + wide.double()) / 2).float()

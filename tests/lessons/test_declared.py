@@ -1,4 +1,6 @@
-"""An author's slips are said to the author, when the exercise is made, not to a learner."""
+"""An author's slips are said to the author, when the exercise is made, not to a
+learner.
+"""
 
 import io
 import re
@@ -131,9 +133,7 @@ def test_what_is_not_as_expected_is_said(tmp_path, capsys):
 
 
 def test_a_module_that_cannot_be_tried_gets_a_sentence(tmp_path):
-    said = try_exercises(
-        module(tmp_path, [('shapes="N D"),)', 'shapes="N D"))')])
-    )
+    said = try_exercises(module(tmp_path, [('shapes="N D"),)', 'shapes="N D"))')]))
     assert "could not be imported: TypeError: inputs must be a tuple of Inputs" in said
     assert "FileNotFoundError" in try_exercises(tmp_path / "absent.py")
     (tmp_path / "empty.py").write_text("")

@@ -82,9 +82,8 @@ def test_owners_are_drawn_beside_one_another_and_counted(capsys):
     colours = {patch.get_facecolor() for patch in one.patches}
     assert len(colours) > 1 == len({patch.get_facecolor() for patch in four.patches})
     places = {text.get_text(): text.get_position() for text in one.texts}
-    assert (
-        places["0"][1] == places["1"][1] > places["2"][1]
-    )  # a row of pixels, then the next
+    # A row of pixels, then the next.
+    assert places["0"][1] == places["1"][1] > places["2"][1]
 
 
 def test_time_line_draws_and_prints_each_event(capsys):

@@ -1,4 +1,7 @@
-"""Every exercise: its stub, its solution, and wrong attempts that learners really make."""
+"""Every exercise.
+
+Its stub, its solution, and wrong attempts that learners really make.
+"""
 
 import ctypes
 import gc
@@ -43,7 +46,9 @@ def given(number):
 
 
 def noted(has, spoke):
-    """The property, which is one of those that spoke once it says that something is wrong."""
+    """The property, which is one of those that spoke once it says that something is
+    wrong.
+    """
 
     def sentences(attempt):
         for wrong in has(attempt):
@@ -99,9 +104,8 @@ def test_solution_is_accepted(number, given):
     assert verdict.mark == RIGHT, verdict.message
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Using backward.. with create_graph"
-)  # as attempts at 5.2 do
+# As attempts at 5.2 do.
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 @each_exercise
 def test_wrong_attempts_are_answered_as_promised(number, given, monkeypatch):
     monkeypatch.setattr(c_and_cpp, "PROCESSOR_SECONDS", 1.0)  # of loops that do not end

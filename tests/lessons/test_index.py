@@ -1,4 +1,7 @@
-"""The indexes of chapter 19: every link leads somewhere, and every message is what PyTorch says."""
+"""The indexes of chapter 19.
+
+Every link leads somewhere, and every message is what PyTorch says.
+"""
 
 import json
 import re
@@ -96,8 +99,11 @@ def test_every_link_of_a_chapter_to_a_section_leads_to_a_heading():
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
             links = re.findall(r"\]\((\d\d)_\w+\.ipynb#([^)\s]+)\)", cell.source)
-            lost += [f"{path.name}: {number}#{anchor}" for number, anchor in links
-                     if anchor not in index.headings(number)[1].values()]  # fmt: skip
+            lost += [
+                f"{path.name}: {number}#{anchor}"
+                for number, anchor in links
+                if anchor not in index.headings(number)[1].values()
+            ]
     assert not lost
 
 
@@ -178,9 +184,14 @@ X = torch.ones(2, requires_grad=True)
 
 @pytest.mark.parametrize(
     ("given", "pack", "tracked"),
-    [(X, tuple, True), (X, list, False), (X, lambda xs: dict(enumerate(xs)), False),
-     (X, lambda xs: (xs,), False), ([X], tuple, False)],
-)  # fmt: skip
+    [
+        (X, tuple, True),
+        (X, list, False),
+        (X, lambda xs: dict(enumerate(xs)), False),
+        (X, lambda xs: (xs,), False),
+        ([X], tuple, False),
+    ],
+)
 def test_tensors_in_a_list_or_a_dict_have_no_gradient(given, pack, tracked):
     output = Packs.apply(given, pack)[0]
     assert (output[0] if isinstance(output, list) else output).requires_grad == tracked

@@ -28,11 +28,12 @@ BETWEEN_VALUES = " and "  # of a list
 
 
 def test_every_message_is_a_sentence_or_a_clause():
-    """What ends in the middle of a clause is glued to something, and cannot be translated."""
+    """What ends in the middle of a clause is glued to something, and cannot be
+    translated.
+    """
     for place, text in translate.messages(translate.LESSONS):
-        if (
-            text == BETWEEN_VALUES or place == "doctor"
-        ):  # whose clauses have gaps at their ends
+        # Whose clauses have gaps at their ends.
+        if text == BETWEEN_VALUES or place == "doctor":
             continue
         assert not re.search(rf"(^|\s)({LOOSE_ENDS})\s*$", text), f"{place}: {text!r}"
         assert text.count("`") % 2 == 0, f"{place}: {text!r}"
@@ -57,8 +58,8 @@ def test_verdicts_of_chapter_02_are_chinese(chinese, capsys):
             given.judge(given.made_of(given.edited(edits))) for edits, _ in given.wrong
         ]
         for verdict in verdicts:
-            # Code and what PyTorch says stay English.
-            # So do the doctor's clauses with gaps of their own, which it hands over filled.
+            # Code and what PyTorch says stay English. So do the doctor's clauses with
+            # gaps of their own, which it hands over filled.
             prose = re.sub(
                 r"`[^`]*`|[\w.]*Error.*|what calls leave elsewhere than on ctx"
                 "|there it should be zero",
@@ -93,9 +94,8 @@ def test_the_notebook_says_the_language(tmp_path, monkeypatch):
         path.write_text(json.dumps({"metadata": metadata}), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert language.language() == "en"
-    monkeypatch.setenv(
-        "JPY_SESSION_NAME", str(tmp_path / "ours" / "02.ipynb")
-    )  # in JupyterLab
+    # In JupyterLab.
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "ours" / "02.ipynb"))
     assert language.language() == "zh"
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "english" / "02.ipynb"))
     assert language.language() == "en"

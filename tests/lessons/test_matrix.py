@@ -1,4 +1,7 @@
-"""The matrix of chapter 19: what stands for C++ in it, and what the chapter says to its rows."""
+"""The matrix of chapter 19.
+
+What stands for C++ in it, and what the chapter says to its rows.
+"""
 
 import re
 
@@ -33,9 +36,17 @@ STABLE_TORCH_LIBRARY_IMPL(which_way, CPU, m) {
 
 @pytest.fixture
 def in_cpp(tmp_path):
-    """An operator whose schema and kernel are in C++; the rest of it is that of `matrix.defined`."""
-    load_inline("which_way", CPP, no_implicit_headers=True, is_python_module=False,
-                build_directory=tmp_path)  # fmt: skip
+    """An operator whose schema and kernel are in C++.
+
+    The rest of it is that of `matrix.defined`.
+    """
+    load_inline(
+        "which_way",
+        CPP,
+        no_implicit_headers=True,
+        is_python_module=False,
+        build_directory=tmp_path,
+    )
     op = matrix.with_rules(torch.ops.which_way.in_cpp.default)
     torch.library.register_autograd(op, lambda ctx, grad_output: -grad_output)
     return op

@@ -1,4 +1,7 @@
-"""`Kept`, which counts memory. What `Alive` counts is printed, and compared, in chapter 12."""
+"""`Kept`, which counts memory.
+
+What `Alive` counts is printed, and compared, in chapter 12.
+"""
 
 import weakref
 

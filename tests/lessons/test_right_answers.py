@@ -84,37 +84,80 @@ def test_other_right_answers_are_accepted():
 @pytest.mark.parametrize(
     "number, edits",
     [
-        ("2.3", {"smallest, largest = x.min(dim=1), x.max(dim=1)": "values, order = x.sort(dim=1)",
-                 "smallest.indices, largest.indices": "order",
-                 "at_min, at_max = ctx.saved_tensors":
-                 "at_min, at_max = ctx.saved_tensors[0][:, [0, -1]].T",
-                 "smallest.values, largest.values": "values[:, 0], values[:, -1]"}),
-        ("4.2", {"result = largest.squeeze(-1) + (x - largest).exp().sum(-1).log()":
-                 "result = x[..., 0]\n        for i in range(1, x.shape[-1]):\n"
-                 "            result = torch.logaddexp(result, x[..., i])"}),
+        (
+            "2.3",
+            {
+                "smallest, largest = x.min(dim=1), x.max(dim=1)": "values, order = x.sort(dim=1)",
+                "smallest.indices, largest.indices": "order",
+                "at_min, at_max = ctx.saved_tensors": "at_min, at_max = ctx.saved_tensors[0][:, [0, -1]].T",
+                "smallest.values, largest.values": "values[:, 0], values[:, -1]",
+            },
+        ),
+        (
+            "4.2",
+            {
+                "result = largest.squeeze(-1) + (x - largest).exp().sum(-1).log()": "result = x[..., 0]\n        for i in range(1, "
+                "x.shape[-1]):\n            result = torch.logaddexp(result, "
+                "x[..., i])"
+            },
+        ),
         ("5.2", {"    x =": "    assert f(x).dim() == 0\n    x ="}),
-        ("5.2", {"return grad": "def product(): return product and grad",
-                 "[0]": "[0]\n    return product()"}),
-        ("6.1", {'self.register_parameter("bias", None)':  # a parameter's name stays reserved
-                 "self.bias = nn.Parameter(torch.zeros(0)); self.bias = None"}),
+        (
+            "5.2",
+            {
+                "return grad": "def product(): return product and grad",
+                "[0]": "[0]\n    return product()",
+            },
+        ),
+        (
+            "6.1",
+            {
+                # A parameter's name stays reserved.
+                'self.register_parameter("bias", None)': "self.bias = nn.Parameter(torch.zeros(0)); self.bias = None"
+            },
+        ),
         ("4.1", {"* result * (1 - result)": "* (result - result * result)"}),
-        ("6.2", {"self.mean += 0.1 * (x.detach().mean(0) - self.mean)":
-                 "self.mean.lerp_(x.detach().mean(0), 0.1)"}),
-        ("10.1", {"class Squash(Function):\n    generate_vmap_rule = True": "class Other:",
-                  "** 3": "** 3\nclass Squash(Function):\n    generate_vmap_rule = True\n"
-                  "    forward, setup_context = Other.forward, Other.setup_context\n"
-                  "    backward = Other.backward"}),
+        (
+            "6.2",
+            {
+                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "self.mean.lerp_(x.detach().mean(0), 0.1)"
+            },
+        ),
+        (
+            "10.1",
+            {
+                "class Squash(Function):\n    generate_vmap_rule = True": "class Other:",
+                "** 3": "** 3\nclass Squash(Function):\n    generate_vmap_rule = True\n"
+                "    forward, setup_context = Other.forward, Other.setup_context\n"
+                "    backward = Other.backward",
+            },
+        ),
         ("11.5", {"torch.log(torch.cosh(x))": "torch.logaddexp(x, -x) - log(2)"}),
         ("12.2", {"ctx.size = size": "ctx.size = size; x.view(len(x), -1)"}),
-        ("13.3", {"        z = torch":
-                  "        if (a <= 0).any(): raise ValueError\n        z = torch"}),
-        ("13.3", {"                break\n":
-                  "                break\n        else: raise RuntimeError\n"}),
+        (
+            "13.3",
+            {
+                "        z = torch": "        if (a <= 0).any(): raise ValueError\n        z = "
+                "torch"
+            },
+        ),
+        (
+            "13.3",
+            {
+                "                break\n": "                break\n        else: raise RuntimeError\n"
+            },
+        ),
         ("13.3", {"grad_output / (2 * z)": "0.5 * grad_output * z**-1"}),
-        ("13.3", {"ctx.save_for_backward(z)": "ctx.save_for_backward(a)", "(z,)": "(a,)",
-                  "(2 * z)": "(2 * a.sqrt())"}),
+        (
+            "13.3",
+            {
+                "ctx.save_for_backward(z)": "ctx.save_for_backward(a)",
+                "(z,)": "(a,)",
+                "(2 * z)": "(2 * a.sqrt())",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_ways_are_accepted(number, edits):
     verdict = judged(number, edits)
     assert verdict.mark == RIGHT, verdict.message

@@ -1,4 +1,6 @@
-"""What chapter 16 builds is kept, built anew where something has changed, and fails in words."""
+"""What chapter 16 builds is kept, built anew where something has changed, and fails in
+words.
+"""
 
 import pytest
 

@@ -130,8 +130,7 @@ def test_a_compiler_that_finds_the_disk_full_refuses_nothing(
     )
     compiler.chmod(0o755)
     monkeypatch.setattr(asks, "find_compiler", lambda: [str(compiler)])
-    verdict = given.judge(
-        f"{given.reference}\n// {tmp_path}"
-    )  # nothing that was built before
+    # Nothing that was built before.
+    verdict = given.judge(f"{given.reference}\n// {tmp_path}")
     assert verdict.mark == NOT_ATTEMPTED, verdict.message
     assert "No space left on device" in verdict.message

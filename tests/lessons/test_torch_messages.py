@@ -11,5 +11,6 @@ def test_what_raises_nothing_is_said(capsys):
 def test_what_differs_from_a_promise_is_said_in_whose_words():
     said = "found other metadata: Dtypes torch.float64 and torch.int8 are not equal!"
     assert torch_messages.in_one_sentence(RuntimeError(said)).endswith(
-        "Dtypes torch.float64 of the kernel and torch.int8 of the promise are not equal."
+        "Dtypes torch.float64 of the kernel and torch.int8 of the promise are not "
+        "equal."
     )

@@ -188,7 +188,7 @@ def square():
     return draw((3, 4), (4, 4))
 
 
-# --- right Functions, in which slips are made ---------------------------------------
+# --- right Functions, in which slips are made -----------------------------------------
 
 
 class Linear(Function):

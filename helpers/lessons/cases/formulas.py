@@ -32,7 +32,7 @@ def softmax(x):
     return x.softmax(1)
 
 
-# --- a factor, a sign, a term -------------------------------------------------------
+# --- a factor, a sign, a term ---------------------------------------------------------
 
 slip("HalfSquare", Square, vector, {"grad_output * 2 * x": "grad_output * x"}, "scaled")
 slip(
@@ -130,7 +130,7 @@ wrong(
     "The gradient of `x` is that through `output[1]`.",
 )
 
-# --- right in part, or in the wrong place -------------------------------------------
+# --- right in part, or in the wrong place ---------------------------------------------
 
 
 @broken("partly-right", vector, "at index 3 to 5 of dimension 0 it is zero")
@@ -245,7 +245,7 @@ class RepeatedIndex(Function):
         return grad, None
 
 
-# --- for which grad_output, and at which point --------------------------------------
+# --- for which grad_output, and at which point ----------------------------------------
 
 wrong(
     "ReluOfSum",
@@ -308,7 +308,7 @@ def a_constant(p, z):
     return (p * z.detach()).sum()
 
 
-# --- numbers: nan and inf, few digits -----------------------------------------------
+# --- numbers: nan and inf, few digits -------------------------------------------------
 
 
 def zero_and_more():
@@ -399,7 +399,7 @@ wrong(
     lambda g, x: g * 2 * x.float().to(x.dtype),
 )
 
-# --- deliberate, but only with faithful=False ---------------------------------------
+# --- deliberate, but only with faithful=False -----------------------------------------
 
 
 class RoundStraightThrough(Function):

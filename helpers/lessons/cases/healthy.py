@@ -36,7 +36,7 @@ def numbers(*values):
     return lambda: (torch.tensor(values, dtype=torch.float64),)
 
 
-# --- PyTorch's own operations, and modules ------------------------------------------
+# --- PyTorch's own operations, and modules --------------------------------------------
 
 
 def wrapped(name, fn, inputs, note=None):
@@ -159,7 +159,7 @@ class WithoutRows(nn.Module):
 
 healthy(single)(WithoutRows())
 
-# --- the protocol, kept -------------------------------------------------------------
+# --- the protocol, kept ---------------------------------------------------------------
 
 
 @healthy(vector)
@@ -260,7 +260,7 @@ class Dropout(Function):
         return grad_output * mask
 
 
-# --- coarse numbers -----------------------------------------------------------------
+# --- coarse numbers -------------------------------------------------------------------
 
 
 @healthy(lambda: draw((2, 3, 8), (8,)), "coarse-inside")
@@ -336,7 +336,7 @@ class SmoothedByNoise(Function):
         return grad_output * (((x + 0.3 * noise) ** 3) * noise / 0.3).mean(0)
 
 
-# --- special points -----------------------------------------------------------------
+# --- special points -------------------------------------------------------------------
 
 A = draw((4, 4))[0]
 SPD = (A @ A.t() + torch.eye(4, dtype=torch.float64),)
@@ -387,7 +387,7 @@ class TakesOnlyWhatReachesOne(Square):
         return 2 * grad_output * x
 
 
-# --- what was judged, and what was not ----------------------------------------------
+# --- what was judged, and what was not ------------------------------------------------
 
 
 def frozen_beside_weight():

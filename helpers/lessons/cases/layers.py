@@ -323,7 +323,7 @@ slips(
     ],
 )
 
-# --- slips with a name, and what is peculiar to a layer -----------------------------
+# --- slips with a name, and what is peculiar to a layer -------------------------------
 
 
 slip(

@@ -22,7 +22,7 @@ from .case import (
 )
 from .formulas import linear
 
-# --- what PyTorch or Python refuses -------------------------------------------------
+# --- what PyTorch or Python refuses ---------------------------------------------------
 
 
 def slip_of_square(name, new, *due):
@@ -119,7 +119,7 @@ def adds_to_its_input(x):
     return x * x
 
 
-# --- what forward leaves behind -----------------------------------------------------
+# --- what forward leaves behind -------------------------------------------------------
 
 
 @broken(
@@ -198,7 +198,7 @@ class IntermediateOnCtx(Function):
         return grad_output * ctx.slope
 
 
-# --- a second time, or otherwise ----------------------------------------------------
+# --- a second time, or otherwise ------------------------------------------------------
 
 slip(
     "SavesBfloat16",
@@ -276,7 +276,7 @@ def a_skip_connection(x):
     return ChangesGradOutput.apply(h) + h
 
 
-# --- what calls share ---------------------------------------------------------------
+# --- what calls share -----------------------------------------------------------------
 
 
 @broken("state-between-calls", vector)
@@ -343,7 +343,7 @@ class DrawsTwice(Function):
         return grad_output * (torch.rand_like(grad_output) > 0.5)
 
 
-# --- a jvp, and a rule for vmap -----------------------------------------------------
+# --- a jvp, and a rule for vmap -------------------------------------------------------
 
 
 @healthy(vector)

@@ -1,4 +1,7 @@
-"""Runs a notebook that was handed in: what its checks said, and why one said nothing."""
+"""Runs a notebook that was handed in.
+
+What its checks said, and why one said nothing.
+"""
 
 import asyncio
 import contextlib
@@ -32,7 +35,8 @@ TIMEOUT = {"ename": "Timeout"}  # what nbclient is to say of an interrupted cell
 
 
 async def verdicts(path, seconds, total):
-    """({number: mark}, sentences): what the checks in the notebook said, and what failed.
+    """({number: mark}, sentences): what the checks in the notebook said, and what
+    failed.
 
     seconds: after which a cell is interrupted
     total:   seconds after which the kernel is ended
@@ -83,7 +87,10 @@ def _read(path):
 
 
 def _copy_what_lies_beside(path, folder):
-    """Modules and data, but no notebooks, and no folders that hold some: other people's."""
+    """Modules and data, but no notebooks, and no folders that hold some.
+
+    Other people's.
+    """
 
     def others(parent, names):
         hidden = [n for n in names if n.startswith(".") or n == "__pycache__"]
@@ -140,14 +147,15 @@ async def _run(cells, folder, record, seconds, total):
         except DeadKernelError:  # nbclient says so of what is cancelled, too
             if limit.expired():
                 failed[count] = _(
-                    "{name}, code cell {cells}: the {total:g} s for the notebook were over, "
-                    "and no later cell was run."
+                    "{name}, code cell {cells}: the {total:g} s for the notebook "
+                    "were over, and no later cell was run."
                 )
             elif asyncio.current_task().cancelling():  # Ctrl-C
                 raise asyncio.CancelledError from None
             else:
                 failed[count] = _(
-                    "{name}, code cell {cells}: the kernel died, and no later cell was run."
+                    "{name}, code cell {cells}: the kernel died, and no later cell "
+                    "was run."
                 )
             return failed, True
         finally:

@@ -1,4 +1,6 @@
-"""What an exercise of your own says of its reference, its stub and its wrong attempts."""
+"""What an exercise of your own says of its reference, its stub and its wrong
+attempts.
+"""
 
 import importlib.util
 import sys

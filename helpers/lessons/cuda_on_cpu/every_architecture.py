@@ -1,4 +1,5 @@
-"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy brings.
+"""CUDA sources compiled to machine code without a device, by the NVRTC that CuPy
+brings.
 
 >>> source = "template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = T(1); }"
 >>> compile_for(80, source, ["fill<float>"])["fill<float>"].spilled_bytes  # doctest: +SKIP
@@ -28,16 +29,19 @@ class Resources(NamedTuple):
 
 
 def architectures():
-    """The numbers that NVRTC accepts, [75, 80, ...]. Raises ImportError without CuPy or NVRTC."""
+    """The numbers that NVRTC accepts, [75, 80, ...].
+
+    Raises ImportError without CuPy or NVRTC.
+    """
     return sorted(_nvrtc().getSupportedArchs())
 
 
 def compile_for(architecture, source, names):
     """Compile `source` for one architecture, 90 for example; return {name: Resources}.
 
-    names: the kernels to compile, template arguments included.
-    What was compiled once is not compiled again. Raises NvrtcError with the compiler's messages if
-    the source does not compile, ImportError without CuPy or NVRTC.
+    names: the kernels to compile, template arguments included. What was compiled once
+    is not compiled again. Raises NvrtcError with the compiler's messages if the source
+    does not compile, ImportError without CuPy or NVRTC.
     """
     nvrtc = _nvrtc()
     options = [*options_for(architecture), "--split-compile=0"]  # uses the idle cores
@@ -55,7 +59,8 @@ def version():
 
 
 def machine_code(architecture, source, names):
-    """What a GPU of this architecture would load, as bytes, and {name: its name in there}.
+    """What a GPU of this architecture would load, as bytes, and {name: its name in
+    there}.
 
     Without split-compile, as CuPy compiles: with it the code for sm_120 is longer.
     """
@@ -105,7 +110,8 @@ def _nvrtc():
         nvrtc.getVersion()  # loads the library
     except Exception as error:
         raise ImportError(
-            "compiling CUDA sources needs CuPy with NVRTC: pip install 'cupy-cuda13x[ctk]'"
+            "compiling CUDA sources needs CuPy with NVRTC: pip install "
+            "'cupy-cuda13x[ctk]'"
         ) from error
     return nvrtc
 

@@ -1,11 +1,12 @@
-"""How many instructions a kernel spends on each multiply-add, and how many of its loads are under
-way at once, counted in its machine code.
+"""How many instructions a kernel spends on each multiply-add, and how many of its loads
+are under way at once, counted in its machine code.
 
     python -m helpers.lessons.cuda_on_cpu.instructions [--architectures 80 90 120]
                                                        [--dtype float16]
 
-prints both for the three ways in which `helpers/ops/involution` computes an involution on a GPU, at
-the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code into text; no GPU is needed.
+prints both for the three ways in which `helpers/ops/involution` computes an involution
+on a GPU, at the sizes of its benchmark. NVRTC compiles, nvdisasm turns machine code
+into text; no GPU is needed.
 
 >>> source = '''
 ... __global__ void dot(const float* x, const float* y, float* sum, int count) {
@@ -46,7 +47,8 @@ SCHEDULERS = 132 * 4  # of an H100; each has room for 16 warps, and 2^14 registe
 class Count(NamedTuple):
     """A kernel's inner loop, or all of it where no loop holds a multiply-add.
 
-    The loop is the one with the most multiply-adds in its text; each instruction counts once.
+    The loop is the one with the most multiply-adds in its text; each instruction counts
+    once.
     """
 
     instructions: int
@@ -68,10 +70,12 @@ class Count(NamedTuple):
 
 
 def count(architecture, source, names):
-    """{name: Count} for kernels of `source`, template arguments included, on one architecture.
+    """{name: Count} for kernels of `source`, template arguments included, on one
+    architecture.
 
-    Counts single and double precision. What was counted once is not counted again. Raises
-    ImportError without NVRTC or nvdisasm, NvrtcError if the source does not compile.
+    Counts single and double precision. What was counted once is not counted again.
+    Raises ImportError without NVRTC or nvdisasm, NvrtcError if the source does not
+    compile.
     """
     listed = _listings(architecture, source, names)
     return {name: count_text(text) for name, text in listed.items()}
@@ -80,16 +84,19 @@ def count(architecture, source, names):
 def resident_warps(threads, registers):
     """How many warps a scheduler of an H100 holds at once, on average, of a kernel.
 
-    threads: of the whole grid. registers: of one thread, as `every_architecture.compile_for` says.
+    threads: of the whole grid. registers: of one thread, as
+             `every_architecture.compile_for` says.
     """
-    room = min(
-        16, 2**16 // 4 // (32 * -(-registers // 8) * 8)
-    )  # they are given out by eights
+    # They are given out by eights.
+    room = min(16, 2**16 // 4 // (32 * -(-registers // 8) * 8))
     return min(threads / 32 / SCHEDULERS, room)
 
 
 def texts(architecture, source, names):
-    """{name: what nvdisasm prints} for the same, without the bits of each instruction."""
+    """{name.
+
+    What nvdisasm prints} for the same, without the bits of each instruction.
+    """
     listed = _listings(architecture, source, names)
     return {
         name: re.sub(r"\n? +/\* 0x[0-9a-f]+ \*/", "", text)
@@ -108,7 +115,10 @@ def _listings(architecture, source, names):
 
 
 def find_nvdisasm():
-    """The path of nvdisasm: on PATH, in a CUDA toolkit, or in a wheel that brings it."""
+    """The path of nvdisasm.
+
+    On PATH, in a CUDA toolkit, or in a wheel that brings it.
+    """
     folders = [
         Path(os.environ[name], "bin")
         for name in ("CUDA_PATH", "CUDA_HOME")
@@ -162,9 +172,8 @@ def count_text(text):
     loops = [whole]
     for number, instruction in enumerate(instructions):
         target = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", instruction)
-        if (
-            target and labels[target[1]] < number
-        ):  # backwards; "jump to yourself" ends the text
+        # Backwards; "jump to yourself" ends the text.
+        if target and labels[target[1]] < number:
             loops.append((labels[target[1]], number + 1))
 
     def matches(pattern, loop):
@@ -189,10 +198,10 @@ NO_WAIT = 7 << 46
 def _round_trips(loop, passes=8):
     """How many times in a row a warp waits in one pass, once the first passes are over.
 
-    All branches but the loop's own are taken for not taken, and all but loads takes no time. Since
-    Volta, the bits of an instruction say which scoreboards it waits for, and which one it marks:
-    Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018,
-    https://arxiv.org/abs/1804.06826, section 2.1
+    All branches but the loop's own are taken for not taken, and all but loads takes no
+    time. Since Volta, the bits of an instruction say which scoreboards it waits for,
+    and which one it marks: Jia et al., Dissecting the NVIDIA Volta GPU Architecture via
+    Microbenchmarking, 2018, https://arxiv.org/abs/1804.06826, section 2.1
     """
     loop = list(loop)
     now, ends, there = 0, [], [0 for _ in SCOREBOARDS]

@@ -42,8 +42,8 @@ EXERCISE_1 = Exercise(
     "multiplied by 3 before it is passed on.",
     hints=(
         "How much does 3 * x grow if x grows by a little?",
-        "backward gets grad_output, the slope of what follows. The chain rule combines it with "
-        "the slope of 3 * x.",
+        "backward gets grad_output, the slope of what follows. The chain rule "
+        "combines it with the slope of 3 * x.",
     ),
     explanation="The chain rule: the slope of the whole is the slope of what follows "
     "(grad_output) times the slope of this step (3).",

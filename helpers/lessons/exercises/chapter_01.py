@@ -19,19 +19,21 @@ from helpers.ops.legacy import Function
 def _is_legacy(attempt):
     if issubclass(attempt, torch.autograd.Function):
         yield _(
-            "it derives from today's torch.autograd.Function. In the old style you write `from "
-            "helpers.ops.legacy import Function`."
+            "it derives from today's torch.autograd.Function. In the old style you "
+            "write `from helpers.ops.legacy import Function`."
         )
     if not issubclass(attempt, Function):
         yield _(
-            "it does not derive from Function: `from helpers.ops.legacy import Function`."
+            "it does not derive from Function: `from helpers.ops.legacy import "
+            "Function`."
         )
     arguments = {"forward": "x", "backward": "grad_output"}
     for name, argument in arguments.items():
         if isinstance(inspect.getattr_static(attempt, name), staticmethod):
             yield _(
-                "`{name}` is a static method, as it is today. In 2017 {name} took (self, "
-                "{argument}), and arguments that were not tensors went to `__init__`."
+                "`{name}` is a static method, as it is today. In 2017 {name} took "
+                "(self, {argument}), and arguments that were not tensors went to "
+                "`__init__`."
             ).format(name=name, argument=argument)
     if attempt.__init__ is object.__init__:
         yield _("it has no method `__init__`. Two underscores on each side?")
@@ -39,7 +41,8 @@ def _is_legacy(attempt):
         method = inspect.getattr_static(attempt, name)
         if method is getattr(Function, name):
             yield _(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation."
+                "it has no method `{name}`, nor inherits one. Look at spelling and "
+                "indentation."
             ).format(name=name)
         try:
             inspect.signature(method).bind("self", argument)
@@ -66,7 +69,9 @@ def _instances_like(like, *feeds):
 
 
 def _wrong_instance(attempt, arguments, like, x):
-    """`difference` for instances of a legacy class, after what it has no eye or no words for."""
+    """`difference` for instances of a legacy class, after what it has no eye or no
+    words for.
+    """
     try:
         instance = attempt(*arguments)
     except Exception as error:
@@ -83,9 +88,8 @@ def _wrong_instance(attempt, arguments, like, x):
         if output is None:
             return _("it returns None. Is a `return` missing in `forward`?")
         output = attempt(*arguments)(x.clone().requires_grad_())
-        gradient = output.grad_fn.apply(torch.ones_like(output))[
-            1
-        ]  # before the engine casts it
+        # Before the engine casts it.
+        gradient = output.grad_fn.apply(torch.ones_like(output))[1]
         if output.dtype == x.dtype != gradient.dtype:
             given, right = (str(t.dtype)[6:] for t in (gradient, x))
             return _("`backward` returns {given} for `x`, which is {right}.").format(
@@ -100,8 +104,9 @@ def _wrong_instance(attempt, arguments, like, x):
 
 
 RENAMED = N_(
-    "The gradient of `x` has the elements of grad_output in their old order, as a reshape or a "
-    "view leaves them. That renames positions; it does not exchange dimensions."
+    "The gradient of `x` has the elements of grad_output in their old order, as a "
+    "reshape or a view leaves them. That renames positions; it does not exchange "
+    "dimensions."
 )
 REMEDIES = {  # with `self` where today it is ctx
     "saved-no-tensor": N_(
@@ -113,7 +118,9 @@ REMEDIES = {  # with `self` where today it is ctx
 
 
 def _of_2017(found):
-    """A finding as it fits the old style, which the doctor sees only through legacy.py."""
+    """A finding as it fits the old style, which the doctor sees only through
+    legacy.py.
+    """
     if found.code == "transposed":  # it has the right shape, so it was no transpose
         return replace(found, message=_(RENAMED), remedy="")
     ours = found.file == legacy.__file__  # whose lines nobody needs to read
@@ -159,7 +166,8 @@ EXERCISE_1 = Exercise(
         ),
         (
             {"def forward": "@staticmethod\n    def forward"},
-            "In 2017 forward took (self, x), and arguments that were not tensors went to `__init__`.",
+            "In 2017 forward took (self, x), and arguments that were not tensors "
+            "went to `__init__`.",
         ),
     ],
     properties=[
@@ -177,17 +185,19 @@ EXERCISE_1 = Exercise(
             [100.0],
             random(3),
             N_(
-                "two instances with different constants disturb each other. Keep it in `self`."
+                "two instances with different constants disturb each other. Keep it "
+                "in `self`."
             ),
         ),
     ],
-    success="the constant came in through the constructor, and the gradient passes unchanged.",
+    success="the constant came in through the constructor, and the gradient passes "
+    "unchanged.",
     hints=(
         "The constant is not a tensor. Which method took such arguments in 2017?",
         "If x grows by 1, how much does x + c grow?",
     ),
-    explanation="The slope of x + c is 1, whatever c is, so backward returns the gradient "
-    "that it received.",
+    explanation="The slope of x + c is 1, whatever c is, so backward returns the "
+    "gradient that it received.",
 )
 
 
@@ -246,17 +256,20 @@ EXERCISE_2 = Exercise(
             (1, 2),
             random(3, 3, 3),
             N_(
-                "two instances with different dimensions disturb each other. Keep the two in `self`."
+                "two instances with different dimensions disturb each other. Keep "
+                "the two in `self`."
             ),
         ),
     ],
-    success="exchanging the same two dimensions again brings each gradient back to its place.",
+    success="exchanging the same two dimensions again brings each gradient back to "
+    "its place.",
     hints=(
-        "Each output element is one input element that has moved. Its gradient moves back.",
+        "Each output element is one input element that has moved. Its gradient moves "
+        "back.",
         "What undoes an exchange of two dimensions?",
     ),
-    explanation="A transposition is its own inverse. backward needs only the two dimensions, "
-    "and they live in self.",
+    explanation="A transposition is its own inverse. backward needs only the two "
+    "dimensions, and they live in self.",
 )
 
 
@@ -281,7 +294,8 @@ EXERCISE_3 = Exercise(
     wrong=[
         (
             {"torch.autograd.Function": "Function"},
-            "must derive from torch.autograd.Function; its Function is that of helpers.ops.legacy.",
+            "must derive from torch.autograd.Function; its Function is that of "
+            "helpers.ops.legacy.",
         ),
         (
             {
@@ -301,16 +315,18 @@ EXERCISE_3 = Exercise(
     inputs=(Inputs(shapes="...", constants=((5,), (0,)), names="target"),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200), 5)],
-    success="the same formula in a new home: ctx instead of self, and None for the constant. "
-    "The second derivative, which the old style could not have, is there.",
+    success="the same formula in a new home: ctx instead of self, and None for the "
+    "constant. The second derivative, which the old style could not have, is "
+    "there.",
     hints=(
-        "Two decorators, and self becomes ctx. There is no constructor any more: forward takes "
-        "the target after x.",
-        "ctx.save_for_backward and ctx.saved_tensors keep their names; the target, a number, is "
-        "an attribute of ctx.",
-        "backward returns two values: the gradient of x, and None for the target. For the second "
-        "derivative, use x as saved_tensors gives it to you: no .data, no detach.",
+        "Two decorators, and self becomes ctx. There is no constructor any more: "
+        "forward takes the target after x.",
+        "ctx.save_for_backward and ctx.saved_tensors keep their names; the target, a "
+        "number, is an attribute of ctx.",
+        "backward returns two values: the gradient of x, and None for the target. "
+        "For the second derivative, use x as saved_tensors gives it to you: no "
+        ".data, no detach.",
     ),
-    explanation="In the new style saved tensors come with their history, so backward is "
-    "recorded like any other computation and can be differentiated.",
+    explanation="In the new style saved tensors come with their history, so backward "
+    "is recorded like any other computation and can be differentiated.",
 )

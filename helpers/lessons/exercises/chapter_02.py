@@ -53,7 +53,9 @@ EXERCISE_1 = Exercise(
             {
                 "save_for_backward(x)": "save_for_backward(2 * x)",
                 "2 * x *": "x *",
-                "    @staticmethod\n    def backward": "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward",
+                "    @staticmethod\n    def backward": "    @staticmethod\n    "
+                "@torch.autograd.function.once_differentiable\n    def "
+                "backward",
             },
             "neither an input nor an output",
         ),
@@ -61,15 +63,16 @@ EXERCISE_1 = Exercise(
     like=lambda x: x**2,
     inputs=(Inputs(shapes="...", far=1e6),),
     properties=[keeps_only("inputs and outputs", random(100, 200))],
-    success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, and the "
-    "chain rule multiplies it by grad_output.",
+    success="values and gradient agree with `x ** 2`. The derivative of x² is 2x, "
+    "and the chain rule multiplies it by grad_output.",
     hints=(
         "backward needs x. How does forward hand it over?",
         "ctx.save_for_backward(x) in forward; (x,) = ctx.saved_tensors in backward.",
-        "Which rule combines your derivative with grad_output, the gradient that arrives?",
+        "Which rule combines your derivative with grad_output, the gradient that "
+        "arrives?",
     ),
-    explanation="x is saved, not 2x: autograd then sees in backward how the gradient depends "
-    "on x, so that a second derivative is right as well.",
+    explanation="x is saved, not 2x: autograd then sees in backward how the gradient "
+    "depends on x, so that a second derivative is right as well.",
 )
 
 
@@ -147,16 +150,17 @@ EXERCISE_2 = Exercise(
         gradients_fit("ab", PAIRS),
         keeps_only("inputs and outputs", random(100, 200), random(200)),
     ],
-    success="both gradients are right, each in the shape of its own input, without help from "
-    "the engine.",
+    success="both gradients are right, each in the shape of its own input, without "
+    "help from the engine.",
     hints=(
         "The gradient of a is `grad_output * b`. What is its shape if a was broadcast?",
-        "Where one element of a was used several times, its gradient is the sum over its uses.",
+        "Where one element of a was used several times, its gradient is the sum over "
+        "its uses.",
         "tensor.sum_to_size(shape) undoes a broadcast.",
     ),
-    explanation="Broadcasting copies an element to several places; each place sends a gradient "
-    "back, and these gradients add up. sum_to_size sums over exactly the dimensions that were "
-    "broadcast.",
+    explanation="Broadcasting copies an element to several places; each place sends a "
+    "gradient back, and these gradients add up. sum_to_size sums over "
+    "exactly the dimensions that were broadcast.",
 )
 
 
@@ -209,12 +213,16 @@ EXERCISE_3 = Exercise(
         ),
     ),
     properties=[keeps_only("inputs, outputs and positions", random(100, 200))],
-    success="each gradient went to the place that its element came from, and nowhere else.",
+    success="each gradient went to the place that its element came from, and nowhere "
+    "else.",
     hints=(
-        "x.min(dim=1) returns the values and the indices. Which of them does backward need?",
+        "x.min(dim=1) returns the values and the indices. Which of them does "
+        "backward need?",
         "The gradient of x is zero except at two places in each row.",
-        "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], grad[:, None]).",
+        "Start from zeros of x's shape; zeros.scatter_add_(1, index[:, None], "
+        "grad[:, None]).",
     ),
-    explanation="Only the positions are needed, so only they are saved. scatter_add_ (not "
-    "scatter_) matters when both positions are the same, as in a row of one element.",
+    explanation="Only the positions are needed, so only they are saved. scatter_add_ "
+    "(not scatter_) matters when both positions are the same, as in a row of "
+    "one element.",
 )

@@ -56,8 +56,8 @@ EXERCISE_1 = Exercise(
         "The derivative of xⁿ is n · xⁿ⁻¹.",
         "backward returns two values: the gradient of x, and None for n.",
     ),
-    explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 the "
-    "power x⁰ is 1, so no special case is needed.",
+    explanation="x goes through save_for_backward, n is an attribute of ctx. For n = 1 "
+    "the power x⁰ is 1, so no special case is needed.",
 )
 
 
@@ -88,13 +88,13 @@ class _StopsHere(Function):
 def _leaves_x_alone(attempt):
     x = SAMPLE.clone().requires_grad_()
     h = x * 1
-    with contextlib.suppress(
-        RuntimeError
-    ):  # autograd refuses to change a view in place
+    # Autograd refuses to change a view in place.
+    with contextlib.suppress(RuntimeError):
         attempt.apply(h, 0.1).zero_()
     if not torch.equal(h, x):
         yield _(
-            "changing the output in place changes `x`, too, and autograd does not notice."
+            "changing the output in place changes `x`, too, and autograd does not "
+            "notice."
         )
 
 
@@ -113,9 +113,10 @@ def _makes_no_gradient_up(attempt):
         )
     if gradient is not None:
         yield _(
-            "no gradient arrived, yet `backward` returned one. Either materialize_grads is still "
-            "on (it is switched off in `forward`; in `backward` it is too late), or `backward` "
-            "makes zeros where None would do."
+            "no gradient arrived, yet `backward` returned one. Either "
+            "materialize_grads is still on (it is switched off in `forward`; in "
+            "`backward` it is too late), or `backward` makes zeros where None would "
+            "do."
         )
 
 
@@ -152,15 +153,16 @@ EXERCISE_2 = Exercise(
         _leaves_x_alone,
         _makes_no_gradient_up,
     ],
-    success="the values pass unchanged, the gradient is scaled, and where no gradient arrives, "
-    "none is made up.",
+    success="the values pass unchanged, the gradient is scaled, and where no "
+    "gradient arrives, none is made up.",
     hints=(
         "forward returns the values as they are; only backward has something to do.",
         "ctx.set_materialize_grads(False) belongs in forward.",
         "Then grad_output may be None; return None for both arguments in that case.",
     ),
-    explanation="The copy lets callers change the result in place. gradcheck rejects this "
-    "Function, as it should: the gradient is not the derivative of forward.",
+    explanation="The copy lets callers change the result in place. gradcheck rejects "
+    "this Function, as it should: the gradient is not the derivative of "
+    "forward.",
 )
 
 
@@ -181,7 +183,8 @@ def _saves_what_it_keeps(attempt):
     kept, *others = saved_by(attempt.apply, SAMPLE)
     if not kept:
         yield _(
-            "nothing went through save_for_backward, so autograd cannot watch what is kept."
+            "nothing went through save_for_backward, so autograd cannot watch what "
+            "is kept."
         )
 
 
@@ -201,8 +204,9 @@ def _lets_go_of_the_output(attempt):
             gc.enable()
     if leaks:
         yield _(
-            "the output is still alive after its last use. What still holds it: an attribute of "
-            "ctx, which is the grad_fn of the output, or something outside the call?"
+            "the output is still alive after its last use. What still holds it: an "
+            "attribute of ctx, which is the grad_fn of the output, or something "
+            "outside the call?"
         )
 
 
@@ -253,11 +257,13 @@ EXERCISE_3 = Exercise(
         _lets_go_of_the_output,
         keeps_only("inputs and outputs", random(100, 200)),
     ],
-    success="the output is freed with its last reference, and autograd watches what is saved.",
+    success="the output is freed with its last reference, and autograd watches what "
+    "is saved.",
     hints=(
         "Which attribute of ctx is a tensor?",
-        "save_for_backward stores an output of forward without making a reference cycle.",
+        "save_for_backward stores an output of forward without making a reference "
+        "cycle.",
     ),
-    explanation="save_for_backward recognises the output and saves it with its version number, "
-    "but without a reference cycle.",
+    explanation="save_for_backward recognises the output and saves it with its version "
+    "number, but without a reference cycle.",
 )

@@ -64,7 +64,8 @@ EXERCISE_1 = Exercise(
     like=torch.sigmoid,
     inputs=(Inputs(shapes="...", far=800, numbers={"at numbers from 8 to 20": FLAT}),),
     properties=[keeps_only("outputs", random(100, 200))],
-    success="the derivative is computed from the result alone, so nothing else is saved.",
+    success="the derivative is computed from the result alone, so nothing else is "
+    "saved.",
     hints=(
         "Which of your two tensors does σ(1 − σ) need?",
         "forward names the result, saves it, and returns it.",
@@ -128,13 +129,16 @@ EXERCISE_2 = Exercise(
     ],
     success="nothing overflows, in forward or in backward.",
     hints=(
-        "e^1000 overflows. What changes if you first subtract the largest element of each row?",
+        "e^1000 overflows. What changes if you first subtract the largest element of "
+        "each row?",
         "log Σ e^x = m + log Σ e^(x - m), for any m.",
-        "The gradient is softmax(x), which is e^(x - y) with the result y: no overflow there.",
+        "The gradient is softmax(x), which is e^(x - y) with the result y: no "
+        "overflow there.",
     ),
-    explanation="If m is the largest element, every x - m is at most 0. In backward, x - y is "
-    "at most 0 as well, because y is at least as large as the largest x. The saved tensor is the "
-    "very one that is returned, so it comes back with a history, for a second derivative.",
+    explanation="If m is the largest element, every x - m is at most 0. In backward, "
+    "x - y is at most 0 as well, because y is at least as large as the largest x. "
+    "The saved tensor is the very one that is returned, so it comes back with a "
+    "history, for a second derivative.",
 )
 
 
@@ -222,6 +226,6 @@ EXERCISE_3 = Exercise(
         "What do the three elements of the point have in common?",
         "Call gradcheck at another point.",
     ),
-    explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails for "
-    "one letter: the derivative of |x|³ is 3x·|x|.",
+    explanation="gradcheck(suspects[letter], (-point.detach()).requires_grad_()) fails "
+    "for one letter: the derivative of |x|³ is 3x·|x|.",
 )

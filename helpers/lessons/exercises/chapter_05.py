@@ -56,14 +56,15 @@ EXERCISE_1 = Exercise(
     inputs=(Inputs(shapes="...", far=400),),
     order=2,
     properties=[keeps_only("outputs", random(100, 200))],
-    success="both outputs are saved and both are differentiated, so every order is right.",
+    success="both outputs are saved and both are differentiated, so every order is "
+    "right.",
     hints=(
         "Two outputs: backward gets two gradients, and adds two terms.",
         "ctx.save_for_backward(s, c) with the very tensors that forward returns.",
         "sinh' = cosh and cosh' = sinh.",
     ),
-    explanation="In backward the saved outputs come with their history, an edge to this very "
-    "node. A second derivative follows that edge.",
+    explanation="In backward the saved outputs come with their history, an edge to "
+    "this very node. A second derivative follows that edge.",
 )
 
 
@@ -124,9 +125,8 @@ def _multiplies(attempt):
             collected.clear()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # that of create_graph=True is answered below
+                # That of create_graph=True is answered below.
+                warnings.simplefilter("ignore")
                 given = attempt(f, x, v)
         except RuntimeError as error:
             asks = "does not require grad" in str(error)
@@ -156,7 +156,8 @@ def _multiplies(attempt):
         )
         if one.grad is not None:
             yield _(
-                "it fills the .grad of a tensor that f uses, as .backward() does for every leaf."
+                "it fills the .grad of a tensor that f uses, as .backward() does for "
+                "every leaf."
             )
         if _Counted.backwards > 2:
             yield _(
@@ -165,14 +166,16 @@ def _multiplies(attempt):
         spoilt = x.grad is not kept or kept is not None and not kept.eq(1).all()
         if spoilt or not torch.equal(x, before) or x.requires_grad != needed:
             yield _(
-                "it leaves a trace in x: its values, its .grad or its requires_grad changed."
+                "it leaves a trace in x: its values, its .grad or its requires_grad "
+                "changed."
             )
         yield changed_in_place(v=(v, v_before))
     gc.collect()
     if any(reference() is not None and reference() is not x for reference in seen):
         yield _(
-            "the values are right, but the tensor that f got is not freed, not even by Python's "
-            "garbage collector. Does its .grad, or the result, have a history?"
+            "the values are right, but the tensor that f got is not freed, not even "
+            "by Python's garbage collector. Does its .grad, or the result, have a "
+            "history?"
         )
 
 
@@ -189,8 +192,9 @@ EXERCISE_2 = Exercise(
         ({"(first * v).sum()": "first @ v"}, "for x of shape (2, 3)"),
         (
             {
-                "return grad((first * v).sum(), x)[0]": "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in first.flatten()]\n"
-                "    return (torch.stack(rows) @ v.flatten()).view(x.shape)"
+                "return grad((first * v).sum(), x)[0]": "rows = [grad(g, x, retain_graph=True)[0].flatten() for g in "
+                "first.flatten()]\n    return (torch.stack(rows) @ "
+                "v.flatten()).view(x.shape)"
             },
             "differentiated 7 times",
         ),
@@ -201,7 +205,8 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                "(first,) = grad(f(x), x, create_graph=True)": "f(x).backward(create_graph=True)\n    first, x.grad = x.grad, None"
+                "(first,) = grad(f(x), x, create_graph=True)": "f(x).backward(create_graph=True)\n    first, x.grad = "
+                "x.grad, None"
             },
             "fills the .grad",
         ),
@@ -211,11 +216,11 @@ EXERCISE_2 = Exercise(
     hints=(
         "∇f · v is one number. What is its gradient?",
         "grad(f(x), x, create_graph=True), then grad of the product with v.",
-        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() works for any "
-        "number of dimensions.",
+        "x.detach().requires_grad_() makes a leaf of your own; (first * v).sum() "
+        "works for any number of dimensions.",
     ),
-    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. The leaf is "
-    "our own, so x and its .grad stay as they were.",
+    explanation="H·v is the gradient of ∇f·v, because v does not depend on x. The leaf "
+    "is our own, so x and its .grad stay as they were.",
 )
 
 
@@ -268,11 +273,13 @@ EXERCISE_3 = Exercise(
     inputs=(Inputs(shapes="...", far=720),),
     order=2,
     properties=[keeps_only("inputs and outputs", random(100, 200))],
-    success="the second derivative is right, too: the sigmoid in backward has a history.",
+    success="the second derivative is right, too: the sigmoid in backward has a "
+    "history.",
     hints=(
         "Which tensor in backward depends on x, but has no history?",
         "Nothing in forward is recorded. What if the sigmoid is computed in backward?",
     ),
     explanation="x comes out of saved_tensors with its history, so torch.sigmoid(x) in "
-    "backward is recorded, and the second derivative sees it. The price is a second evaluation.",
+    "backward is recorded, and the second derivative sees it. The price is a "
+    "second evaluation.",
 )

@@ -33,8 +33,8 @@ def _reserves_the_name(attempt):
     except TypeError:
         return
     yield _(
-        "after Scale(3, bias=False), `bias` accepts a tensor that is not an nn.Parameter: the name "
-        "is not reserved."
+        "after Scale(3, bias=False), `bias` accepts a tensor that is not an "
+        "nn.Parameter: the name is not reserved."
     )
 
 
@@ -76,15 +76,16 @@ EXERCISE_1 = Exercise(
         ),
         _reserves_the_name,
     ],
-    success="the name `bias` is always reserved, and optimizers find what they should train.",
+    success="the name `bias` is always reserved, and optimizers find what they "
+    "should train.",
     hints=(
         "Which kind of attribute does an optimizer find?",
         'Without a bias: self.register_parameter("bias", None).',
         "forward tests self.bias, not bias.",
     ),
-    explanation="register_parameter with None reserves the name, so that `module.bias` is "
-    "None instead of an AttributeError. No Function is needed: autograd knows the derivative of "
-    "a product.",
+    explanation="register_parameter with None reserves the name, so that `module.bias` "
+    "is None instead of an AttributeError. No Function is needed: autograd "
+    "knows the derivative of a product.",
 )
 
 
@@ -120,8 +121,8 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n"
-                "                self.mean = self.mean + 0.1 * (x.detach().mean(0) - self.mean)"
+                "self.mean += 0.1 * (x.detach().mean(0) - self.mean)": "with torch.inference_mode():\n                self.mean = "
+                "self.mean + 0.1 * (x.detach().mean(0) - self.mean)"
             },
             "`mean` has become an inference tensor",
         ),
@@ -140,14 +141,16 @@ EXERCISE_2 = Exercise(
             Center, ("Center(3)", "Center(5)", "Center(1)"), shapes=((2,), (3,), (1,))
         ),
     ],
-    success="remembered, moved and saved, but not trained; and unchanged in evaluation.",
+    success="remembered, moved and saved, but not trained; and unchanged in "
+    "evaluation.",
     hints=(
         "Which kind of tensor is saved and moved, but not trained?",
         "self.training tells you which of the two modes is on.",
         "Change that tensor in place, by a batch mean that has no history.",
     ),
-    explanation="A buffer is saved and moved, but not trained. It changes in place, so that it "
-    "stays the same tensor, and the batch mean is detached, so that no history grows.",
+    explanation="A buffer is saved and moved, but not trained. It changes in place, so "
+    "that it stays the same tensor, and the batch mean is detached, so that "
+    "no history grows.",
 )
 
 
@@ -204,12 +207,15 @@ def _loads_old_and_new(attempt):
     except RuntimeError:
         return
     yield _(
-        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should be refused."
+        "a checkpoint of a bias alone loads; without `weight` or `kernel` it should "
+        "be refused."
     )
 
 
 def _loads(dense, size, bias, wrap):
-    """What is wrong where it loads a checkpoint of a Linear of this size, both wrapped alike."""
+    """What is wrong where it loads a checkpoint of a Linear of this size, both wrapped
+    alike.
+    """
     linear = nn.Linear(*size, bias=bias)
     nn.init.ones_(dense.offset)  # loading has to overwrite it
     module, parameters = wrap(dense), list(dense.parameters())
@@ -308,10 +314,10 @@ EXERCISE_3 = Exercise(
     success="checkpoints of both kinds load, wherever the module is in a model.",
     hints=(
         "register_load_state_dict_pre_hook, as in the section on renaming.",
-        "In a larger model, the keys begin with a prefix, which is the third argument of the "
-        "hook, after the module and the dict.",
+        "In a larger model, the keys begin with a prefix, which is the third "
+        "argument of the hook, after the module and the dict.",
         "The kernel is the transposed weight, and a missing bias counts as zeros.",
     ),
-    explanation="The hook renames keys only if the old name is there, so the module's own "
-    "checkpoints load unchanged.",
+    explanation="The hook renames keys only if the old name is there, so the module's "
+    "own checkpoints load unchanged.",
 )

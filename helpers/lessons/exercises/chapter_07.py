@@ -43,7 +43,8 @@ DEPTHWISE = (
 )
 
 
-# Without optimisation, so that no write is left out. Both compilers skip what is not theirs.
+# Without optimisation, so that no write is left out. Both compilers skip what is not
+# theirs.
 AS_WRITTEN = (
     '#pragma GCC optimize "O0"\n#pragma clang optimize off\n#line 1 "kernel.cu"\n'
 )
@@ -55,9 +56,8 @@ def _runs(source):
         yield _("the source must hold `__global__ void depthwise(...)`.")
     cell, source = source, AS_WRITTEN + source
     try:
-        emulator._compile(
-            source, "depthwise"
-        )  # once, and not again in every copy of this process
+        # Once, and not again in every copy of this process.
+        emulator._compile(source, "depthwise")
     except emulator.KernelError as error:
         yield _compiler_says(error, cell)
     for channels, height, width, K, threads in [
@@ -139,12 +139,15 @@ def _compiler_says(error, cell):
 
 
 def _explained(error, cell, count, threads, run):
-    """What a thread did wrong, and what may be the reason; `count` threads own an element."""
+    """What a thread did wrong, and what may be the reason.
+
+    `count` threads own an element.
+    """
     text = str(error)
     if error.fault == emulator.Fault.READ_UNWRITTEN:
         return _(
-            "thread {thread} of block {block} reads {array}[{element}], which has no value yet. "
-            "Add up in a variable"
+            "thread {thread} of block {block} reads {array}[{element}], which has no "
+            "value yet. Add up in a variable"
         ).format(
             thread=error.thread,
             block=error.block,
@@ -196,7 +199,8 @@ EXERCISE_1 = Exercise(
     wrong=[
         (
             {"    if (element >= channels * height * width) return;\n": ""},
-            "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 owns none",
+            "reads weight[1], but weight has 1 element. y has 20 elements: thread 20 "
+            "owns none",
         ),
         ({"element / width % height": "element / width"}, "with x of shape (3, 5, 4)"),
         ({"element / (": "element // ("}, "In C, `//` begins a comment"),
@@ -212,15 +216,19 @@ EXERCISE_1 = Exercise(
     ],
     needs=find_compiler,
     properties=[_runs],
-    success="every element was written once, no read left its array, and every number is right.",
+    success="every element was written once, no read left its array, and every "
+    "number is right.",
     hints=(
-        "There are threads to spare; the chapter's first example shows the test that stops them.",
-        "Element (c, row, column) has the number (c * height + row) * width + column. Division "
-        "and remainder take it apart again.",
-        "row r, column s of channel c is x[(c * height + r) * width + s]; skip the taps outside.",
+        "There are threads to spare; the chapter's first example shows the test that "
+        "stops them.",
+        "Element (c, row, column) has the number (c * height + row) * width + "
+        "column. Division and remainder take it apart again.",
+        "row r, column s of channel c is x[(c * height + r) * width + s]; skip the "
+        "taps outside.",
     ),
-    explanation="Division and remainder turn a number in memory back into indices. The bounds of "
-    "the image are tested in both directions, because memory goes on where the image ends.",
+    explanation="Division and remainder turn a number in memory back into indices. The "
+    "bounds of the image are tested in both directions, because memory goes "
+    "on where the image ends.",
 )
 
 
@@ -285,11 +293,12 @@ EXERCISE_2 = Exercise(
     hints=(
         "One tap of the filter multiplies one pixel of each channel of the group.",
         "Its gradient is the sum over these channels of grad_output times that pixel.",
-        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + K].",
+        "F.pad(x, [K // 2] * 4), and the patch of this pixel is [h : h + K, w : w + "
+        "K].",
     ),
-    explanation="y[c] contains weight · x[c] for each channel c of the group. The derivative "
-    "with respect to the weight is x[c], so the gradient is x[c] times what arrives for y[c], "
-    "summed over c.",
+    explanation="y[c] contains weight · x[c] for each channel c of the group. The "
+    "derivative with respect to the weight is x[c], so the gradient is x[c] "
+    "times what arrives for y[c], summed over c.",
 )
 
 
@@ -316,9 +325,8 @@ def _as_unfold_says(attempt):
         # A picture whose pixels are their own numbers, found again by PyTorch's unfold.
         numbers = torch.arange(1.0, 1 + height * width).view(1, 1, height, width)
         options = {"stride": stride, "padding": padding, "dilation": dilation}
-        columns = (
-            F.unfold(numbers, K, **options)[0].long() - 1
-        )  # (K * K, places); -1 is padding
+        # (K * K, places); -1 is padding.
+        columns = F.unfold(numbers, K, **options)[0].long() - 1
         out_height = (height + 2 * padding - (K - 1) * dilation - 1) // stride + 1
         out_width = columns.shape[1] // out_height
         for i, j, y, x in itertools.product(
@@ -332,8 +340,8 @@ def _as_unfold_says(attempt):
             pair = _plain(given)
             if pair != expected:
                 call = _(
-                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, stride {stride}, "
-                    "padding {padding}, dilation {dilation}"
+                    "input ({y}, {x}), tap ({i}, {j}), output {height} x {width}, "
+                    "stride {stride}, padding {padding}, dilation {dilation}"
                 ).format(
                     y=y, x=x, i=i, j=j, height=out_height, width=out_width, **options
                 )
@@ -341,8 +349,8 @@ def _as_unfold_says(attempt):
                 yield at(call, template.format(given=given, expected=expected))
             if expected and not all(isinstance(index, int) for index in pair):
                 yield _(
-                    "it returns {given!r}, but an index is an integer. // gives one, where the "
-                    "division leaves no remainder."
+                    "it returns {given!r}, but an index is an integer. // gives one, "
+                    "where the division leaves no remainder."
                 ).format(given=given)
 
 
@@ -356,7 +364,8 @@ EXERCISE_3 = Exercise(
     number="7.3",
     name="output_pixel",
     reference=output_pixel,
-    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, dilation): ...",
+    stub="def output_pixel(y, x, i, j, out_height, out_width, stride, padding, "
+    "dilation): ...",
     wrong=[
         ({"y + padding": "y", "x + padding": "x"}, "padding 1"),
         (
@@ -373,14 +382,14 @@ EXERCISE_3 = Exercise(
         ({"(h, w) if": "(h / 1, w / 1) if"}, "an index is an integer"),
     ],
     properties=[_as_unfold_says],
-    success="rows from rows and columns from columns: the published kernel mixed them up.",
+    success="rows from rows and columns from columns: the published kernel mixed "
+    "them up.",
     hints=(
         "Solve y = h · stride - padding + i · dilation for h.",
         "What if the division by stride leaves a remainder?",
         "h must be one of the rows 0 to out_height - 1, and w one of the columns.",
     ),
-    explanation="With stride 2, a tap skips every other input pixel: there the division leaves "
-    "a remainder. "
-    "Python's % and // round down, so a negative number needs no care here; in C it does, which "
-    "is why the kernel tests the sign first.",
+    explanation="With stride 2, a tap skips every other input pixel: there the "
+    "division leaves a remainder. Python's % and // round down, so a negative number "
+    "needs no care here; in C it does, which is why the kernel tests the sign first.",
 )

@@ -15,7 +15,10 @@ from helpers.ops.involution.compiler import find_compiler
 
 
 def _compiled(cases, language, doors="", calls=""):
-    """Compile an attempt, and give the library to `cases`: first in a copy of this process."""
+    """Compile an attempt, and give the library to `cases`.
+
+    First in a copy of this process.
+    """
 
     def sentences(source):
         try:
@@ -160,8 +163,8 @@ EXERCISE_1 = Exercise(
         "The derivative of exp(x) is exp(x), and that is y.",
         "backward multiplies what arrives, grad_output[i], by the derivative.",
     ),
-    explanation="The Function around it calls contiguous() on both arrays first, so one loop "
-    "over count elements is enough, whatever their shape.",
+    explanation="The Function around it calls contiguous() on both arrays first, so "
+    "one loop over count elements is enough, whatever their shape.",
 )
 
 
@@ -176,7 +179,8 @@ void product(const T* x, const int64_t* x_strides, const T* w, const int64_t* w_
 }
 """
 
-# C has one name for a function, C++ one for each type: these lines make names that ctypes finds.
+# C has one name for a function, C++ one for each type: these lines make names that
+# ctypes finds.
 _PRODUCT_DOOR = """
 extern "C" void product_of_doubles(const double* x, const int64_t* xs, const double* w,
     const int64_t* ws, double* y, int64_t m, int64_t n) { product(x, xs, w, ws, y, m, n); }
@@ -188,7 +192,9 @@ _SHAPES = ((4, 4), (3, 5), (5, 3), (1, 7), (0, 3), (300, 2))
 
 
 def _tried(where, right, *call, **options):
-    """What is wrong with the result of a native call, which goes by the name `where`, or None."""
+    """What is wrong with the result of a native call, which goes by the name `where`,
+    or None.
+    """
     _called(where, *call, **options)
     *function, arguments, result = call
     return at(where, _wrong(result, arguments[result], right))
@@ -253,14 +259,16 @@ EXERCISE_2 = Exercise(
             "product(x, x_strides, w, w_strides, y, rows, columns)",
         )
     ],
-    success="each array is walked with its own strides, and the result with its own width.",
+    success="each array is walked with its own strides, and the result with its own "
+    "width.",
     hints=(
         "Two indices are wrong. Each works for two contiguous square matrices.",
         "y is contiguous: how many elements lie between the starts of two of its rows?",
         "x and w may lie differently in memory.",
     ),
-    explanation="Contiguous square matrices hide both mistakes: rows equals columns, and all "
-    "strides are the same. Test with shapes whose sizes differ, and with a transposed tensor.",
+    explanation="Contiguous square matrices hide both mistakes: rows equals columns, "
+    "and all strides are the same. Test with shapes whose sizes differ, and with a "
+    "transposed tensor.",
 )
 
 
@@ -320,7 +328,8 @@ EXERCISE_3 = Exercise(
         ),
         (
             {"const T* x, T* grad_input": "const double* x, double* grad_input"},
-            "the check calls energy_backward(grad_output, stride, x, grad_input, rows, columns)",
+            "the check calls energy_backward(grad_output, stride, x, grad_input, "
+            "rows, columns)",
         ),
         ({"grad_input[r": "if (rows) throw 1; else grad_input[r"}, "Does an exception"),
     ],
@@ -333,12 +342,14 @@ EXERCISE_3 = Exercise(
             "energy_backward(grad_output, stride, x, grad_input, rows, columns)",
         )
     ],
-    success="each row gets its own element of grad_output, even when all rows share one.",
+    success="each row gets its own element of grad_output, even when all rows share "
+    "one.",
     hints=(
         "y has one element per row, and so does grad_output.",
-        "Every element of row r is multiplied by the element of grad_output for this row.",
+        "Every element of row r is multiplied by the element of grad_output for this "
+        "row.",
         "Each element of grad_output lies `stride` elements after the previous one.",
     ),
-    explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. The gradient of a "
-    "sum has a stride of 0: one element in memory, read again for each row.",
+    explanation="x[r][c] appears in y[r] only, with derivative x[r][c]. The gradient "
+    "of a sum has a stride of 0: one element in memory, read again for each row.",
 )

@@ -77,8 +77,8 @@ def _wrong_promise(given, shape, dtype):
         ).format(type=given.device.type)
     if not given.is_contiguous():
         return _(
-            "it promises the strides {stride}, but the kernel's result is contiguous, with "
-            "strides {right}."
+            "it promises the strides {stride}, but the kernel's result is "
+            "contiguous, with strides {right}."
         ).format(stride=given.stride(), right=(shape[1], 1))
     return None
 
@@ -110,8 +110,8 @@ def _serves_every_length(attempt):
             sums, count = compiled(x)
         except Exception as error:
             problem = _(
-                "with a symbol for the length, PyTorch says: {message} With a symbol you may use "
-                "+, -, * and //."
+                "with a symbol for the length, PyTorch says: {message} With a symbol "
+                "you may use +, -, * and //."
             ).format(message=in_one_sentence(error))
         if elsewhere:
             yield _('x is on the device "cpu", but it promises "{elsewhere}".').format(
@@ -121,14 +121,15 @@ def _serves_every_length(attempt):
         expected, right = rows(x)
         if not torch.equal(sums, expected) or count != right:
             template = _(
-                "compiled, and called with {n} elements: {count} windows, but {right} is right."
+                "compiled, and called with {n} elements: {count} windows, but "
+                "{right} is right."
             )
             yield template.format(n=n, count=count, right=right)
     if len(graphs) > 1:
         yield _(
-            "it is right, but compiled with dynamic=True it needs {count} graphs for the lengths "
-            "{names}. Something in it turns a symbolic size into a fixed number, or compares the "
-            "two."
+            "it is right, but compiled with dynamic=True it needs {count} graphs for "
+            "the lengths {names}. Something in it turns a symbolic size into a fixed "
+            "number, or compares the two."
         ).format(count=len(graphs), names=", ".join(map(str, lengths)))
 
 
@@ -161,8 +162,9 @@ EXERCISE_1 = Exercise(
         "The result has the dtype and the device of x, and is contiguous.",
         "x.shape[0] may be a symbol. Compute with it: use //, not int() or len().",
     ),
-    explanation="The last window starts at n - size, so there are (n - size) // step + 1 of "
-    "them. x.new_empty makes a contiguous tensor with the dtype and the device of x.",
+    explanation="The last window starts at n - size, so there are (n - size) // step "
+    "+ 1 of them. x.new_empty makes a contiguous tensor with the dtype and the "
+    "device of x.",
 )
 
 
@@ -191,7 +193,8 @@ def make_soft_threshold():
 def _passes(make):
     if isinstance(make, CustomOpDef):
         yield _(
-            "give check the function make_soft_threshold, not the operator that it made."
+            "give check the function make_soft_threshold, not the operator that it "
+            "made."
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns about what the verdict says
@@ -242,8 +245,8 @@ def _wrong_operator(op):
 
 # What the stub gets wrong, each as an edit of the reference.
 MUTATES = {
-    "return torch.as_tensor(np.sign(array) * np.maximum(np.abs(array)": "sign = np.sign(array)\n        np.abs(array, out=array)\n"
-    "        return torch.as_tensor(sign * np.maximum(array",
+    "return torch.as_tensor(np.sign(array) * np.maximum(np.abs(array)": "sign = np.sign(array)\n        np.abs(array, out=array)\n        return "
+    "torch.as_tensor(sign * np.maximum(array",
 }
 ALIASES = {
     "        array = x": "        if limit == 0:\n            return x\n        array = x"
@@ -286,12 +289,13 @@ EXERCISE_2 = Exercise(
     "torch.nn.functional.softshrink.",
     hints=(
         "x.numpy() shares its memory with x. What does out=array do to x?",
-        "The result needs memory of its own in every case. The fake kernel must promise what "
-        "the kernel makes: shape, dtype, strides.",
+        "The result needs memory of its own in every case. The fake kernel must "
+        "promise what the kernel makes: shape, dtype, strides.",
         "backward is traced with fake tensors, so it must not leave PyTorch.",
     ),
-    explanation="Four defects: the input was overwritten, the input was returned for limit 0, "
-    "the fake result had the default dtype and strides, and backward called NumPy.",
+    explanation="Four defects: the input was overwritten, the input was returned for "
+    "limit 0, the fake result had the default dtype and strides, and "
+    "backward called NumPy.",
 )
 
 
@@ -380,13 +384,15 @@ EXERCISE_3 = Exercise(
     ),
     doctor=False,
     properties=[_compiles],
-    success="one graph for long and short x, and the same results and gradients as before.",
+    success="one graph for long and short x, and the same results and gradients as "
+    "before.",
     hints=(
         "Ask complaint(lambda: one_graph(clip_by_norm)(x, 2.0)) what is in the way.",
         "Divide by the larger of norm and limit, then no choice is left.",
-        ".item() made a constant of the norm. detach() does the same, and the norm stays a tensor.",
+        ".item() made a constant of the norm. detach() does the same, and the norm "
+        "stays a tensor.",
     ),
-    explanation="Where nothing is clipped, the larger of norm and limit is limit, and the "
-    "factor is 1. torch.where between two tensors x would give nan at x = 0. The print has no "
-    "place in a graph.",
+    explanation="Where nothing is clipped, the larger of norm and limit is limit, and "
+    "the factor is 1. torch.where between two tensors x would give nan at x "
+    "= 0. The print has no place in a graph.",
 )

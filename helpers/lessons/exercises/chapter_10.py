@@ -46,8 +46,8 @@ def _under(like, tensors, *names):
 
 
 OWN_APPLY = N_(
-    "torch.func, too, calls this `apply`, and expects all outputs: leave it as it is, and let "
-    "`forward` return y alone."
+    "torch.func, too, calls this `apply`, and expects all outputs: leave it as it "
+    "is, and let `forward` return y alone."
 )
 
 
@@ -116,8 +116,9 @@ EXERCISE_1 = Exercise(
         "Backward can recompute the root from x.",
         "vmap needs one more line, which Split in this chapter has.",
     ),
-    explanation="Backward recomputes the intermediate, so it has a history. You could save the "
-    "output instead: 1 - y² is 1 / (1 + x²), but it loses its digits where y is nearly 1.",
+    explanation="Backward recomputes the intermediate, so it has a history. You could "
+    "save the output instead: 1 - y² is 1 / (1 + x²), but it loses its "
+    "digits where y is nearly 1.",
 )
 
 
@@ -168,13 +169,15 @@ def _goes_forward(attempt):
         ]
         if not alike(*second):
             yield _(
-                "the tangent is right, but not its own derivative: `{outer}({inner}(f))` is "
-                "silently wrong."
+                "the tangent is right, but not its own derivative: "
+                "`{outer}({inner}(f))` is silently wrong."
             ).format(outer=outer.__name__, inner=inner.__name__)
 
 
 def _saves_in_one_order(attempt):
-    """What vmap takes for the batch of a saved tensor is that of the last call that saves."""
+    """What vmap takes for the batch of a saved tensor is that of the last call that
+    saves.
+    """
     for in_dims, batches in (
         ((0, None), (SQUARE, SQUARE[0])),
         ((None, 0), (SQUARE[0], SQUARE)),
@@ -191,8 +194,8 @@ def _saves_in_one_order(attempt):
         (alone, under), (right, right_under) = slopes
         if alike(alone, right) and not alike(under, right_under):
             yield _(
-                "through `vmap(f, {in_dims})` the gradient is silently wrong. Look at: the order "
-                "in save_for_backward and in save_for_forward."
+                "through `vmap(f, {in_dims})` the gradient is silently wrong. Look "
+                "at: the order in save_for_backward and in save_for_forward."
             ).format(in_dims=in_dims)
 
 
@@ -240,15 +243,16 @@ EXERCISE_2 = Exercise(
     order=2,
     kind=[_saves_in_one_order],
     properties=[_goes_forward],
-    success="forward mode works, and so does `hessian`, forward mode over your backward.",
+    success="forward mode works, and so does `hessian`, forward mode over your "
+    "backward.",
     hints=(
         "How fast does a product change when both factors move?",
         "The product rule: two terms, each with one tangent.",
         "jvp reads ctx.saved_tensors, too, but only what save_for_forward saved.",
     ),
-    explanation="The product rule. What jvp reads must be saved for forward as well. For jvp of "
-    "jvp, you would have to switch forward mode on and remove the tangents of a and b: see "
-    "helpers/ops/linear.py.",
+    explanation="The product rule. What jvp reads must be saved for forward as well. "
+    "For jvp of jvp, you would have to switch forward mode on and remove the "
+    "tangents of a and b: see helpers/ops/linear.py.",
 )
 
 
@@ -292,7 +296,10 @@ def _batches(in_dims):
 
 
 def _says_where(attempt):
-    """Results and gradients that are right, if one looks elsewhere; the doctor says the rest."""
+    """Results and gradients that are right, if one looks elsewhere.
+
+    The doctor says the rest.
+    """
     for in_dims in everywhere(2):
         where, batches = (
             _("with in_dims={in_dims}").format(in_dims=in_dims),
@@ -307,23 +314,24 @@ def _says_where(attempt):
             return
         if given.shape == (3, *right.shape) and alike(given[0], right):
             yield _(
-                "{place} the result has the batch twice. Look at: 0 and None, which are different "
-                "in in_dims, but both false; and the second value that the rule returns."
+                "{place} the result has the batch twice. Look at: 0 and None, which "
+                "are different in in_dims, but both false; and the second value that "
+                "the rule returns."
             ).format(place=where)
         moved = any(
             alike(given.movedim(0, dim), right) for dim in range(1, right.dim())
         )
         if moved and not alike(given, right):
             yield _(
-                "{place} the numbers are right, but `vmap` finds them in the wrong place. Look "
-                "at: the second value that the rule returns, which says where the batch is in the "
-                "result."
+                "{place} the numbers are right, but `vmap` finds them in the wrong "
+                "place. Look at: the second value that the rule returns, which says "
+                "where the batch is in the result."
             ).format(place=where)
         for name, slope in zip(("x", "weight"), slopes, strict=True):
             if alike(given, right) and not slope.any():
                 yield _(
-                    "{place} the values are right, but the gradient of `{name}` is 0. Look at: "
-                    ".detach(), .data and torch.no_grad in the rule."
+                    "{place} the values are right, but the gradient of `{name}` is "
+                    "0. Look at: .detach(), .data and torch.no_grad in the rule."
                 ).format(place=where, name=name)
 
 
@@ -331,7 +339,8 @@ def _has_a_rule(attempt):
     """Each argument batched alone, both, and one after the other."""
     if attempt.generate_vmap_rule:
         yield _(
-            "write the rule itself: a static method `vmap`, without `generate_vmap_rule`."
+            "write the rule itself: a static method `vmap`, without "
+            "`generate_vmap_rule`."
         )
     f = attempt.apply
     for in_dims in everywhere(2):
@@ -345,7 +354,8 @@ def _has_a_rule(attempt):
             ]
         except Exception as error:
             yield _(
-                "the values are right, but with a grad around the vmap it raises {message}"
+                "the values are right, but with a grad around the vmap it raises "
+                "{message}"
             ).format(message=raised(error))
         if not alike(*slopes):
             yield _("the values are right, but not grad of vmap, {place}.").format(
@@ -353,7 +363,8 @@ def _has_a_rule(attempt):
             )
     batches = [random(2, 4, 3), random(6, 5, 3, seed=1)]
     where = _(
-        "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, None))`,"
+        "right for matrices under one vmap; under two, `vmap(vmap(f, (None, 0)), (0, "
+        "None))`,"
     )
     wrong = _unlike(f, lambda f: vmap(vmap(f, (None, 0)), (0, None)), batches, where)
     yield wrong and followed(wrong, _("Look at: the argument that has no batch."))
@@ -403,7 +414,8 @@ EXERCISE_3 = Exercise(
         ),
         (
             {
-                "    @staticmethod\n    def forward": "    generate_vmap_rule = True\n\n    @staticmethod\n    def forward"
+                "    @staticmethod\n    def forward": "    generate_vmap_rule = True\n\n    @staticmethod\n    def "
+                "forward"
             },
             "which a rule of one's own replaces",
         ),
@@ -420,8 +432,10 @@ EXERCISE_3 = Exercise(
     hints=(
         "Bring both arguments into one form first. Which form does forward take?",
         "tensor.movedim(dim, 0) moves the batch to the front; expand makes one.",
-        "With the batch in front of both, call apply, and say that the batch is dimension 0.",
+        "With the batch in front of both, call apply, and say that the batch is "
+        "dimension 0.",
     ),
-    explanation="Both arguments get the batch as dimension 0, so the result has it there, too. The "
-    "rule calls apply, not forward, because there may be a grad around the vmap.",
+    explanation="Both arguments get the batch as dimension 0, so the result has it "
+    "there, too. The rule calls apply, not forward, because there may be a "
+    "grad around the vmap.",
 )

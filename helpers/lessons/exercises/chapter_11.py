@@ -44,7 +44,8 @@ EXERCISE_1 = Exercise(
     like=lambda a, b: (a * b).sum(1),
     inputs=(Inputs(shapes="N D, N D"),),
     order=2,
-    success="the derivative of a product with respect to one factor is the other factor.",
+    success="the derivative of a product with respect to one factor is the other "
+    "factor.",
     hints=(
         "Examine it: examine(RowDot, torch.randn(4, 3), torch.randn(4, 3)).",
         "In which order does backward return its gradients?",
@@ -94,7 +95,8 @@ EXERCISE_2 = Exercise(
     success="what forward moves down, backward moves up.",
     hints=(
         "Which output does x[0] go to? So where does its gradient come from?",
-        "Write the rule of forward for one row, y[k + 1] = x[k], and read it backwards.",
+        "Write the rule of forward for one row, y[k + 1] = x[k], and read it "
+        "backwards.",
     ),
     explanation="The last x goes nowhere, so its gradient is 0.",
 )
@@ -129,14 +131,16 @@ EXERCISE_3 = Exercise(
     success="the mean depends on every element, too.",
     hints=(
         "If one x grows by 1, how does the mean of its row change?",
-        "Each output contains -x/D for every x of its row: the same second term for all of them.",
+        "Each output contains -x/D for every x of its row: the same second term for "
+        "all of them.",
     ),
-    explanation="The matrix of this operation, the identity minus a constant, is symmetric, "
-    "so backward is forward applied to grad_output.",
+    explanation="The matrix of this operation, the identity minus a constant, is "
+    "symmetric, so backward is forward applied to grad_output.",
 )
 
 
-# Repeated, negative, none, all different; a table of one row takes what is left of them.
+# Repeated, negative, none, all different; a table of one row takes what is left of
+# them.
 INDICES = (0, 2, 2, 1, 0, 2, 3, 3, 0), (-1, 1, -3, 2), (-1, -1), (), (2, 0, 1), (-3, 0)
 
 
@@ -206,8 +210,9 @@ EXERCISE_4 = Exercise(
         "Which index did you examine it with? A report is about that index only.",
         "What does grad_table[index] = ... do if an index occurs twice?",
     ),
-    explanation="If an element is used several times, its gradient is the sum over its uses. "
-    "As long as all indices differ, the broken version passes every check. MXNet had this mistake: "
+    explanation="If an element is used several times, its gradient is the sum over its "
+    "uses. As long as all indices differ, the broken version passes every "
+    "check. MXNet had this mistake: "
     "https://github.com/apache/mxnet/issues/9172.",
 )
 
@@ -254,12 +259,13 @@ EXERCISE_5 = Exercise(
     like=lambda x: torch.logaddexp(x, -x) - log(2),
     inputs=(Inputs(shapes="...", far=700),),
     order=2,
-    success="backward leaves grad_output alone, and the slope has a history. (log(cosh(x)) is "
-    "inf at 100 in float32; |x| + log1p(exp(-2|x|)) - log(2) is not.)",
+    success="backward leaves grad_output alone, and the slope has a history. "
+    "(log(cosh(x)) is inf at 100 in float32; |x| + log1p(exp(-2|x|)) - "
+    "log(2) is not.)",
     hints=(
         "One of the two causes is a method whose name ends in an underscore.",
         "The slope on ctx is a constant to the second derivative. Save x instead.",
     ),
-    explanation="grad_output may be shared with other parts of the graph, so it must not be "
-    "changed; and what backward computes from a saved x has a history.",
+    explanation="grad_output may be shared with other parts of the graph, so it must "
+    "not be changed; and what backward computes from a saved x has a history.",
 )

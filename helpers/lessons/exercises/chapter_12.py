@@ -56,7 +56,8 @@ def _drops_independently(attempt):
         )
     if len(set(map(sum, masks))) == 1:
         yield _(
-            "each call drops as many elements as the others: they are not drawn independently."
+            "each call drops as many elements as the others: they are not drawn "
+            "independently."
         )
 
 
@@ -71,13 +72,15 @@ def _drops(attempt, x, p):
     if strange.any():
         factor = (y / x)[strange][0].item()
         yield _(
-            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - p) is right."
+            "an element of the result is {factor:.4g} times that of x; 0 or 1/(1 - "
+            "p) is right."
         ).format(factor=factor)
     share = (y == 0).double().mean().item()
     for dim in range(x.dim() if 0 < share < 1 and x.dim() > 1 else 0):
         if torch.equal(y == 0, (y == 0).narrow(dim, 0, 1).expand(y.shape)):
             template = _(
-                "what is dropped is the same all along dimension {dim}: not independently."
+                "what is dropped is the same all along dimension {dim}: not "
+                "independently."
             )
             yield template.format(dim=dim)
     if abs(share - p) > 3 * (p / y.numel()) ** 0.5:
@@ -122,8 +125,8 @@ def _goes_back(attempt, x, p):
         if not alike(given, right, 1e-5):
             factor = (given / weight)[y != 0][0].item()
             yield _(
-                "where nothing was dropped, the gradient is {factor:.4g} times grad_output; the "
-                "factor of forward is right."
+                "where nothing was dropped, the gradient is {factor:.4g} times "
+                "grad_output; the factor of forward is right."
             ).format(factor=factor)
     if not torch.equal(torch.get_rng_state(), state):
         yield _("backward changes the random state of the program: later draws differ.")
@@ -134,8 +137,8 @@ def _knows_what_it_dropped(attempt):
     (given,) = grad(attempt.apply(leaf, 0.25).sum(), leaf)
     if (given == 0)[leaf == 0].double().mean() > 0.5:
         yield _(
-            "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, too: the "
-            "output does not show what was dropped."
+            "where `x` is 0, as after a ReLU, the gradient is 0 for what was kept, "
+            "too: the output does not show what was dropped."
         )
 
 
@@ -153,8 +156,8 @@ def _keeps_a_bit(attempt):
     hidden = bytes_hidden(attempt.apply, x, 0.25)
     if 8 * hidden > 4 * x.numel():  # bits that NumPy packed are counted twice
         yield _(
-            "it is right, but {hidden:,} bytes stay alive for backward, in tensors, arrays, lists "
-            "or functions that the hooks do not see."
+            "it is right, but {hidden:,} bytes stay alive for backward, in tensors, "
+            "arrays, lists or functions that the hooks do not see."
         ).format(hidden=hidden)
 
 
@@ -170,8 +173,9 @@ EXERCISE_1 = Exercise(
     wrong=[
         (
             {
-                FORWARD: "mask = torch.rand(x.shape) >= p; ctx.save_for_backward(mask); ctx.p = p\n"
-                "        return x * mask / (1 - p)",
+                FORWARD: "mask = torch.rand(x.shape) >= p; "
+                "ctx.save_for_backward(mask); ctx.p = p\n        return x * "
+                "mask / (1 - p)",
                 BACKWARD: "grad_output * ctx.saved_tensors[0] / (1 - ctx.p)",
             },
             "it saves 8 bits for each element",
@@ -193,14 +197,16 @@ EXERCISE_1 = Exercise(
         ),
         (
             {
-                "torch.rand(x.shape, generator=generator) >= p": "torch.randperm(x.numel(), generator=generator).view(x.shape) >= p * x.numel()"
+                "torch.rand(x.shape, generator=generator) >= p": "torch.randperm(x.numel(), "
+                "generator=generator).view(x.shape) >= p * x.numel()"
             },
             "not drawn independently",
         ),
         ({"x / (1 - p)": "x"}, "is 1 times that of x"),
         (
             {
-                "return Dropout.thinned(grad_output, ctx.p, ctx.seed), None": "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, ctx.seed), None"
+                "return Dropout.thinned(grad_output, ctx.p, ctx.seed), None": "return (1 - ctx.p) * Dropout.thinned(grad_output, ctx.p, "
+                "ctx.seed), None"
             },
             "the gradient is 1 times grad_output",
         ),
@@ -213,14 +219,18 @@ EXERCISE_1 = Exercise(
         no_tensor_on_ctx(WIDE, 0.25),
         _keeps_a_bit,
     ],
-    success="forward and backward draw the same elements, and next to nothing is kept for it.",
+    success="forward and backward draw the same elements, and next to nothing is "
+    "kept for it.",
     hints=(
         "What can make the same mask again?",
-        "A separate torch.Generator, seeded with the same number, draws the same numbers.",
-        "Draw the seed from the program's generator, so that torch.manual_seed repeats it.",
+        "A separate torch.Generator, seeded with the same number, draws the same "
+        "numbers.",
+        "Draw the seed from the program's generator, so that torch.manual_seed "
+        "repeats it.",
     ),
-    explanation="The seed, one number, stands for the whole mask, and a separate generator leaves "
-    "the program's generator alone. Packing eight elements of a mask into a byte is right, too.",
+    explanation="The seed, one number, stands for the whole mask, and a separate "
+    "generator leaves the program's generator alone. Packing eight elements "
+    "of a mask into a byte is right, too.",
 )
 
 
@@ -256,30 +266,32 @@ def _in_parts(attempt):
     template = _("with {rows} rows, {classes} classes and size = {size}")
     asked = template.format(rows=rows, classes=classes, size=size)
     template = _(
-        "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all logits are "
-        "{whole:,}."
+        "it is right, but {asked}, {when} holds {bytes_there:,} bytes at a time; all "
+        "logits are {whole:,}."
     )
     for when, held in (("forward", forward), ("backward", alive.peak)):
         if held > whole / 4:
             yield template.format(asked=asked, when=when, bytes_there=held, whole=whole)
     if left > 4 * result.nbytes:
         template = _(
-            "it is right, but {asked}, {left:,} bytes stay alive between forward and backward."
+            "it is right, but {asked}, {left:,} bytes stay alive between forward and "
+            "backward."
         )
         yield template.format(asked=asked, left=left)
     for shape, operation in sorted(alive.results, reverse=True):
         if classes in shape and shape not in (weight.shape, weight.t().shape):
             template = _(
-                "it is right, but it has {classes} columns at a time: cut weight, not x."
+                "it is right, but it has {classes} columns at a time: cut weight, "
+                "not x."
             )
             yield template.format(classes=classes)
         widest = max([n for n in shape if n != rows] or [rows])
-        one_each = (
-            widest == -(-classes // size) and operation != "mm"
-        )  # a number for each part
+        # A number for each part.
+        one_each = widest == -(-classes // size) and operation != "mm"
         if rows in shape and len(shape) > 1 and widest > size and not one_each:
             template = _(
-                "it is right, but with size = {size}, a tensor of {made} logits is made."
+                "it is right, but with size = {size}, a tensor of {made} logits is "
+                "made."
             )
             yield template.format(size=size, made=" × ".join(map(str, shape)))
 
@@ -301,8 +313,8 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                SUMMED: "        of_rows = [torch.logsumexp(r @ weight.t(), 1) for r in x.split(9)]\n"
-                "        result = torch.cat(of_rows)"
+                SUMMED: "        of_rows = [torch.logsumexp(r @ weight.t(), 1) for r "
+                "in x.split(9)]\n        result = torch.cat(of_rows)"
             },
             "cut weight, not x",
         ),
@@ -328,8 +340,8 @@ EXERCISE_2 = Exercise(
         "torch.logaddexp combines two of them without overflow.",
         "In backward, exp(logits - result) is the softmax, part by part.",
     ),
-    explanation="Backward recomputes the logits of each part. The saved result, one number per "
-    "row, turns them into probabilities.",
+    explanation="Backward recomputes the logits of each part. The saved result, one "
+    "number per row, turns them into probabilities.",
 )
 
 
@@ -371,7 +383,8 @@ def _inverts(attempt):
             yield template.format(name=name, count=len(those))
     if not alike(calls["g"][0][0], y1):
         yield _(
-            "`g` was called with another argument than in forward. What did it get there?"
+            "`g` was called with another argument than in forward. What did it get "
+            "there?"
         )
     if alike(tuple(result), (x2, x1)):
         yield _("x1 and x2 are exchanged.")
@@ -380,13 +393,15 @@ def _inverts(attempt):
         x2,
         {_("x2 is wrong. What undoes an addition?"): y2 + torch.cos(y1)},
         _(
-            "x2 is wrong, although `g` got what it got in forward. What was added to x2?"
+            "x2 is wrong, although `g` got what it got in forward. What was added to "
+            "x2?"
         ),
     )
     for name in "sf":
         if not alike(calls[name][0][0], x2):
             template = _(
-                "x2 is right, but `{name}` was called with another argument than in forward."
+                "x2 is right, but `{name}` was called with another argument than in "
+                "forward."
             )
             yield template.format(name=name)
     scale, shift = 4 * x2, torch.sin(2 * x2)
@@ -395,7 +410,8 @@ def _inverts(attempt):
     misses = {
         _("x2 is right. In x1 the shift is undone, the scale is not."): unscaled,
         _(
-            "x2 is right. In x1 the scale is undone for one term only: look at the brackets."
+            "x2 is right. In x1 the scale is undone for one term only: look at the "
+            "brackets."
         ): one_term,
     }
     yield near_miss(result[0], x1, misses, _("x2 is right, x1 is not."))
@@ -430,6 +446,6 @@ EXERCISE_3 = Exercise(
         "With x2, s(x2) and f(x2) are known, too.",
         "Take the shift away before the scale.",
     ),
-    explanation="Neither s nor f nor g is inverted: each is called with what it got in forward, "
-    "and then its effect is taken away.",
+    explanation="Neither s nor f nor g is inverted: each is called with what it got in "
+    "forward, and then its effect is taken away.",
 )

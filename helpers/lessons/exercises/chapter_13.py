@@ -43,8 +43,9 @@ def _has_forward_mode(attempt):
     right = torch.func.jvp(lambda x: _in_range(x, -2, 1), (NUMBERS,), (NUMBERS,))[1]
     if not alike(given, right):
         yield _(
-            "`backward` is right, but the derivative in forward mode (torch.func.jvp) is not: its "
-            "largest element is {given:.4g}, and {right:.4g} is right."
+            "`backward` is right, but the derivative in forward mode "
+            "(torch.func.jvp) is not: its largest element is {given:.4g}, and "
+            "{right:.4g} is right."
         ).format(given=given.abs().max(), right=right.abs().max())
 
 
@@ -55,8 +56,8 @@ def _is_exact(attempt):
         yield _("for float16 it returns {dtype}.").format(dtype=given.dtype)
     if given.tolist() != [-1, -1, 1, 1]:
         yield _(
-            "in float16, {numbers} between -1 and 1 becomes {given}: adding a large number and "
-            "subtracting it again loses digits."
+            "in float16, {numbers} between -1 and 1 becomes {given}: adding a large "
+            "number and subtracting it again loses digits."
         ).format(numbers=large.tolist(), given=given.tolist())
 
 
@@ -76,19 +77,19 @@ EXERCISE_1 = Exercise(
         ),
         (
             {
-                "return step - (smooth.detach() - smooth)": "\n    class Step(Function):\n"
-                "        @staticmethod\n        def forward(x):\n"
-                "            return torch.round(x)\n\n        @staticmethod\n"
-                "        def setup_context(ctx, inputs, output): ...\n\n        @staticmethod\n"
-                "        def backward(ctx, grad_output):\n            return grad_output\n\n"
-                "    return Step.apply(smooth)"
+                "return step - (smooth.detach() - smooth)": "\n    class Step(Function):\n        @staticmethod\n        "
+                "def forward(x):\n            return torch.round(x)\n\n      "
+                "  @staticmethod\n        def setup_context(ctx, inputs, "
+                "output): ...\n\n        @staticmethod\n        def "
+                "backward(ctx, grad_output):\n            return "
+                "grad_output\n\n    return Step.apply(smooth)"
             },
             "forward mode (torch.func.jvp) raises: You must",
         ),
         (
             {
-                "return step - (smooth.detach() - smooth)": "passes = (x >= low) & (x <= high)\n"
-                "    return step + x - x.detach() - (~passes) * (x - x.detach())"
+                "return step - (smooth.detach() - smooth)": "passes = (x >= low) & (x <= high)\n    return step + x - "
+                "x.detach() - (~passes) * (x - x.detach())"
             },
             "in float16",
         ),
@@ -104,15 +105,17 @@ EXERCISE_1 = Exercise(
     ),
     faithful=False,
     properties=[_has_forward_mode, _is_exact],
-    success="the values of a step and the slope of a ramp, in both backward and forward mode.",
+    success="the values of a step and the slope of a ramp, in both backward and "
+    "forward mode.",
     hints=(
         "Which function has the slope 1 in the range and 0 outside?",
-        "x.clamp(low, high) does, but since torch 2.14 its slope is 0 at the ends. With "
-        "torch.where, you choose what belongs to the range.",
+        "x.clamp(low, high) does, but since torch 2.14 its slope is 0 at the ends. "
+        "With torch.where, you choose what belongs to the range.",
         "step - (smooth.detach() - smooth), as in the chapter.",
     ),
-    explanation="`where` gives the slope that the exercise asks for, and rounding its result gives "
-    "the values. Plain operations support forward mode without further code.",
+    explanation="`where` gives the slope that the exercise asks for, and rounding its "
+    "result gives the values. Plain operations support forward mode without "
+    "further code.",
 )
 
 
@@ -157,13 +160,15 @@ EXERCISE_2 = Exercise(
     like=_triangle,
     inputs=(Inputs(shapes="...", numbers={"at 0, ±1 and between": POTENTIALS}),),
     faithful=False,
-    success="`forward` fires, and `backward` lets the neurons near their threshold learn.",
+    success="`forward` fires, and `backward` lets the neurons near their threshold "
+    "learn.",
     hints=(
         "`backward` needs the potential, not the spike.",
         "max(0, …) is .clamp(min=0). Multiply grad_output by the slope.",
     ),
-    explanation="The slope is chosen, not derived, so `backward` needs the potential that "
-    "`forward` saw. Neurons further than 1 from their threshold do not learn from this scan.",
+    explanation="The slope is chosen, not derived, so `backward` needs the potential "
+    "that `forward` saw. Neurons further than 1 from their threshold do not "
+    "learn from this scan.",
 )
 
 
@@ -171,7 +176,7 @@ class NewtonSqrt(Function):
     @staticmethod
     def forward(ctx, a):
         z = torch.ones_like(a)
-        for step in range(60):
+        for _step in range(60):
             before, z = z, (z + a / z) / 2
             if torch.equal(z, before):
                 break
@@ -184,8 +189,8 @@ class NewtonSqrt(Function):
         return grad_output / (2 * z)
 
 
-# Close together, so that no finite difference of the doctor reaches below 0. Not 0.25, at which
-# 2 z and 1 / (2 z) are the same.
+# Close together, so that no finite difference of the doctor reaches below 0. Not 0.25,
+# at which 2 z and 1 / (2 z) are the same.
 POSITIVE = torch.tensor([[0.3, 2.0], [9.0, 1.5]], dtype=torch.float64)
 SMALL, LARGE = (torch.tensor([number], dtype=torch.float64) for number in (1e-20, 1e20))
 MIXED = torch.tensor([1e-20, 1e12], dtype=torch.float64)
@@ -197,9 +202,8 @@ OTHERS = (
     torch.tensor([0.5, 9.0]).half(),
 )
 NEGATIVE = torch.tensor([-2.0], dtype=torch.float64)  # no root: the steps never settle
-ONE = torch.ones(
-    1, dtype=torch.float64
-)  # the root already: the first step changes nothing
+# The root already: the first step changes nothing.
+ONE = torch.ones(1, dtype=torch.float64)
 
 
 class _EndlessError(Exception):
@@ -207,7 +211,10 @@ class _EndlessError(Exception):
 
 
 class _Operations(Alive):
-    """Their names, in order; the 5000th is the last. A power that is a root is called sqrt."""
+    """Their names, in order.
+
+    The 5000th is the last. A power that is a root is called sqrt.
+    """
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(function, types, args, kwargs)
@@ -220,15 +227,16 @@ class _Operations(Alive):
 
 def _ends(attempt):
     for numbers in (POSITIVE, *OTHERS, NEGATIVE):
+        # Which others name.
         with (
             _Operations() as forward,
             contextlib.suppress(Exception),
-        ):  # which others name
+        ):
             attempt.apply(numbers.clone())
         if len(forward.operations) == 5000:
             yield _(
-                "`forward` does not end for {value}. It must take at most 60 steps, whatever the "
-                "numbers are."
+                "`forward` does not end for {value}. It must take at most 60 steps, "
+                "whatever the numbers are."
             ).format(value=numbers.flatten().tolist())
         if {"sqrt", "rsqrt"} & {*forward.operations}:
             yield _(
@@ -249,8 +257,8 @@ def _goes_by_the_theorem(attempt):
             output.sum().backward()
         if len(backward.operations) > 20:
             yield _(
-                "`backward` takes {count} operations. It need not iterate: differentiate both "
-                "sides of z · z = a."
+                "`backward` takes {count} operations. It need not iterate: "
+                "differentiate both sides of z · z = a."
             ).format(count=len(backward.operations))
         if len(kept) > 1:
             yield _("{count} tensors are saved; one is enough.").format(count=len(kept))
@@ -291,7 +299,7 @@ EXERCISE_3 = Exercise(
         ({"range(60)": "range(20)"}, "of [1e-20], torch.float64: `forward` returns"),
         (
             {
-                "for step in range(60)": "while True",
+                "for _step in range(60)": "while True",
                 "torch.equal(z, before)": "(z - before).abs().max() < 0",
             },
             "`forward` does not end for",
@@ -301,11 +309,12 @@ EXERCISE_3 = Exercise(
         (
             {
                 "save_for_backward(z)": "save_for_backward(a, z)",
-                "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)": "a, z = (t.detach().requires_grad_() for t in ctx.saved_tensors)\n"
-                "        with torch.enable_grad(): f = (z + a / z) / 2\n        y = grad_output\n"
-                "        for step in range(60):\n"
-                "            y = grad_output + torch.autograd.grad(f, z, y, retain_graph=True)[0]\n"
-                "        return torch.autograd.grad(f, a, y)[0]",
+                "(z,) = ctx.saved_tensors\n        return grad_output / (2 * z)": "a, z = (t.detach().requires_grad_() for t in "
+                "ctx.saved_tensors)\n        with torch.enable_grad(): f = "
+                "(z + a / z) / 2\n        y = grad_output\n        for step "
+                "in range(60):\n            y = grad_output + "
+                "torch.autograd.grad(f, z, y, retain_graph=True)[0]\n        "
+                "return torch.autograd.grad(f, a, y)[0]",
             },
             "need not iterate",
         ),
@@ -328,6 +337,7 @@ EXERCISE_3 = Exercise(
         "2 z · dz = da. Which tensor is needed, and is it an input or an output?",
         "Save z, the same tensor that `forward` returns, and divide by 2 z.",
     ),
-    explanation="The equation gives dz = da / (2 z). Because z is an output, `saved_tensors` "
-    "returns it with its history, so the second derivative is correct as well.",
+    explanation="The equation gives dz = da / (2 z). Because z is an output, "
+    "`saved_tensors` returns it with its history, so the second derivative "
+    "is correct as well.",
 )

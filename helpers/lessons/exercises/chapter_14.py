@@ -38,7 +38,10 @@ class AllGather(Function):
 
 
 def _arriving(size, rows, columns, silent):
-    """grad_output on each rank; 0 on `silent`, as if that process did not use the result."""
+    """grad_output on each rank.
+
+    0 on `silent`, as if that process did not use the result.
+    """
     shape = size * rows, columns
     return [random(*shape, seed=10 + rank) * (rank != silent) for rank in range(size)]
 
@@ -60,10 +63,11 @@ def _gathers(attempt, size, rows, columns, silent):
     whole = torch.cat([random(rows, columns, seed=rank) for rank in range(size)])
     v = _arriving(size, rows, columns, silent)
     total = sum(v).chunk(size)
-    for rank, (output, gradient, wrong) in enumerate(answers):
+    for rank, (output, gradient, _wrong) in enumerate(answers):
         if not alike(output, whole):
             yield _(
-                "on rank {rank}, `forward` does not return all rows; leave it unchanged."
+                "on rank {rank}, `forward` does not return all rows; leave it "
+                "unchanged."
             ).format(rank=rank)
         if gradient is None:
             yield _("on rank {rank}, `backward` returns no gradient.").format(rank=rank)
@@ -71,8 +75,8 @@ def _gathers(attempt, size, rows, columns, silent):
     for rank in reversed(range(size)):
         misses = {
             _(
-                "on rank {rank}, the gradient comes from this process's own loss only. The other "
-                "processes used its rows, too."
+                "on rank {rank}, the gradient comes from this process's own loss "
+                "only. The other processes used its rows, too."
             ): v[rank].chunk(size)[rank],
             _("on rank {rank}, the gradient is {size} times too small."): total[rank]
             / size,
@@ -82,8 +86,8 @@ def _gathers(attempt, size, rows, columns, silent):
             total[rank],
             misses,
             _(
-                "on rank {rank}, the gradient is not that of the sum of the losses. Every process "
-                "has its own `grad_output`, for all rows."
+                "on rank {rank}, the gradient is not that of the sum of the losses. "
+                "Every process has its own `grad_output`, for all rows."
             ),
             rank=rank,
             size=size,
@@ -104,7 +108,8 @@ EXERCISE_1 = Exercise(
     name="AllGather",
     reference=AllGather,
     stub={
-        "        return summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
+        "        return "
+        "summed(grad_output).chunk(dist.get_world_size())[dist.get_rank()]\n": "",
         "def backward(ctx, grad_output):\n": "def backward(ctx, grad_output): ...\n",
     },
     wrong=[
@@ -128,16 +133,20 @@ EXERCISE_1 = Exercise(
         ),
     ],
     properties=[each(_teams, _gathers)],
-    success="each process adds the gradients that all of them have for its rows: a reduce-scatter. "
-    "For second derivatives, `backward` must call a Function, too, as `Collective` does.",
+    success="each process adds the gradients that all of them have for its rows: a "
+    "reduce-scatter. For second derivatives, `backward` must call a "
+    "Function, too, as `Collective` does.",
     hints=(
-        "`forward` copies the rows of each process to all. What is the transpose of copying?",
-        "Each process has gradients for all rows. Which of them are about the rows of this one?",
+        "`forward` copies the rows of each process to all. What is the transpose of "
+        "copying?",
+        "Each process has gradients for all rows. Which of them are about the rows "
+        "of this one?",
         "Sum the gradients over the processes, and take the part of this rank.",
     ),
-    explanation="The transpose of copying is adding, and the transpose of joining is cutting. In a "
-    "ring, an all-reduce, of which each process keeps one part, sends twice what a reduce-scatter "
-    "sends; collectives.reduce_scatter is the transpose of collectives.all_gather.",
+    explanation="The transpose of copying is adding, and the transpose of joining is "
+    "cutting. In a ring, an all-reduce, of which each process keeps one "
+    "part, sends twice what a reduce-scatter sends; "
+    "collectives.reduce_scatter is the transpose of collectives.all_gather.",
 )
 
 
@@ -198,7 +207,7 @@ def _is_the_mean(attempt, size):
     mean = torch.cat(inputs).mean(0)
     means = torch.stack([x.mean(0) for x in inputs])
     right = mean.detach()
-    for given, *rest in answers:
+    for given, *_rest in answers:
         if not torch.is_tensor(given) or (given.shape, given.dtype) != (
             right.shape,
             right.dtype,
@@ -206,7 +215,7 @@ def _is_the_mean(attempt, size):
             yield wrong_outputs(given, right, what=_("the result"))
     if all(
         alike(given, means[rank].detach())
-        for rank, (given, *rest) in enumerate(answers)
+        for rank, (given, *_rest) in enumerate(answers)
     ):
         yield _("on each process, the result is the mean of this process's rows only.")
     misses = {
@@ -215,10 +224,10 @@ def _is_the_mean(attempt, size):
         ): means.mean(0).detach()
     }
     template = _(
-        "on rank {rank}, the result is not the mean over all rows. Does each process count the "
-        "rows of all?"
+        "on rank {rank}, the result is not the mean over all rows. Does each process "
+        "count the rows of all?"
     )
-    for rank, (given, *rest) in enumerate(answers):
+    for rank, (given, *_rest) in enumerate(answers):
         yield near_miss(given, right, misses, template, rank=rank)
     yield from (slope for _, slope, _ in answers if isinstance(slope, str))
     if any(slope is None for _, slope, _ in answers):
@@ -226,27 +235,29 @@ def _is_the_mean(attempt, size):
             "the mean is right, but it has no history: no gradient passes through it."
         )
     expected, seconds = _slopes(inputs, mean)
-    for rank, (x, (given, slope, second)) in enumerate(
+    for rank, (x, (_given, slope, _second)) in enumerate(
         zip(inputs, answers, strict=True)
     ):
         (own,) = grad(((rank + 1) * (x - mean) ** 3).sum(), x, retain_graph=True)
         misses = {
             _(
-                "the mean is right. But on rank {rank} the gradient comes from the loss of this "
-                "process only, and the others subtract the mean, too. Does each sum go through "
-                "`collectives.all_reduce`, and with which `loss`?"
+                "the mean is right. But on rank {rank} the gradient comes from the "
+                "loss of this process only, and the others subtract the mean, too. "
+                "Does each sum go through `collectives.all_reduce`, and with which "
+                "`loss`?"
             ): own
         }
         template = _(
-            "the mean is right, but on rank {rank} the gradient of the summed losses is not."
+            "the mean is right, but on rank {rank} the gradient of the summed losses "
+            "is not."
         )
         yield near_miss(slope, expected[rank].detach(), misses, template, rank=rank)
-    for rank, (given, slope, second) in enumerate(answers):
+    for rank, (_given, _slope, second) in enumerate(answers):
         if second is not None and not alike(second, seconds[rank]):
             yield _(
-                "mean and gradient are right. But on rank {rank} the second derivative is "
-                "silently wrong: autograd does not see what `backward` sends. Does each sum go "
-                "through `collectives.all_reduce`?"
+                "mean and gradient are right. But on rank {rank} the second "
+                "derivative is silently wrong: autograd does not see what `backward` "
+                "sends. Does each sum go through `collectives.all_reduce`?"
             ).format(rank=rank)
 
 
@@ -273,9 +284,10 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                "def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n"
-                "    def forward(ctx, x):\n        return summed(x)\n\n    @staticmethod\n"
-                "    def backward(ctx, g):\n        return summed(g)\n\n\ndef mean_of_all",
+                "def mean_of_all": "class SumAgain(Function):\n    @staticmethod\n    def "
+                "forward(ctx, x):\n        return summed(x)\n\n    "
+                "@staticmethod\n    def backward(ctx, g):\n        return "
+                "summed(g)\n\n\ndef mean_of_all",
                 'collectives.all_reduce(x.sum(0), loss="summed")': "SumAgain.apply(x.sum(0))",
             },
             "the second derivative is silently wrong",
@@ -284,16 +296,18 @@ EXERCISE_2 = Exercise(
     properties=[
         each(_sizes, _is_the_mean),
     ],
-    success="each row counts once, and the gradient includes the losses of the other processes.",
+    success="each row counts once, and the gradient includes the losses of the other "
+    "processes.",
     hints=(
         "A mean is a sum divided by a count. What is the count?",
         "Two all-reduces: of the sums, and of the numbers of rows.",
-        "Each process computes its own loss from the mean: which `loss` is that? The count may "
-        "be a floating-point tensor, too.",
+        "Each process computes its own loss from the mean: which `loss` is that? The "
+        "count may be a floating-point tensor, too.",
     ),
-    explanation="The count has no gradient; the sum has one. It is counted in float64, because "
-    "bfloat16 has no 387. Each process has its own loss, so the sum is n tensors, not one, and its "
-    "backward is an all-reduce. torch.nn.SyncBatchNorm does the same for a mean and a variance.",
+    explanation="The count has no gradient; the sum has one. It is counted in float64, "
+    "because bfloat16 has no 387. Each process has its own loss, so the sum "
+    "is n tensors, not one, and its backward is an all-reduce. "
+    "torch.nn.SyncBatchNorm does the same for a mean and a variance.",
 )
 
 
@@ -349,7 +363,8 @@ CASES = (
         0,
         TWICE,
         N_(
-            "Its gradient is twice what is right. Is rank 0 left out, or taken for false?"
+            "Its gradient is twice what is right. Is rank 0 left out, or taken for "
+            "false?"
         ),
     ),
     (
@@ -377,7 +392,9 @@ CASES = (
 
 
 def _asked(answer, where, how):
-    """The answers of this process on three collectives that are wrong on rank `where`."""
+    """The answers of this process on three collectives that are wrong on rank
+    `where`.
+    """
     torch.manual_seed(0)  # the same on each, as in fresh processes
     x = random(2, 2, seed=dist.get_rank()) * (how is not _other_way)
     found = []
@@ -406,14 +423,14 @@ def _finds(attempt):
         for given in zip(*answers, strict=True):
             if len(set(map(str, given))) > 1:
                 yield _(
-                    "the processes answer differently: {names}. Each computes a part; compare the "
-                    "sums."
+                    "the processes answer differently: {names}. Each computes a "
+                    "part; compare the sums."
                 ).format(names=", ".join(map(str, given)))
             if given[0] != where:
                 if where is not None and type(given[0]) is int and 0 <= given[0] < size:
                     why = _(
-                        "The backward of rank {given} is right, up to rounding. Are both products "
-                        "summed over the processes?"
+                        "The backward of rank {given} is right, up to rounding. Are "
+                        "both products summed over the processes?"
                     ).format(given=given[0])
                 template = _("where rank {rank} is wrong, it answers {answer}.")
                 if where is None:
@@ -444,10 +461,14 @@ EXERCISE_3 = Exercise(
     properties=[_finds],
     success="with u on one process only, the products differ if its backward is wrong.",
     hints=(
-        "The adjoint test tells you that something is wrong. Which part of it can you set to zero?",
-        "Let u be zero on all processes except one. Whose backward affects <Aᵀ v, u> then?",
-        "Run one test per rank: sum both products over the processes, and compare the sums.",
+        "The adjoint test tells you that something is wrong. Which part of it can "
+        "you set to zero?",
+        "Let u be zero on all processes except one. Whose backward affects <Aᵀ v, u> "
+        "then?",
+        "Run one test per rank: sum both products over the processes, and compare "
+        "the sums.",
     ),
-    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on all except "
-    "one, the sum depends on the backward of that one alone, whatever the others return.",
+    explanation="<Aᵀ v, u> is a sum over processes of products with u. If u is zero on "
+    "all except one, the sum depends on the backward of that one alone, "
+    "whatever the others return.",
 )

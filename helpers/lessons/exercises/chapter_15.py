@@ -72,8 +72,8 @@ def _as_counted(attempt, K, channels, rows):
         yield template.format(given=products, expected=expected[1])
     if loads != expected[0]:
         yield _(
-            "{given} loads, but it makes {expected}, {inputs} of the input and {weights} "
-            "of the weight."
+            "{given} loads, but it makes {expected}, {inputs} of the input and "
+            "{weights} of the weight."
         ).format(given=loads, expected=expected[0], inputs=inputs, weights=weights)
 
 
@@ -97,16 +97,20 @@ EXERCISE_1 = Exercise(
         ({"return inputs + weights, K": "return K"}, "return two numbers, got"),
     ],
     properties=[each(_sizes, _as_counted)],
-    success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, where 16 channels"
-    " of one pixel need 1.06.",
+    success="with 7 × 7 taps, 4 channels and 4 rows: 0.61 loads per multiply-add, "
+    "where 16 channels of one pixel need 1.06.",
     hints=(
-        "Two output pixels one below the other share K - 1 of the K rows of their windows.",
-        "`rows` windows of K rows, each one row further down, cover rows + K - 1 input rows.",
-        "A weight belongs to an output pixel: no two pixels share it, but all channels do.",
+        "Two output pixels one below the other share K - 1 of the K rows of their "
+        "windows.",
+        "`rows` windows of K rows, each one row further down, cover rows + K - 1 "
+        "input rows.",
+        "A weight belongs to an output pixel: no two pixels share it, but all "
+        "channels do.",
     ),
-    explanation="Both arrays are shared, in different directions: the weight by channels, the "
-    "input by neighbouring outputs. With 7 × 7 taps, 4 channels and 4 rows need 476 loads, where "
-    "16 channels of one row need 833, and 16 rows of one channel 938; each keeps 16 sums.",
+    explanation="Both arrays are shared, in different directions: the weight by "
+    "channels, the input by neighbouring outputs. With 7 × 7 taps, 4 "
+    "channels and 4 rows need 476 loads, where 16 channels of one row need "
+    "833, and 16 rows of one channel 938; each keeps 16 sums.",
 )
 
 
@@ -147,12 +151,15 @@ def _in_one_dimension(x, weight):
 
 
 ONCE = N_(
-    "Add up in a register, and write each element once: each write moves the bytes again."
+    "Add up in a register, and write each element once: each write moves the bytes "
+    "again."
 )
 
 
 def _compiles_for_cuda(source):
-    """A C++ compiler takes more than that of CUDA, an array whose size is a variable for one."""
+    """A C++ compiler takes more than that of CUDA, an array whose size is a variable
+    for one.
+    """
     try:
         every_architecture.machine_code(90, source, ["taps"])
     except every_architecture.NvrtcError as error:
@@ -209,8 +216,8 @@ def _loads_once(source):
             yield at(
                 where,
                 _(
-                    "the numbers are right, but `__shared__` memory is loaded each time, too: "
-                    "{count} loads by thread 2. Use registers."
+                    "the numbers are right, but `__shared__` memory is loaded each "
+                    "time, too: {count} loads by thread 2. Use registers."
                 ).format(count=reads.count("__shared__")),
             )
         for name, needed in (("weight", 3), ("x", 3 * channels)):
@@ -220,14 +227,15 @@ def _loads_once(source):
                 and "__restrict__" in source
             ):
                 yield _(
-                    "`__restrict__` lets the compiler move the loads. Here, move them yourself."
+                    "`__restrict__` lets the compiler move the loads. Here, move "
+                    "them yourself."
                 )
             if reads.count(name) > needed and channels:
                 yield at(
                     where,
                     _(
-                        "the numbers are right, but thread 2 loads from `{name}` {count} times, "
-                        "and needs {needed} elements of it."
+                        "the numbers are right, but thread 2 loads from `{name}` "
+                        "{count} times, and needs {needed} elements of it."
                     ).format(name=name, count=reads.count(name), needed=needed),
                 )
 
@@ -258,7 +266,8 @@ EXERCISE_2 = Exercise(
         ),
         (
             {
-                "float factors[3]": "__shared__ float all[8][3]; float* factors = all[threadIdx.x]"
+                "float factors[3]": "__shared__ float all[8][3]; float* factors = "
+                "all[threadIdx.x]"
             },
             "`__shared__` memory is loaded each time, too: 12 loads by thread 2",
         ),
@@ -269,15 +278,19 @@ EXERCISE_2 = Exercise(
     ],
     needs=find_compiler,
     properties=[_loads_once, _compiles_for_cuda],
-    success="three weights per thread, for any number of channels; all other loads are of x.",
+    success="three weights per thread, for any number of channels; all other loads "
+    "are of x.",
     hints=(
         "What in the inner loop does not depend on `c`?",
-        "Three numbers, known before the loop over channels begins. Where can a thread keep them?",
-        "`float factors[3];` outside the loop becomes registers, if the loops over `k` unroll.",
+        "Three numbers, known before the loop over channels begins. Where can a "
+        "thread keep them?",
+        "`float factors[3];` outside the loop becomes registers, if the loops over "
+        "`k` unroll.",
     ),
-    explanation="A load whose address does not change in a loop belongs before it. The compiler "
-    "may move it only if no write in the loop can change what is loaded. `__restrict__` promises "
-    "that none does; here you moved the load yourself.",
+    explanation="A load whose address does not change in a loop belongs before it. The "
+    "compiler may move it only if no write in the loop can change what is "
+    "loaded. `__restrict__` promises that none does; here you moved the load "
+    "yourself.",
 )
 
 
@@ -313,12 +326,13 @@ def _runs_in_triton(attempt):
     with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"} if interpreted else {}):
         kernel = triton.jit(attempt)
     device = "cpu" if interpreted else "cuda"
+    # The last time, only the first.
     for n, programs in (
         (5, 1),
         (40, 2),
         (100, 4),
         (100, 1),
-    ):  # the last time, only the first
+    ):
         # What lies beside the arrays is not zero, and must neither be used nor written.
         x, y = torch.full((n + 64,), 100.0), torch.full((n + 64,), UNWRITTEN)
         weight = torch.full((3 * n + 64,), 100.0)
@@ -338,8 +352,8 @@ def _runs_in_triton(attempt):
                     r"\b(x|weight|y)\[", inspect.getsource(attempt)
                 ):
                     yield _(
-                        "`{indexed}` is an address, not an array. `tl.load` reads at an address, "
-                        "`tl.store` writes there."
+                        "`{indexed}` is an address, not an array. `tl.load` reads at "
+                        "an address, `tl.store` writes there."
                     ).format(indexed=indexed[1])
                 yield from compiles_for_a_gpu(attempt)
                 raise
@@ -374,8 +388,8 @@ def _runs_in_triton(attempt):
             template = _("y[{i}] is {given:.4g}, but {right:.4g} is right.")
             if given[i].isnan():
                 template = _(
-                    "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose mask leaves an "
-                    "element out needs `other`."
+                    "y[{i}] is {given:.4g}, but {right:.4g} is right: a load whose "
+                    "mask leaves an element out needs `other`."
                 )
             yield at(where, template.format(i=i, given=given[i], right=expected[i]))
 
@@ -406,13 +420,15 @@ EXERCISE_3 = Exercise(
     ],
     needs=import_triton,
     properties=[_runs_in_triton, compiles_for_a_gpu],
-    success="three loads of each x: Triton does not merge them, but the cache serves them. How"
-    " often something is loaded is your decision.",
+    success="three loads of each x: Triton does not merge them, but the cache serves "
+    "them. How often something is loaded is your decision.",
     hints=(
         "x + i - 1 is an array of addresses: the left neighbours of all 32 elements.",
         "A mask says which elements are loaded; the others get the value of `other`.",
-        "Element i has a left neighbour if i > 0 and i < n, and a right one if i + 1 < n.",
+        "Element i has a left neighbour if i > 0 and i < n, and a right one if i + 1 "
+        "< n.",
     ),
-    explanation="A program computes on arrays of addresses. Each load needs a mask of its own, "
-    "because the three neighbours lie at different places; the store's mask covers what it owns.",
+    explanation="A program computes on arrays of addresses. Each load needs a mask of "
+    "its own, because the three neighbours lie at different places; the "
+    "store's mask covers what it owns.",
 )

@@ -56,8 +56,9 @@ def _complete(pyproject):
     for file in strange:
         if file.startswith("src/"):
             yield _(
-                "the wheel holds `{file}`, so users would have to write `import src.fast_scans`. "
-                "In which folder should setuptools look for packages?"
+                "the wheel holds `{file}`, so users would have to write `import "
+                "src.fast_scans`. In which folder should setuptools look for "
+                "packages?"
             ).format(file=file)
     for file in WANTED:
         if file not in packed:
@@ -68,7 +69,8 @@ def _complete(pyproject):
                     "the wheel lacks `{file}`; it holds {packed}. Look at {kind}."
                 )
             hint = _(
-                "A key is what you import; a pattern is relative to that package's folder."
+                "A key is what you import; a pattern is relative to that package's "
+                "folder."
             )
             names = ", ".join(f"`{name}`" for name in packed)
             wrong = template.format(file=file, packed=names, kind=kind)
@@ -79,8 +81,8 @@ def _complete(pyproject):
         )
     if others:
         yield _(
-            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed elsewhere: "
-            "data-files and script-files are no package-data."
+            "the wheel holds `fast_scans-1.0.data/{others}`, too, which is installed "
+            "elsewhere: data-files and script-files are no package-data."
         ).format(others=others[0])
 
 
@@ -103,20 +105,23 @@ EXERCISE_1 = Exercise(
                 FIND: FIND
                 + '\n[tool.setuptools.data-files]\nshare = ["src/fast_scans/decays.json"]'
             },
-            "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed elsewhere",
+            "`fast_scans-1.0.data/data/share/decays.json`, too, which is installed "
+            "elsewhere",
         ),
     ],
     properties=[_complete],
-    success="setuptools finds the package in src, and packs its two files that are not Python. "
-    "The tag is still py3-none-any: do not publish the wheel before setup.py changes that.",
+    success="setuptools finds the package in src, and packs its two files that are "
+    "not Python. The tag is still py3-none-any: do not publish the wheel "
+    "before setup.py changes that.",
     hints=(
-        "Two things are wrong: where setuptools looks for packages, and which files it adds.",
+        "Two things are wrong: where setuptools looks for packages, and which files "
+        "it adds.",
         "[tool.setuptools.packages.find] takes where = [a folder].",
-        "A pattern of package-data begins in the package's own folder, and * does not match "
-        "across folders.",
+        "A pattern of package-data begins in the package's own folder, and * does "
+        "not match across folders.",
     ),
-    explanation="Without `where`, setuptools takes src itself for a package. The library is in a "
-    "folder of the package, so its pattern begins with lib/.",
+    explanation="Without `where`, setuptools takes src itself for a package. The "
+    "library is in a folder of the package, so its pattern begins with lib/.",
 )
 
 
@@ -178,9 +183,8 @@ def _catches(attempt):
     with tempfile.TemporaryDirectory() as folder:
         for says, (files, tags, bad) in WHEELS.items():
             parts = zip(*(tag.split("-") for tag in tags), strict=True)
-            name = "-".join(
-                ".".join(dict.fromkeys(part)) for part in parts
-            )  # of all tags
+            # Of all tags.
+            name = "-".join(".".join(dict.fromkeys(part)) for part in parts)
             path = Path(folder) / f"many_scans-1.0-{name}.whl"
             with zipfile.ZipFile(path, "w") as wheel:
                 for file in files:
@@ -238,11 +242,12 @@ EXERCISE_2 = Exercise(
     success="it would have caught both releases, and it lets every good wheel through.",
     hints=(
         "A wheel is a zip file: zipfile.ZipFile(wheel) has namelist() and read(name).",
-        "Two facts: is there a library, and is there a tag that ends in -any? They must differ.",
+        "Two facts: is there a library, and is there a tag that ends in -any? They "
+        "must differ.",
         "Look at the end of a name. Other names have the same letters in the middle.",
     ),
-    explanation="A library is for one platform, and a tag that ends in -any is for all of them. "
-    "Both together are wrong, and so is neither.",
+    explanation="A library is for one platform, and a tag that ends in -any is for all "
+    "of them. Both together are wrong, and so is neither.",
 )
 
 
@@ -273,7 +278,9 @@ def _scan(x, decay, reverse, scale):
 
 @contextlib.contextmanager
 def _released(schema):
-    """The operator as that release has it, with a kernel that goes by the schema's names."""
+    """The operator as that release has it, with a kernel that goes by the schema's
+    names.
+    """
     arguments = torch._C.parse_schema(f"{NAMESPACE}::{schema}").arguments
 
     def kernel(*args, **kwargs):
@@ -281,9 +288,8 @@ def _released(schema):
         given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
         scale = given.pop("scale", None)
         x, decay = (v for v in given.values() if isinstance(v, torch.Tensor))
-        reverse = given.get(
-            "reverse", any(v is True for v in given.values())
-        )  # if renamed
+        # If renamed.
+        reverse = given.get("reverse", any(v is True for v in given.values()))
         return _scan(x, decay, reverse, 1.0 if scale is None else scale)
 
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -336,19 +342,21 @@ def _keeps_programs_right(schema):
         yield _("PyTorch cannot read it: {line}.").format(line=line)
     if parsed.name != f"{NAMESPACE}::scan" or parsed.overload_name:
         yield _(
-            "a new operator next to `scan` would also keep old programs right; here, give `scan` "
-            "itself the argument."
+            "a new operator next to `scan` would also keep old programs right; here, "
+            "give `scan` itself the argument."
         )
     if [str(r.type) for r in parsed.returns] != ["Tensor"]:
         returns = schema.rpartition("->")[2].strip()
         yield _(
-            "old programs expect the one Tensor of release 1; here they get `{returns}`."
+            "old programs expect the one Tensor of release 1; here they get "
+            "`{returns}`."
         ).format(returns=returns)
     if any(
         argument.alias_info for argument in (*parsed.arguments, *parsed.returns)
     ) and (not parsed.is_mutable):
         yield _(
-            "`Tensor(a)` says that the result shares the memory of an argument; it does not."
+            "`Tensor(a)` says that the result shares the memory of an argument; it "
+            "does not."
         )
     if parsed.is_mutable:
         yield _(
@@ -361,9 +369,8 @@ def _keeps_programs_right(schema):
             kind=kind
         )
     _saved()
-    logging.disable(
-        logging.ERROR
-    )  # torch.export would log a page for a program that fails
+    # Torch.export would log a page for a program that fails.
+    logging.disable(logging.ERROR)
     try:
         yield from _wrong_programs(schema)
     finally:
@@ -379,15 +386,16 @@ def _wrong_programs(schema):
                 given = torch.export.load(io.BytesIO(file)).module()(X, DECAY)
             except Exception:
                 yield _(
-                    "a program saved with {name} cannot be loaded and run any more. Which "
-                    "argument does the new schema want that the file lacks, or has elsewhere?"
+                    "a program saved with {name} cannot be loaded and run any more. "
+                    "Which argument does the new schema want that the file lacks, or "
+                    "has elsewhere?"
                 ).format(name=name)
                 return
         if not torch.equal(given, expected):
             yield _(
-                "a program saved with {name} runs, and gives {given} instead of {right}, "
-                "silently. The file holds only what differed from release 1's defaults: what is "
-                "missing in it, and where does the rest go now?"
+                "a program saved with {name} runs, and gives {given} instead of "
+                "{right}, silently. The file holds only what differed from release "
+                "1's defaults: what is missing in it, and where does the rest go now?"
             ).format(name=name, given=given.tolist(), right=expected.tolist())
 
 
@@ -417,15 +425,16 @@ EXERCISE_3 = Exercise(
         ),
     ],
     properties=[_keeps_programs_right],
-    success="saved programs find every argument where it was, and the default of `scale`, which "
-    "they do not know, leaves their results as they were.",
+    success="saved programs find every argument where it was, and the default of "
+    "`scale`, which they do not know, leaves their results as they were.",
     hints=(
         "Look at the picture: which row is right in both columns?",
-        "Take each argument of release 1: does an old file find it where it was, and what does it "
-        "get where the file says nothing?",
-        "Where can `scale` go so that nothing else moves, and what must its default be for a file "
-        "that does not contain it?",
+        "Take each argument of release 1: does an old file find it where it was, and "
+        "what does it get where the file says nothing?",
+        "Where can `scale` go so that nothing else moves, and what must its default "
+        "be for a file that does not contain it?",
     ),
-    explanation="Add the argument at the end, with a default that preserves the old meaning. The "
-    "star is a matter of taste. Users who want reverse=True still pass it.",
+    explanation="Add the argument at the end, with a default that preserves the old "
+    "meaning. The star is a matter of taste. Users who want reverse=True "
+    "still pass it.",
 )

@@ -55,7 +55,8 @@ def _casts(attempt, dtype, enabled):
             yield _("the result has no history: something cut it off.")
         if not alike(y, right, 1e-5):
             yield _(
-                "the result is not the product of x and weight in that dtype, to the last digits."
+                "the result is not the product of x and weight in that dtype, to the "
+                "last digits."
             )
         expected = grad((right * weighting).sum(), (x, weight))
         given = grad((y * weighting).sum(), (x, weight), allow_unused=True)
@@ -95,14 +96,16 @@ EXERCISE_1 = Exercise(
         ({"return Product": "with torch.no_grad(): return Product"}, "has no history"),
     ],
     properties=[each(SITUATIONS, _casts)],
-    success="the cast is recorded, so its backward returns each gradient in the dtype of its leaf.",
+    success="the cast is recorded, so its backward returns each gradient in the "
+    "dtype of its leaf.",
     hints=(
-        "Cast before `Product.apply`: autograd records what happens outside of a Function.",
-        "torch.is_autocast_enabled and torch.get_autocast_dtype take the type of a device: "
-        "x.device.type.",
+        "Cast before `Product.apply`: autograd records what happens outside of a "
+        "Function.",
+        "torch.is_autocast_enabled and torch.get_autocast_dtype take the type of a "
+        "device: x.device.type.",
     ),
-    explanation="The Function sees one dtype, forward and backward, and needs to know nothing of "
-    "autocast. helpers/ops/linear.py does the same.",
+    explanation="The Function sees one dtype, forward and backward, and needs to know "
+    "nothing of autocast. helpers/ops/linear.py does the same.",
 )
 
 
@@ -116,7 +119,9 @@ def update(scale, streak, finite, interval):
 
 
 def as_gradscaler(history, interval, scale=2.0**10):
-    """The scales that `torch.amp.GradScaler` has after steps with finite gradients, or not."""
+    """The scales that `torch.amp.GradScaler` has after steps with finite gradients, or
+    not.
+    """
     weight = torch.ones(1, requires_grad=True)
     optimiser = torch.optim.SGD([weight], lr=0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
@@ -151,8 +156,8 @@ STEPS = {  # by whether the gradient is finite
         "{scale:g}; GradScaler's is {right:g}."
     ),
     False: N_(
-        "after step {n}, whose gradient is not finite, your scale goes from {before:g} to "
-        "{scale:g}; GradScaler's is {right:g}."
+        "after step {n}, whose gradient is not finite, your scale goes from "
+        "{before:g} to {scale:g}; GradScaler's is {right:g}."
     ),
 }
 
@@ -200,13 +205,16 @@ EXERCISE_2 = Exercise(
         ),
     ],
     properties=[_follows],
-    success="the scale climbs until a gradient overflows, falls back by half, and climbs again.",
+    success="the scale climbs until a gradient overflows, falls back by half, and "
+    "climbs again.",
     hints=(
-        "There are three cases: an overflow, the last step of an interval, and any other step.",
+        "There are three cases: an overflow, the last step of an interval, and any "
+        "other step.",
         "The steps in a row begin again at 0 in two of the three cases.",
     ),
-    explanation="One overflow costs one skipped step and starts the count again. The scale stays "
-    "within a factor of 2 or so of the largest that does not overflow.",
+    explanation="One overflow costs one skipped step and starts the count again. The "
+    "scale stays within a factor of 2 or so of the largest that does not "
+    "overflow.",
 )
 
 
@@ -231,26 +239,26 @@ def _rounds(attempt):
         strange = [v for v in given.unique().tolist() if v not in (below, below + step)]
         if strange:
             yield _(
-                "of {value} with step = {step} it makes {given:g}, which is not a multiple of the "
-                "step next to it."
+                "of {value} with step = {step} it makes {given:g}, which is not a "
+                "multiple of the step next to it."
             ).format(given=strange[0], **fed)
         if value == below and not torch.equal(given, x):
             yield _(
-                "of {value} with step = {step} it makes {given:g}: a multiple of the step must "
-                "stay."
+                "of {value} with step = {step} it makes {given:g}: a multiple of the "
+                "step must stay."
             ).format(given=given[given != x][0].item(), **fed)
         if value != below and len(given.unique()) == 1:
             template = _(
-                "with step = {step}, each element of a tensor of {value} becomes {given:g}."
+                "with step = {step}, each element of a tensor of {value} becomes "
+                "{given:g}."
             )
             yield template.format(given=given[0].item(), **fed)
         mean = given.mean().item()
-        if (
-            abs(mean - value) > 5 * step / 2 / draws**0.5
-        ):  # five standard deviations at most
+        # Five standard deviations at most.
+        if abs(mean - value) > 5 * step / 2 / draws**0.5:
             yield _(
-                "of {value} with step = {step} it makes {mean:.3f} on average over {draws:,} "
-                "draws; {value} is right."
+                "of {value} with step = {step} it makes {mean:.3f} on average over "
+                "{draws:,} draws; {value} is right."
             ).format(mean=mean, draws=draws, **fed)
 
 
@@ -271,11 +279,12 @@ EXERCISE_3 = Exercise(
     properties=[_rounds],
     success="each result is off, but on average nothing is lost.",
     hints=(
-        "How far is x above the multiple of step below it, as a share of step? With that "
-        "probability, round up.",
+        "How far is x above the multiple of step below it, as a share of step? With "
+        "that probability, round up.",
         "A uniform random number u of [0, 1) is below p with probability p. What does "
         "floor(p + u) do?",
     ),
-    explanation="floor(x / step + u) is the lower neighbour, or the upper one if the fraction and "
-    "u together reach 1, which has the probability of the fraction.",
+    explanation="floor(x / step + u) is the lower neighbour, or the upper one if the "
+    "fraction and u together reach 1, which has the probability of the "
+    "fraction.",
 )

@@ -83,7 +83,8 @@ def _counts(attempt):
             yield template.format(where=where, given=products.count, right=right)
     if attempt().count != 0:
         yield _(
-            "a second mode begins with the count of the first: count on self, not on the class."
+            "a second mode begins with the count of the first: count on self, not on "
+            "the class."
         )
 
 
@@ -109,15 +110,18 @@ EXERCISE_1 = Exercise(
     doctor=False,
     kind=[_is_mode],
     properties=[_counts],
-    success="it counts the products of both passes: one of a linear layer in forward, and one for "
-    "the gradient of each factor in backward.",
+    success="it counts the products of both passes: one of a linear layer in "
+    "forward, and one for the gradient of each factor in backward.",
     hints=(
-        "The mode's method is `__torch_dispatch__(self, func, types, args=(), kwargs=None)`.",
-        "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is `aten.mm`.",
+        "The mode's method is `__torch_dispatch__(self, func, types, args=(), "
+        "kwargs=None)`.",
+        "`func` is one overload, such as `aten.mm.default`; `func.overloadpacket` is "
+        "`aten.mm`.",
         "Count, run the operation with all its arguments, and return its result.",
     ),
-    explanation="The mode stands below autograd, so one counter serves both passes. Here no input "
-    "required a gradient but one, so each backward pass has one product.",
+    explanation="The mode stands below autograd, so one counter serves both passes. "
+    "Here no input required a gradient but one, so each backward pass has one "
+    "product.",
 )
 
 
@@ -241,22 +245,25 @@ EXERCISE_2 = Exercise(
         ({" {func}": ""}, "does not name the operation"),
         (
             {
-                '        raise NotImplementedError(f"RankOne does not know {func}")': "        a = torch.outer(args[0].u, args[0].v)\n"
-                "        return func(a, *args[1:], **(kwargs or {}))"
+                '        raise NotImplementedError(f"RankOne does not know {func}")': "        a = torch.outer(args[0].u, args[0].v)\n        "
+                "return func(a, *args[1:], **(kwargs or {}))"
             },
             "raises no error",
         ),
     ],
     doctor=False,
     properties=[_multiplies, _refuses],
-    success="right on both sides, and no tensor is larger than its operands and results.",
+    success="right on both sides, and no tensor is larger than its operands and "
+    "results.",
     hints=(
         "Which product comes first in u (vᵀ b), so that nothing of size m × n is made?",
-        "`t` exchanges u and v. `mm` has two cases: `isinstance(args[0], cls)`, and args[1].",
+        "`t` exchanges u and v. `mm` has two cases: `isinstance(args[0], cls)`, and "
+        "args[1].",
         "End with `raise NotImplementedError`, with `func` in the sentence.",
     ),
-    explanation="A product of three factors is computed from the side on which it stays small. The "
-    "gradient of a plain factor asks for t and mm, which the table knows.",
+    explanation="A product of three factors is computed from the side on which it "
+    "stays small. The gradient of a plain factor asks for t and mm, which the table "
+    "knows.",
 )
 
 
@@ -279,7 +286,8 @@ def _moves(attempt):
         where = _("with weight = {weight}").format(weight=weight)
         if given is None:
             yield _(
-                "it returns nothing; an in-place operation returns the tensor that it changed."
+                "it returns nothing; an in-place operation returns the tensor that "
+                "it changed."
             )
         elif given is not d:
             yield _("it must return `d` itself, not a new value.")
@@ -291,7 +299,8 @@ def _moves(attempt):
         )
         if not alike(shared, right):
             yield _(
-                "`d.elements` is replaced, not changed: who shares the old one sees no change."
+                "`d.elements` is replaced, not changed: who shares the old one sees "
+                "no change."
             )
 
 
@@ -326,8 +335,9 @@ EXERCISE_3 = Exercise(
     hints=(
         "Which of the entries in this chapter writes, and what does that entry return?",
         "`elements` is a plain tensor, which has a `lerp_` of its own.",
-        "`d.elements = ...` gives d another tensor; an operation that ends in `_` writes into it.",
+        "`d.elements = ...` gives d another tensor; an operation that ends in `_` "
+        "writes into it.",
     ),
-    explanation="A view of d, such as that of detach, holds the same `elements`. Only a write into "
-    "them reaches it.",
+    explanation="A view of d, such as that of detach, holds the same `elements`. Only "
+    "a write into them reaches it.",
 )

@@ -57,9 +57,9 @@ def _merges(attempt, scores):
                 name=name, shape=shape
             )
     for piece, before in zip(given, pieces, strict=True):
-        yield changed_in_place(
-            **{f"{n} of a piece": pair for n, pair in zip("mzo", zip(piece, before))}
-        )
+        pairs = zip(piece, before, strict=True)
+        names = "m of a piece", "z of a piece", "o of a piece"
+        yield changed_in_place(**dict(zip(names, pairs, strict=True)))
     m, z, o = result
     right_m, right_z, right_o = _piece(scores, value)
     if not alike(m, right_m):
@@ -71,7 +71,8 @@ def _merges(attempt, scores):
         {
             _("`z` adds sums that were made beside different maxima."): z1 + z2,
             _(
-                "`z` is not finite: exp of a score overflows. Subtract the new maximum first."
+                "`z` is not finite: exp of a score overflows. Subtract the new "
+                "maximum first."
             ): torch.full_like(z, torch.inf),
         },
         _("`z` is wrong: both sums must be made with the new maximum."),
@@ -81,7 +82,8 @@ def _merges(attempt, scores):
         right_o,
         {
             _(
-                "`z` is right, but `o` adds sums that were made beside different maxima."
+                "`z` is right, but `o` adds sums that were made beside different "
+                "maxima."
             ): o1 + o2,
             _(
                 "`o` is divided by `z` already. Divide once, after the last piece."
@@ -110,15 +112,15 @@ EXERCISE_1 = Exercise(
         ),
     ],
     properties=[each(SCORES, _merges)],
-    success="both sums are made again with the common maximum, so any number of pieces can follow "
-    "one another.",
+    success="both sums are made again with the common maximum, so any number of "
+    "pieces can follow one another.",
     hints=(
         "Both sums of a piece hold a factor exp(-m). Which factor should they hold?",
         "exp(m1 - m) turns exp(-m1) into exp(-m).",
         "The new m is the larger of the two, row by row. Both z and o are rescaled.",
     ),
-    explanation="The sums of a piece are too large or too small by exp(m1 - m), the same factor "
-    "for z and for o. It is at most 1, so nothing overflows.",
+    explanation="The sums of a piece are too large or too small by exp(m1 - m), the "
+    "same factor for z and for o. It is at most 1, so nothing overflows.",
 )
 
 
@@ -186,14 +188,16 @@ EXERCISE_2 = Exercise(
             without={"empty": "without queries, there is nothing to attend"},
         ),
     ),
-    success="three gradients from one number a row, and one more. No softmax was needed.",
+    success="three gradients from one number a row, and one more. No softmax was "
+    "needed.",
     hints=(
         "exp(scores - lse) is P. The mask belongs into these scores, too.",
         "dV = Pᵀ dO and dP = dO Vᵀ. Then dS = P ∘ (dP - D), with one number D a row.",
-        "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor scale.",
+        "D = rowsum(dO ∘ O). S = scale · Q Kᵀ, so both dQ and dK hold the factor "
+        "scale.",
     ),
-    explanation="P comes back from the scores and lse. rowsum(P ∘ dP) is rowsum(dO ∘ O), so the "
-    "correction of the softmax needs no matrix, either.",
+    explanation="P comes back from the scores and lse. rowsum(P ∘ dP) is rowsum(dO ∘ "
+    "O), so the correction of the softmax needs no matrix, either.",
 )
 
 
@@ -254,8 +258,8 @@ def _keeps_nothing_twice(attempt):
     more = sum(size for size in more.values() if size > x.nbytes / 2)
     if more:
         yield _(
-            "it is right, but a backward pass with create_graph=True keeps {more:,} bytes besides "
-            "`x` and grad_output, which have {each:,} each."
+            "it is right, but a backward pass with create_graph=True keeps {more:,} "
+            "bytes besides `x` and grad_output, which have {each:,} each."
         ).format(more=more, each=x.nbytes)
 
 
@@ -294,10 +298,11 @@ EXERCISE_3 = Exercise(
     properties=[keeps_only("inputs", random(100, 200), 0.5), _keeps_nothing_twice],
     success="each order keeps its inputs and computes the rest again.",
     hints=(
-        "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives again.",
+        "y = x/T - logsumexp(x/T). The gradient needs the softmax, which x gives "
+        "again.",
         "Write the gradient as a function of x and grad_output.",
         "Apply `Anew` to that function, with x and grad_output as its tensors.",
     ),
-    explanation="`Anew` runs the gradient's formula without a graph, and keeps x and grad_output. "
-    "A derivative of it is `Anew` again.",
+    explanation="`Anew` runs the gradient's formula without a graph, and keeps x and "
+    "grad_output. A derivative of it is `Anew` again.",
 )

@@ -1,11 +1,13 @@
-"""Two indexes, of tasks and of error messages, and where in the course each is answered.
+"""Two indexes, of tasks and of error messages, and where in the course each is
+answered.
 
 Chapter 19 and the README hold tables that are made of them:
 
     python -m tools.which_way
 
-A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it, without its
-marks. What can be copied is a path from the root of the repository, or a place.
+A place is written `"02 Several outputs"`: the number of a chapter, and a heading in it,
+without its marks. What can be copied is a path from the root of the repository, or a
+place.
 """
 
 import json
@@ -25,21 +27,30 @@ AOTINDUCTOR = "16 Deeper: AOTInductor, running a model without Python (10 minute
 
 @cache
 def headings(chapter):
-    """The file of the chapter with this number, and the anchors of its headings by their text."""
+    """The file of the chapter with this number, and the anchors of its headings by
+    their text.
+    """
     (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    texts = (
+        "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
+    )
     found = (re.findall(r"^#+ (.+)$", text, re.MULTILINE) for text in texts)
     plain = [re.sub(r"[`*$]", "", heading) for group in found for heading in group]
     return path.name, {heading: quote(heading.replace(" ", "-")) for heading in plain}
 
 
 def section(place, folder="", text=None):
-    """A link to a place, as Markdown; ValueError where the chapter has no such heading."""
+    """A link to a place, as Markdown.
+
+    ValueError where the chapter has no such heading.
+    """
     chapter, heading = place.split(" ", 1)
     name, anchors = headings(chapter)
     if heading not in anchors:
-        raise ValueError(f"{name} has no heading {heading!r}; it has {', '.join(anchors)}")
+        raise ValueError(
+            f"{name} has no heading {heading!r}; it has {', '.join(anchors)}"
+        )
     text = text or re.sub(r" \(\d+ minutes?\)$", "", place)
     return f"[{text}]({folder}{name}#{anchors[heading]})"
 
@@ -50,7 +61,8 @@ def source(copy, root="../", folder=""):
         if not (ROOT / copy).exists():
             raise ValueError(f"there is nothing to copy at {copy}")
         path = re.sub("^helpers/(lessons/|ops/)?", "", copy)
-        shown = path if copy.endswith("/") else Path(copy).name  # or the table is too wide
+        # Or the table is too wide.
+        shown = path if copy.endswith("/") else Path(copy).name
         return f"[`{shown}`]({root}{copy})"
     kind = "skeleton" if "Skeleton" in copy else "cells"
     return section(copy, folder, f"the {kind} of {copy[:2]}")
@@ -75,7 +87,9 @@ def index_of_messages():
 def most_wanted():
     """The README's table, and links to more tasks."""
     wanted, at = (t for t in TASKS if t.short), "notebooks/"
-    rows = [(t.want, source(t.copy or t.read, "", at), section(t.read, at)) for t in wanted]
+    rows = [
+        (t.want, source(t.copy or t.read, "", at), section(t.read, at)) for t in wanted
+    ]
     reads = {word: next(t.read for t in TASKS if word in t.want) for word in MORE}
     more = ", ".join(section(read, at, word) for word, read in reads.items())
     return f"{table(('I want to …', 'copy', 'read'), rows)}\n\nAnd: {more}."
@@ -84,7 +98,8 @@ def most_wanted():
 def linked_matrix(cells):
     """The matrix of chapter 19, from what its cells show, with a link in each field.
 
-    What is right leads to the section on the way to write it, all else to that on the situation.
+    What is right leads to the section on the way to write it, all else to that on the
+    situation.
     cells: those of the notebook, by their id.
     """
     ways = AT_THE_END.findall(cells["w06"].source)
@@ -95,9 +110,13 @@ def linked_matrix(cells):
     rows = []
     for line in cells["w07"].outputs[0].text.split("\n\n")[1].splitlines()[1:]:
         situation, words = line[:20].strip(), line[20:].split()
-        targets = [way if word == "·" else explained[situation]
-                   for word, way in zip(words, ways, strict=True)]  # fmt: skip
-        linked = [f"[{SIGNS[word]}]({at})" for word, at in zip(words, targets, strict=True)]
+        targets = [
+            way if word == "·" else explained[situation]
+            for word, way in zip(words, ways, strict=True)
+        ]
+        linked = [
+            f"[{SIGNS[word]}]({at})" for word, at in zip(words, targets, strict=True)
+        ]
         rows.append((f"`{situation}`", *linked))
     untried = "`AOTInductor`", *[section(AOTINDUCTOR, text="?")] * len(ways)
     return table(("", *map(str, range(1, len(ways) + 1))), [*rows, untried])

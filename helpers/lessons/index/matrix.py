@@ -1,7 +1,8 @@
-"""The matrix of chapter 19: gradient reversal, written in each way, under what PyTorch does to it.
+"""The matrix of chapter 19: gradient reversal, written in each way, under what PyTorch
+does to it.
 
-Every way computes y = x with the derivative -1. The loss is the sum of y³, so at ones the gradient
-is -3 and the second derivative, in which both signs count, is 6.
+Every way computes y = x with the derivative -1. The loss is the sum of y³, so at ones
+the gradient is -3 and the second derivative, in which both signs count, is 6.
 """
 
 import copy
@@ -101,9 +102,8 @@ torch.library.register_autograd(defined, lambda ctx, grad_output: -grad_output)
 
 @torch.library.triton_op("chapter_19::triton", mutates_args={})
 def triton(x: Tensor) -> Tensor:
-    return kernel(
-        x
-    )  # no GPU here; it has its own fake kernel, and compilers look inside
+    # No GPU here; it has its own fake kernel, and compilers look inside.
+    return kernel(x)
 
 
 triton.register_vmap(lambda info, in_dims, x: (triton(x), in_dims[0]))
@@ -117,7 +117,9 @@ class AroundWithJvp(Around):
 
 
 def both(x):
-    """Compilers see the operator with its own rule, all others the Function around one."""
+    """Compilers see the operator with its own rule, all others the Function around
+    one.
+    """
     if not torch.compiler.is_compiling():
         return AroundWithJvp.apply(x)
     if unpack_dual(x).tangent is not None:
@@ -137,9 +139,8 @@ class Reversing(Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        with (
-            torch._C.DisableTorchFunctionSubclass()
-        ):  # in here, results are plain tensors
+        # In here, results are plain tensors.
+        with torch._C.DisableTorchFunctionSubclass():
             args = [plainly(arg) if isinstance(arg, cls) else arg for arg in args]
             return func(*args, **(kwargs or {}))
 
@@ -209,9 +210,8 @@ class Holds(nn.Module):
         super().__init__()
         self.op = op
         self.weight = nn.Parameter(ones.clone())
-        self.after = nn.Parameter(
-            torch.ones(1)
-        )  # a layer that trains, whatever op does
+        # A layer that trains, whatever op does.
+        self.after = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
         return self.after * loss_of(self.op)(self.weight * x)
@@ -288,9 +288,8 @@ def verdict(way, situation):
     try:
         given, right = SITUATIONS[situation](WAYS[way])
     except Exception as error:
-        with suppress(
-            RuntimeError
-        ):  # torch 2.15 leaves it on where a compiled jvp fails
+        # Torch 2.15 leaves it on where a compiled jvp fails.
+        with suppress(RuntimeError):
             torch._C._exit_dual_level(level=0)
         return "raises", f"{type(error).__name__}: {essence(error)}"
     if given is not None and torch.allclose(given, right):

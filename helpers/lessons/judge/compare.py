@@ -1,7 +1,7 @@
 """What is wrong with a learner's attempt, in a sentence or two.
 
-Values are compared with a reference; gradients go to the doctor, whose first finding is the
-answer.
+Values are compared with a reference; gradients go to the doctor, whose first finding is
+the answer.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from helpers.lessons.judge.numbers import (
     leaves_of,
     raises,
     weights_for,
-)  # fmt: skip
+)
 from helpers.lessons.judge.verdicts import explain
 from helpers.lessons.language import N_, _, at, followed
 
@@ -35,12 +35,14 @@ SECOND = {"double-backward-wrong", "double-backward-missing", "double-backward-r
 
 
 def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=None):
-    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does not.
+    """None if `attempt(*inputs)` does what `like(*inputs)` does, otherwise what does
+    not.
 
-    inputs: tensors (float64 for those to differentiate) and other values; neither function sees
-    these tensors themselves. order: 2 asks for right second derivatives, too. faithful: False if
-    the gradient is not meant to be the derivative. `like` must be written with PyTorch's own
-    operations. adapted: makes a finding of the doctor one that fits the exercise.
+    inputs: tensors (float64 for those to differentiate) and other values; neither
+    function sees these tensors themselves. order: 2 asks for right second derivatives,
+    too. faithful: False if the gradient is not meant to be the derivative. `like` must
+    be written with PyTorch's own operations. adapted: makes a finding of the doctor one
+    that fits the exercise.
     """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
@@ -81,7 +83,10 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
 
 
 def find_difference(attempt, like, inputs, faithful=True):
-    """What `difference` says at first order, without the doctor: a millisecond, not thirty."""
+    """What `difference` says at first order, without the doctor.
+
+    A millisecond, not thirty.
+    """
     theirs, mine = copies(inputs), copies(inputs)
     expected = like(*theirs)
     try:
@@ -116,8 +121,8 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
 
     outputs, expected: tensors, or tuples of them
     differentiable:    False if it does not matter whether they require a gradient
-    what:              what a single one is called, such as "the gradient"; "the output" of
-                       `forward`, if it is not said
+    what:              what a single one is called, such as "the gradient"; "the output"
+                       of `forward`, if it is not said
     """
     if outputs is None and what:
         return _("it returns None. Is a `return` missing?")
@@ -144,7 +149,8 @@ def wrong_outputs(outputs, expected, differentiable=True, what=None):
         kind = type(value).__name__
         if isinstance(value, tuple) and hasattr(value, "indices"):
             template = _(
-                "{which} is the pair (values, indices) that {name} returns; take its .values."
+                "{which} is the pair (values, indices) that {name} returns; take its "
+                ".values."
             )
             return template.format(which=which, name=kind)
         if not isinstance(value, torch.Tensor):
@@ -202,12 +208,13 @@ def _unfilled(attempt, inputs):
             marked = list(results())
         finally:
             torch.set_deterministic_debug_mode(mode)
-        for (what, one), (same, other) in zip(usual, marked, strict=True):
+        for (what, one), (_what, other) in zip(usual, marked, strict=True):
             unfilled = other.isnan() & ~one.isnan()
             if unfilled.any():
                 where = unfilled.nonzero()[0].tolist()
                 template = _(
-                    "{what} has no value at {place}: nothing fills what torch.empty made there."
+                    "{what} has no value at {place}: nothing fills what torch.empty "
+                    "made there."
                 )
                 return template.format(what=what, place=where)
     return None
@@ -228,9 +235,8 @@ def _exchanged(attempt, expected, inputs, theirs):
     for i, j in itertools.combinations(range(len(expected)), 2):
         swapped = list(weights)
         swapped[i], swapped[j] = weights[j], weights[i]
-        with contextlib.suppress(
-            Exception
-        ):  # not of one shape, or it is the doctor's to say
+        # Not of one shape, or it is the doctor's to say.
+        with contextlib.suppress(Exception):
             given = gradients_of(outputs, mine, weights)
             right, other = (
                 gradients_of(expected, theirs, w) for w in (weights, swapped)
@@ -239,9 +245,10 @@ def _exchanged(attempt, expected, inputs, theirs):
                 map(largest_difference, given, other)
             ):
                 return _(
-                    "`backward` is right if the gradients of output {i} and output {j} change "
-                    "places. They arrive in the order in which forward returns the outputs; "
-                    "multiply each by the slope of its own output."
+                    "`backward` is right if the gradients of output {i} and output "
+                    "{j} change places. They arrive in the order in which forward "
+                    "returns the outputs; multiply each by the slope of its own "
+                    "output."
                 ).format(i=i, j=j)
     return None
 
@@ -249,8 +256,8 @@ def _exchanged(attempt, expected, inputs, theirs):
 SLOPES = {  # by how large grad_output is; 0 stands for ones
     0: N_("{what} is {given}{place}, but {right} is right."),
     1: N_(
-        "with a grad_output that is not all ones, {what} is {given}{place}, but {right} is "
-        "right."
+        "with a grad_output that is not all ones, {what} is {given}{place}, but "
+        "{right} is right."
     ),
     1_000_000: N_(
         "with a large grad_output, {what} is {given}{place}, but {right} is right."
@@ -259,10 +266,11 @@ SLOPES = {  # by how large grad_output is; 0 stands for ones
 
 
 def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
-    """What the doctor has no eye for: a faithful gradient of a function with another derivative.
+    """What the doctor has no eye for: a faithful gradient of a function with another
+    derivative.
 
-    Compared for a grad_output of ones, which shows the slope; for one of random numbers; and for
-    one of about a million, which clipping would change.
+    Compared for a grad_output of ones, which shows the slope; for one of random
+    numbers; and for one of about a million, which clipping would change.
     """
     mine = copies(inputs)
     pairs = list(zip(as_tuple(attempt(*mine)), as_tuple(expected), strict=True))
@@ -270,8 +278,8 @@ def _wrong_gradients(attempt, expected, inputs, theirs, say_input=False):
         if right.requires_grad and not output.requires_grad:
             which = _which(pairs, index)
             return _(
-                "{which} requires no gradient, as if it were marked as non-differentiable, or "
-                "detached."
+                "{which} requires no gradient, as if it were marked as "
+                "non-differentiable, or detached."
             ).format(which=which)
     pairs = [(output, right) for output, right in pairs if right.requires_grad]
     generator = torch.Generator().manual_seed(0)

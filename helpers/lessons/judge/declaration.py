@@ -1,4 +1,5 @@
-"""Whether an `Exercise` was declared as it should be: what its author must hear at once.
+"""Whether an `Exercise` was declared as it should be: what its author must hear at
+once.
 
 A slip that passed would be said to a learner, as if the answer were wrong.
 """
@@ -13,7 +14,9 @@ FOLDER = Path(__file__).parents[1] / "exercises"
 
 
 def check_declaration(exercise):
-    """Raises TypeError or ValueError with the field, what arrived and what was expected."""
+    """Raises TypeError or ValueError with the field, what arrived and what was
+    expected.
+    """
     for name in ("number", "name", "success", "explanation"):
         value = getattr(exercise, name)
         if not isinstance(value, str):
@@ -49,7 +52,8 @@ def _check_number(number):
     taken = chapter and FOLDER / f"chapter_{int(chapter[1]):02}.py"
     if taken and taken.exists() and not _is_of_the_course():
         raise ValueError(
-            f"number must not be one of chapter {int(chapter[1]):02}, which are the course's, "
+            f"number must not be one of chapter {int(chapter[1]):02}, "
+            "which are the course's, "
             f'got {number!r}; a number such as "A.1" is yours'
         )
 

@@ -13,13 +13,13 @@ def wrong_kind(attempt, reference):
     kind = type(attempt).__name__
     if inspect.isclass(reference) and not inspect.isclass(attempt):
         template = _(
-            "give check the class {name} itself, not its instance or a result; got a value of "
-            "type {kind}."
+            "give check the class {name} itself, not its instance or a result; got a "
+            "value of type {kind}."
         )
         if is_function_class(reference):
             template = _(
-                "give check the class {name} itself, not its instance, its apply or a result; got "
-                "a value of type {kind}."
+                "give check the class {name} itself, not its instance, its apply or "
+                "a result; got a value of type {kind}."
             )
         return template.format(name=reference.__name__, kind=kind)
     if "\n" in str(reference) and not isinstance(attempt, str):  # a source in C
@@ -48,7 +48,8 @@ def _misfit_of_function_class(attempt, reference):
         others = [base for base in attempt.__mro__ if base.__name__ == "Function"]
         if others:
             return _(
-                "it must derive from torch.autograd.Function; its Function is that of {module}."
+                "it must derive from torch.autograd.Function; its Function is that "
+                "of {module}."
             ).format(module=others[0].__module__)
         return _("it must derive from torch.autograd.Function.")
     for name in ("forward", "backward"):
@@ -58,15 +59,17 @@ def _misfit_of_function_class(attempt, reference):
                 continue
             if "apply" in vars(attempt):
                 return _(
-                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it calls them."
+                    "it has an `apply`, but no `{name}`. Leave `apply` as it is; it "
+                    "calls them."
                 ).format(name=name)
             return _(
-                "it has no method `{name}`, nor inherits one. Look at spelling and indentation."
+                "it has no method `{name}`, nor inherits one. Look at spelling and "
+                "indentation."
             ).format(name=name)
         if not _is_static(method, attempt, name):
             return _(
-                "`{name}` must be a static method: @staticmethod, above any other decorator, and "
-                "no self."
+                "`{name}` must be a static method: @staticmethod, above any other "
+                "decorator, and no self."
             ).format(name=name)
     names = [*inspect.signature(reference.forward).parameters]
     if reference.setup_context is Function.setup_context:
@@ -89,7 +92,9 @@ def _misfit_of_function_class(attempt, reference):
 
 
 def _is_static(method, cls, name):
-    """Is it one where it was written? `forward = Other.forward` leaves the function alone."""
+    """Is it one where it was written? `forward = Other.forward` leaves the function
+    alone.
+    """
     if inspect.isfunction(method):
         (owner, *_) = (base for base in cls.__mro__ if name in vars(base))
         return not method.__qualname__.startswith(f"{owner.__qualname__}.")

@@ -1,4 +1,7 @@
-"""What shows only later: other calls, changed inputs, and derivatives of the gradient."""
+"""What shows only later.
+
+Other calls, changed inputs, and derivatives of the gradient.
+"""
 
 import warnings
 
@@ -13,12 +16,14 @@ from helpers.lessons.judge.numbers import (
     leaves_of,
     raises,
     weights_for,
-)  # fmt: skip
+)
 from helpers.lessons.language import N_, _, followed
 
 
 def calls_apart(attempt, like, inputs, others):
-    """What is wrong with the gradient of a call where another call comes before its backward."""
+    """What is wrong with the gradient of a call where another call comes before its
+    backward.
+    """
 
     def gradients(function):
         leaves, between = copies(inputs), copies(others)
@@ -26,9 +31,8 @@ def calls_apart(attempt, like, inputs, others):
         function(*between)
         ones = [torch.ones_like(y) for y in outputs]
         first = gradients_of(outputs, leaves, ones)
-        gradients_of(
-            outputs, leaves, [2 * one for one in ones]
-        )  # in memory of their own
+        # In memory of their own.
+        gradients_of(outputs, leaves, [2 * one for one in ones])
         return first
 
     try:
@@ -40,22 +44,25 @@ def calls_apart(attempt, like, inputs, others):
         return raises(
             error,
             _(
-                "two calls disturb each other: with another call before its backward pass, and another "
-                "backward pass after it, the gradient of the first raises {kind}: {message}"
+                "two calls disturb each other: with another call before its backward "
+                "pass, and another backward pass after it, the gradient of the first "
+                "raises {kind}: {message}"
             ),
         )
     return worst and in_numbers(
         worst,
         _(
-            "two calls disturb each other: with another call before its backward pass, and another "
-            "backward pass after it, the gradient of the first is {given}{place}, but {right} is "
-            "right."
+            "two calls disturb each other: with another call before its backward "
+            "pass, and another backward pass after it, the gradient of the first is "
+            "{given}{place}, but {right} is right."
         ),
     )
 
 
 def overlooks_changes(attempt, like, inputs):
-    """What is wrong with the gradient where an input changes in place before backward, or None."""
+    """What is wrong with the gradient where an input changes in place before backward,
+    or None.
+    """
 
     def gradients(function, changes):
         leaves = copies(inputs)
@@ -77,8 +84,8 @@ def overlooks_changes(attempt, like, inputs):
         in_numbers(
             worst,
             _(
-                "where an input changes in place before backward, the gradient is silently wrong: it is "
-                "{given}{place}, but {right} is right."
+                "where an input changes in place before backward, the gradient is "
+                "silently wrong: it is {given}{place}, but {right} is right."
             ),
         ),
         _("What save_for_backward holds is watched."),
@@ -86,24 +93,26 @@ def overlooks_changes(attempt, like, inputs):
 
 
 def silently_wrong(attempt, like, inputs, order=1):
-    """What is wrong with derivatives of the gradient, where they are not refused with an error.
+    """What is wrong with derivatives of the gradient, where they are not refused with
+    an error.
 
     For an attempt without a `difference` at first order.
     """
     if _hides_its_steps(attempt, like, inputs):
         return _(
-            "the gradient is right, but autograd does not see how backward computes it (under "
-            "torch.no_grad, or by .detach(), .data, .item() or NumPy), so that a second "
-            "derivative silently counts it as a constant. once_differentiable would say so."
+            "the gradient is right, but autograd does not see how backward computes "
+            "it (under torch.no_grad, or by .detach(), .data, .item() or NumPy), so "
+            "that a second derivative silently counts it as a constant. "
+            "once_differentiable would say so."
         )
     which, worst = largest_further_difference(attempt, like, inputs)
     if worst is None:
         return None
     refuse = _(
         "This exercise asks for no second derivative, so one may be refused (as by "
-        "once_differentiable), but not be wrong. Look at: what is saved (an input or an "
-        "output of forward itself, no copy, nothing computed from it), and .detach(), .data or "
-        "torch.no_grad in backward."
+        "once_differentiable), but not be wrong. Look at: what is saved (an input or "
+        "an output of forward itself, no copy, nothing computed from it), and "
+        ".detach(), .data or torch.no_grad in backward."
     )
     second = wrong_further_derivative(which, worst)
     wrong = _("the gradient is right; {second}").format(second=second)
@@ -111,7 +120,9 @@ def silently_wrong(attempt, like, inputs, order=1):
 
 
 def _differentiable_gradients(function, inputs, generator):
-    """Leaves, what stands for grad_output, and the gradients of both with a graph of their own."""
+    """Leaves, what stands for grad_output, and the gradients of both with a graph of
+    their own.
+    """
     leaves = copies(inputs)
     outputs = [y for y in as_tuple(function(*leaves)) if y.requires_grad]
     weights = [w.requires_grad_() for w in weights_for(outputs, generator)]
@@ -133,9 +144,10 @@ def _hides_its_steps(attempt, like, inputs):
     generator = torch.Generator().manual_seed(0)
     leaves, weights, theirs = _differentiable_gradients(like, inputs, generator)
 
+    # Not where it is 0 whatever is fed, as for no index: a loop hides nothing.
     def moves(
         slope,
-    ):  # not where it is 0 whatever is fed, as for no index: a loop hides nothing
+    ):
         if slope is None or not slope.requires_grad:
             return False
         factor = weights_for([slope], generator)
@@ -151,7 +163,8 @@ def _hides_its_steps(attempt, like, inputs):
 
 
 def largest_further_difference(attempt, like, inputs):
-    """Which derivative of the gradient, or of that, is not as for `like`, and its `Difference`.
+    """Which derivative of the gradient, or of that, is not as for `like`, and its
+    `Difference`.
 
     (None, None) if none differs; what raises is not wrong.
     """
@@ -164,9 +177,8 @@ def largest_further_difference(attempt, like, inputs):
         ]
         # Not grad, which would pass by a node that refuses to be differentiated.
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of a cycle, which _gradient_of takes apart
+            # Of a cycle, which _gradient_of takes apart.
+            warnings.simplefilter("ignore")
             torch.autograd.backward(
                 slopes, weights_for(slopes, generator), create_graph=True
             )
@@ -195,8 +207,8 @@ def wrong_further_derivative(which, worst):
     return in_numbers(
         worst,
         _(
-            "{what} is silently wrong: with a random grad_output, it is {given}{place}, but "
-            "{right} is right."
+            "{what} is silently wrong: with a random grad_output, it is "
+            "{given}{place}, but {right} is right."
         ),
         what=_(which),
     )

@@ -1,4 +1,7 @@
-"""Tensors in, numbers out: copies of inputs, gradients, and where two tensors differ most."""
+"""Tensors in, numbers out.
+
+Copies of inputs, gradients, and where two tensors differ most.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +9,8 @@ import torch
 
 from helpers.lessons.language import N_, _, followed
 
-# rtol and atol, this for the largest number: in float64 what float32 touched is not right
+# rtol and atol, this for the largest number: in float64 what float32 touched is not
+# right
 TOLERANCE, SINGLE = (1e-10, 1e-11), (1e-5, 1e-6)
 # where digits cancel in PyTorch's own second and third derivatives
 LOOSE, LOOSE_SINGLE = (1e-6, 1e-7), (1e-4, 1e-5)
@@ -14,7 +18,10 @@ LOOSE, LOOSE_SINGLE = (1e-6, 1e-7), (1e-4, 1e-5)
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two tensors differ most: the number `given` there, the right one, the place."""
+    """Where two tensors differ most.
+
+    The number `given` there, the right one, the place.
+    """
 
     given: object
     right: object
@@ -38,9 +45,8 @@ def in_numbers(difference, sentence, near=NEARLY, **gaps):
             (d for d in range(4, 17) if f"{given:.{d}g}" != f"{right:.{d}g}"), 17
         )
         nearly = 0 < abs(given - right) < 1e-5 * abs(right)
-        given, right = (
-            f"{number + 0.0:.{digits}g}" for number in (given, right)
-        )  # no -0
+        # No -0.
+        given, right = (f"{number + 0.0:.{digits}g}" for number in (given, right))
     said = sentence.format(given=given, right=right, place=difference.place, **gaps)
     return followed(said, _(near) if nearly else None)
 
@@ -82,7 +88,10 @@ def gradients_of(outputs, inputs, weights):
 
 
 def alike(given, right, within=1e-10):
-    """Are these tensors, or tuples of them, the same: structure, shapes, dtypes, numbers?"""
+    """Are these tensors, or tuples of them, the same.
+
+    Structure, shapes, dtypes, numbers?
+    """
     try:
         torch.testing.assert_close(given, right, rtol=within, atol=within)
     except AssertionError:
@@ -93,7 +102,8 @@ def alike(given, right, within=1e-10):
 def near_miss(given, right, misses, otherwise, **gaps):
     """What is said of a value that is not `right`; None if it is.
 
-    misses: {sentence: value, or a list of values}: the first one that it is instead says why
+    misses: {sentence: value, or a list of values}: the first one that it is instead
+            says why
     gaps:   of the sentences, and of `otherwise`, which is said of any other value
     """
     if alike(given, right):
@@ -108,7 +118,10 @@ def near_miss(given, right, misses, otherwise, **gaps):
 
 
 def changed_in_place(**pairs):
-    """What is said of the first tensor that is not what it was; pairs: name=(now, before)."""
+    """What is said of the first tensor that is not what it was.
+
+    Pairs: name=(now, before).
+    """
     for name, (now, before) in pairs.items():
         if not torch.equal(now.nan_to_num(), before.nan_to_num()):
             return _("it changes `{name}` in place.").format(name=name)

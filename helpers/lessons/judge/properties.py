@@ -1,8 +1,9 @@
-"""What an answer must do besides being like something: the properties that exercises share.
+"""What an answer must do besides being like something: the properties that exercises
+share.
 
-A property is called with the answer and yields sentences on what is wrong with it, or None for
-what is right. A check ends at the first sentence, so that what comes later may rely on what came
-before.
+A property is called with the answer and yields sentences on what is wrong with it, or
+None for what is right. A check ends at the first sentence, so that what comes later may
+rely on what came before.
 """
 
 import tracemalloc
@@ -43,7 +44,9 @@ def each(cases, check):
 
 
 def instances_apart(first, second, x, says):
-    """An instance made of `first` must not change when one is made of `second` and called."""
+    """An instance made of `first` must not change when one is made of `second` and
+    called.
+    """
 
     def results(one, *others):
         (leaf,) = copies([x])
@@ -74,7 +77,10 @@ def saved_by(apply, *inputs):
 
 
 def bytes_hidden(apply, *inputs):
-    """What stays alive after a call, besides its inputs and outputs: tensors, arrays, lists."""
+    """What stays alive after a call, besides its inputs and outputs.
+
+    Tensors, arrays, lists.
+    """
     leaves = copies(inputs)
     with Alive():
         apply(*leaves)  # what the first call imports and caches does not count
@@ -112,8 +118,8 @@ def no_tensor_on_ctx(*inputs):
             if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
                 yield _(
                     "the gradient is right. But `ctx.{name}` holds a tensor outside "
-                    "`save_for_backward`, so autograd neither notices when it changes in place, "
-                    "nor frees it after backward."
+                    "`save_for_backward`, so autograd neither notices when it "
+                    "changes in place, nor frees it after backward."
                 ).format(name=name)
 
     return sentences
@@ -127,20 +133,22 @@ GOT = {  # by what is saved that should not be, and whether it is alone
 }
 COPIED = {
     "input": N_(
-        "`save_for_backward` got the numbers of the input, but not the input itself: one is a "
-        "copy, which takes more memory."
+        "`save_for_backward` got the numbers of the input, but not the input itself: "
+        "one is a copy, which takes more memory."
     ),
     "output": N_(
-        "`save_for_backward` got the numbers of the output, but not the output itself: one is a "
-        "copy, which takes more memory."
+        "`save_for_backward` got the numbers of the output, but not the output "
+        "itself: one is a copy, which takes more memory."
     ),
 }
 
 
 def keeps_only(what, *inputs):
-    """For backward nothing is kept but an input or an output itself, as `what` names them.
+    """For backward nothing is kept but an input or an output itself, as `what` names
+    them.
 
-    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and masks.
+    what: "inputs", "outputs", "inputs and outputs", with "positions" also integers and
+          masks.
     inputs: of a call, large ones.
     """
 
@@ -149,8 +157,14 @@ def keeps_only(what, *inputs):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         positions = 0  # bytes
         for tensor in kept:
-            of = next((name for name, others in (("input", tensors), ("output", outputs))
-                       if storage_of(tensor) in map(storage_of, others)), None)  # fmt: skip
+            of = next(
+                (
+                    name
+                    for name, others in (("input", tensors), ("output", outputs))
+                    if storage_of(tensor) in map(storage_of, others)
+                ),
+                None,
+            )
             if of and of not in what:
                 yield _(GOT[of, len(kept) == 1])
             if of:
@@ -164,22 +178,24 @@ def keeps_only(what, *inputs):
                 ):
                     yield _(COPIED[name])
             yield _(
-                "`save_for_backward` got a tensor that is neither an input nor an output."
+                "`save_for_backward` got a tensor that is neither an input nor an "
+                "output."
             )
         yield from no_tensor_on_ctx(*inputs)(attempt)
         elements = max(tensor.numel() for tensor in tensors)
         hidden = bytes_hidden(attempt.apply, *inputs) - positions
         if hidden > elements / 2:
             yield _(
-                "besides inputs and outputs, {hidden:,} bytes stay alive for backward, where "
-                "there are {elements:,} elements."
+                "besides inputs and outputs, {hidden:,} bytes stay alive for "
+                "backward, where there are {elements:,} elements."
             ).format(hidden=hidden, elements=elements)
 
     return sentences
 
 
 def gradients_fit(names, fed):
-    """Backward itself gives each gradient the shape of its input, before the engine makes it fit.
+    """Backward itself gives each gradient the shape of its input, before the engine
+    makes it fit.
 
     names: of the inputs, as a learner knows them.
     """
@@ -196,8 +212,9 @@ def gradients_fit(names, fed):
                     yield at(
                         where,
                         _(
-                            "`backward` returns a gradient of shape {given} for `{name}`, whose shape "
-                            "is {right}; only the engine made it fit."
+                            "`backward` returns a gradient of shape {given} for "
+                            "`{name}`, whose shape is {right}; only the engine made "
+                            "it fit."
                         ).format(name=name, **shapes),
                     )
 

@@ -11,7 +11,9 @@ from functools import cache
 
 @cache  # inspect parses the whole file each time
 def source_of(value):
-    """The source of a class or a function, one that was defined in a notebook's cell included."""
+    """The source of a class or a function, one that was defined in a notebook's cell
+    included.
+    """
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):  # a class of a cell has no file
@@ -79,7 +81,8 @@ def _code(value):
 def _is_blank(function):
     """Does nothing stand in it but `...`, `pass` or a docstring?
 
-    What they compile to is that of `return None`, which is an attempt: its source tells.
+    What they compile to is that of `return None`, which is an attempt: its source
+    tells.
     """
     steps = [
         i for i in dis.get_instructions(function) if i.opname not in ("RESUME", "NOP")
@@ -89,9 +92,10 @@ def _is_blank(function):
         return False
     try:
         source = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    # Without a file, or a lambda in the middle of a line.
     except (
         OSError,
         SyntaxError,
-    ):  # without a file, or a lambda in the middle of a line
+    ):
         return True
     return not any(isinstance(node, ast.Return) for node in ast.walk(source))

@@ -14,7 +14,8 @@ SAYS_FULL = re.compile("No space left on device|Disk quota exceeded")
 
 @contextlib.contextmanager
 def usual_settings():
-    """Gradients on, no anomaly mode, float32 and the CPU as defaults; then what was there before.
+    """Gradients on, no anomaly mode, float32 and the CPU as defaults; then what was
+    there before.
 
     A decorator, too.
     """
@@ -43,6 +44,8 @@ def is_full(error):
 
 
 def raise_if_full(text):
-    """Raise OSError if `text`, of a compiler or a linker that failed, says that a disk is full."""
+    """Raise OSError if `text`, of a compiler or a linker that failed, says that a disk
+    is full.
+    """
     if SAYS_FULL.search(text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), tempfile.gettempdir())

@@ -1,7 +1,8 @@
-"""The variations of every exercise: an attempt is tried on inputs that were not written for it.
+"""The variations of every exercise: an attempt is tried on inputs that were not written
+for it.
 
-An exercise declares what its answer may be fed, as `Inputs`, from which variations are made. What
-does not apply to an exercise is left out by name, with the reason.
+An exercise declares what its answer may be fed, as `Inputs`, from which variations are
+made. What does not apply to an exercise is left out by name, with the reason.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from helpers.lessons.judge.properties import random
 from helpers.lessons.language import N_, _, at, listed
 
 SIZES = (4, 5, 3), (8, 6, 7)  # of the axes, in order; no two are equal
+# What "..." stands for.
 ANY = (
     (4, 5),
     (7,),
@@ -24,7 +26,7 @@ ANY = (
     (2, 3, 4),
     (2, 1, 3, 2),
     (6, 11),
-)  # what "..." stands for
+)
 LEADING = (3,), (), (1,), (4, 3), (2, 1, 3)  # the same, before other axes
 SHAPES = "other", "one", "square", "empty"
 NUMBERS = "zero", "equal", "tiny", "far"
@@ -49,16 +51,17 @@ LAYOUTS = {
 class Inputs:
     """What the answer to an exercise may be fed.
 
-    shapes:    of the tensors, as "N D, V D": a letter is a size, "..." are any dimensions; or a
-               list, each a tuple with the shape of each tensor
-    constants: what follows the tensors, each a tuple, the usual one first; what can be called is
-               called with the tensors
+    shapes:    of the tensors, as "N D, V D": a letter is a size, "..." are any
+               dimensions; or a list, each a tuple with the shape of each tensor
+    constants: what follows the tensors, each a tuple, the usual one first; what can be
+               called is called with the tensors
     names:     of the constants, as a verdict names them, such as "low high"
     of:        makes of any real numbers what may be fed, such as torch.exp
     far:       how large numbers may be
-    numbers:   {where: tensor}, more numbers for the first tensor, or a tuple of all tensors
-    without:   {"other", "one", "square", "empty"; "zero", "equal", "tiny", "far"; "transposed",
-               "sliced", "expanded", "float32": why this does not apply}
+    numbers:   {where: tensor}, more numbers for the first tensor, or a tuple of all
+               tensors
+    without:   {"other", "one", "square", "empty"; "zero", "equal", "tiny", "far";
+               "transposed", "sliced", "expanded", "float32": why this does not apply}
     """
 
     shapes: str | list
@@ -82,7 +85,7 @@ class Inputs:
 
     def shaped(self):
         """(where, inputs) for each shape."""
-        for kind, shapes in self._shapes():
+        for _kind, shapes in self._shapes():
             yield _of(shapes), self._inputs(shapes, self.constants[0])
 
     def varied(self):
@@ -218,9 +221,8 @@ def caught(compared, function, like, given, explained=None):
     explained: makes of inputs on which they differ a better sentence, if there is one
     """
     usual = [("", where, inputs) for where, inputs in given.plain()]
-    cases = sorted(
-        (*usual, *given.varied()), key=lambda case: case[0] == "empty"
-    )  # the oddest last
+    # The oddest last.
+    cases = sorted((*usual, *given.varied()), key=lambda case: case[0] == "empty")
     for kind, where, inputs in cases:
         if kind not in given.without:
             wrong = compared(function, like, inputs)
@@ -234,12 +236,14 @@ def caught(compared, function, like, given, explained=None):
 
 
 def disturbed(function, like, given):
-    """Sentences on what other calls, and changes in place, do to a call before its backward."""
+    """Sentences on what other calls, and changes in place, do to a call before its
+    backward.
+    """
     (where, first), *others = given.plain()
     others += [
         (where, inputs) for kind, where, inputs in given.varied() if kind == "other"
     ][:1]
-    for where, inputs in others:
+    for _where, inputs in others:
         yield calls_apart(function, like, first, inputs)
     yield overlooks_changes(function, like, first)
     if [torch.is_tensor(value) and value.shape for value in first] == 2 * [

@@ -1,7 +1,8 @@
-"""The net under exercises that ask for a layer: the attempt and the reference go the same way.
+"""The net under exercises that ask for a layer: the attempt and the reference go the
+same way.
 
-Both start alike, are given the same numbers, and after every step what they return, the gradients
-and what they keep are compared.
+Both start alike, are given the same numbers, and after every step what they return, the
+gradients and what they keep are compared.
 """
 
 import copy
@@ -19,7 +20,8 @@ from helpers.lessons.language import _, at
 def in_step_with(reference, calls, shapes):
     """A property: the layers made by `calls` do what those of `reference` do.
 
-    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the last size
+    calls:  of the constructor, such as "Scale(3, bias=False)"; the first number is the
+            last size
     shapes: what may come before that size in an input
     """
 
@@ -165,7 +167,8 @@ def _differs(mine, theirs, x, data=False):
             )
         if kept.is_inference():
             template = _(
-                "`{name}` has become an inference tensor, so no checkpoint can be loaded."
+                "`{name}` has become an inference tensor, so no checkpoint can be "
+                "loaded."
             )
             return template.format(name=name)
     wrong = wrong_outputs(output, expected)
@@ -213,6 +216,7 @@ def _takes_what_lacks_a_key(layer):
         except RuntimeError:
             continue
         return _(
-            "its own checkpoint loads even if it lacks `{name}`; that should be refused."
+            "its own checkpoint loads even if it lacks `{name}`; that should be "
+            "refused."
         ).format(name=name)
     return None

@@ -1,7 +1,9 @@
-"""A finding of the doctor in the words of an exercise: where a learner should look, and why.
+"""A finding of the doctor in the words of an exercise: where a learner should look, and
+why.
 
-The sentences are made of what a finding holds as data: its code, the input, and what was
-measured. What PyTorch said is read for the causes that the doctor has no eye for, and quoted.
+The sentences are made of what a finding holds as data: its code, the input, and what
+was measured. What PyTorch said is read for the causes that the doctor has no eye for,
+and quoted.
 """
 
 import difflib
@@ -71,22 +73,25 @@ def explain(found, attempt, inputs):
 
 
 def _cause(found, message, attempt, inputs):
-    """What an exception or a global name means, which the doctor does not know; or None."""
+    """What an exception or a global name means, which the doctor does not know.
+
+    Or None.
+    """
     name = _read_from_the_notebook(attempt)
     if name:
         return _(
-            "`{name}` in `backward` is the notebook's `{name}`, not the argument of `forward`. "
-            "What backward needs of forward comes through ctx."
+            "`{name}` in `backward` is the notebook's `{name}`, not the argument of "
+            "`forward`. What backward needs of forward comes through ctx."
         ).format(name=name)
     if found.code == "none-not-handled" and "number of gradients" in message:
         return _(
-            "where grad_output is None, too, `backward` must return one value for each argument "
-            "of `forward`."
+            "where grad_output is None, too, `backward` must return one value for "
+            "each argument of `forward`."
         )
     if found.code == "none-not-handled" and _needs_its_output(attempt, inputs):
         return _(
-            "`backward` works only while something else holds the output; ctx does not keep it. "
-            "The error: {error}."
+            "`backward` works only while something else holds the output; ctx does "
+            "not keep it. The error: {error}."
         ).format(error=message.rstrip("."))
     if "tuple index out of range" in message and _saves_nothing(attempt, inputs):
         return _("backward reads ctx.saved_tensors, but forward saved none.")
@@ -106,15 +111,15 @@ def _cause(found, message, attempt, inputs):
     )
     if name:
         return _(
-            "ctx.saved_tensors is a tuple, also of one tensor, and in backward `{name}` is that "
-            "tuple. Unpack it: `({name},) = ctx.saved_tensors`."
+            "ctx.saved_tensors is a tuple, also of one tensor, and in backward "
+            "`{name}` is that tuple. Unpack it: `({name},) = ctx.saved_tensors`."
         ).format(name=name)
     if found.code == "jvp-fails" and "INTERNAL ASSERT" in message:
         return _("`jvp` must return a tensor. Is a `return` missing?")
     if "returned as-is as output" in message:
         return _(
-            "`forward` returns its input itself, perhaps changed in place. Look at: methods that "
-            "end in an underscore."
+            "`forward` returns its input itself, perhaps changed in place. Look at: "
+            "methods that end in an underscore."
         )
     return None
 
@@ -173,7 +178,9 @@ def _names(attempt):
 
 
 def _read_from_the_notebook(attempt):
-    """The global that backward reads under the name of an argument of forward, or None."""
+    """The global that backward reads under the name of an argument of forward, or
+    None.
+    """
     backward = inspect.unwrap(
         getattr(getattr(attempt, "__self__", None), "backward", None)
     )
@@ -191,7 +198,9 @@ def _saves_nothing(attempt, inputs):
 
 
 def _not_unpacked(attempt, inputs):
-    """The name under which a failing backward holds the tuple of the one saved tensor, or None."""
+    """The name under which a failing backward holds the tuple of the one saved tensor,
+    or None.
+    """
     try:
         sum(output.sum() for output in as_tuple(attempt(*copies(inputs)))).backward()
     except Exception as error:

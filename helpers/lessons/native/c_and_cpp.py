@@ -1,4 +1,7 @@
-"""C and C++ that learners write: compiled in a moment, and tried where a crash does no harm."""
+"""C and C++ that learners write.
+
+Compiled in a moment, and tried where a crash does no harm.
+"""
 
 import ctypes
 import faulthandler
@@ -18,13 +21,13 @@ from helpers.ops.involution.compiler import cached_file, find_compiler
 
 MARGIN = 4096  # elements on both sides of an array, which must not be written to
 PROCESSOR_SECONDS, SECONDS = 2, 30  # after which a trial is stopped
+# The exit status of a trial that came to its end, or called exit.
 SURVIVED, ENDED = (
     77,
     78,
-)  # the exit status of a trial that came to its end, or called exit
-TRIED = mmap.mmap(
-    -1, 256
-)  # the last call, which a copy of this process and its parent both see
+)
+# The last call, which a copy of this process and its parent both see.
+TRIED = mmap.mmap(-1, 256)
 
 
 class NativeError(Exception):
@@ -32,11 +35,12 @@ class NativeError(Exception):
 
 
 def compile_library(source, language, doors="", calls=""):
-    """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does not compile.
+    """A `ctypes.CDLL` made of `source`, in "c" or "c++". Raises NativeError if it does
+    not compile.
 
-    doors: our own text behind it, which calls functions of `source` in the way that `calls` shows.
-    Lines are counted as in a cell that begins with `NAME = \"""`. Raises CompilerNotFoundError
-    where there is no compiler.
+    doors: our own text behind it, which calls functions of `source` in the way that
+    `calls` shows. Lines are counted as in a cell that begins with `NAME = \"""`. Raises
+    CompilerNotFoundError where there is no compiler.
     """
     text = (
         "#include <stddef.h>\n#include <stdint.h>\n"
@@ -87,7 +91,8 @@ def _first_error(text, calls):
     file, line, message = found.groups()
     if file == "doors":
         return _(
-            "the check calls {calls}, and that does not fit. Look at name and parameters."
+            "the check calls {calls}, and that does not fit. Look at name and "
+            "parameters."
         ).format(calls=calls)
     error = message.partition(" [-W")[0]
     if file == "cell":
@@ -100,17 +105,18 @@ def _first_error(text, calls):
 def call(library, name, arguments, result, says=""):
     """Call a function of `library`. Tensors are passed by address, ints as int64_t.
 
-    arguments: a dict in the order of the parameters. result: the name of the one that is written;
-    it starts as nan. says: the name that a learner knows the function by.
-    Each tensor lies in a copy of its memory, with a margin on both sides. Raises NativeError if
-    there is no such function, a margin or an input is written to, or the result is not, or is made
-    of what has no value.
+    arguments: a dict in the order of the parameters. result: the name of the one that
+    is written; it starts as nan. says: the name that a learner knows the function by.
+    Each tensor lies in a copy of its memory, with a margin on both sides. Raises
+    NativeError if there is no such function, a margin or an input is written to, or the
+    result is not, or is made of what has no value.
     """
     says = says or name
     if not hasattr(library, name):
         raise NativeError(
             _(
-                "there is no function `{says}` in it. Look at the spelling; static and inline hide it."
+                "there is no function `{says}` in it. Look at the spelling; static "
+                "and inline hide it."
             ).format(says=says)
         )
     ints = [
@@ -145,8 +151,8 @@ def call(library, name, arguments, result, says=""):
             if not isnan(again(**{key: 77})):
                 raise NativeError(
                     _(
-                        "for {element}, `{says}` reads `{key}` at an index past the end, or before the "
-                        "start."
+                        "for {element}, `{says}` reads `{key}` at an index past the "
+                        "end, or before the start."
                     ).format(key=key, **gaps)
                 )
         raise NativeError(_("`{says}` makes {element} nan.").format(**gaps))
@@ -161,8 +167,8 @@ BEYOND = (
 def _run(function, arguments, result, says, fills=None):
     """The tensors among `arguments` after a call of `function`, in memory of their own.
 
-    fills: {name: number} to fill other memory with than nan: that around an input, whose reading
-    shows in the result, and the result itself.
+    fills: {name: number} to fill other memory with than nan: that around an input,
+    whose reading shows in the result, and the result itself.
     """
     fills = fills or {}
     places, margins, values = {}, {}, []
@@ -213,14 +219,17 @@ def _tried():
 
 
 def crash_of(function):
-    """None if `function()` leaves a copy of this process alive, otherwise a sentence."""
+    """None if `function()` leaves a copy of this process alive, otherwise a
+    sentence.
+    """
     if not hasattr(os, "fork"):  # Windows
         return None
     _note()
     child = os.fork()
     if child == 0:
         faulthandler.disable()
-        # The first to run if exit is called: what this process has to tidy up could wait for ever.
+        # The first to run if exit is called: what this process has to tidy up could
+        # wait for ever.
         libc = ctypes.CDLL(None)
         libc.__cxa_atexit(libc._exit, ctypes.c_void_p(ENDED), None)
         for number in (signal.SIGVTALRM, signal.SIGALRM):

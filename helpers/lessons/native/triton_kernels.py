@@ -1,4 +1,7 @@
-"""Triton kernels that learners write: run by its interpreter, and asked of its compiler."""
+"""Triton kernels that learners write.
+
+Run by its interpreter, and asked of its compiler.
+"""
 
 import contextlib
 import inspect
@@ -53,8 +56,8 @@ def watched_loads(arrays):
                 program = builder.grid_idx[0]
                 beside.append(
                     _(
-                        "program {program} loads {name}[{element}], but {name} has {size} "
-                        "elements."
+                        "program {program} loads {name}[{element}], but {name} has "
+                        "{size} elements."
                     ).format(program=program, name=name, element=element, size=size)
                 )
         # (For a single element Triton's interpreter loses an `other` of 0.)
@@ -101,7 +104,10 @@ except Exception as error:
 
 
 def _with_what_it_uses(function):
-    """The text of a function, after what it uses of its module: constants, functions, modules."""
+    """The text of a function, after what it uses of its module.
+
+    Constants, functions, modules.
+    """
     lines, raw = [], getattr(function, "fn", function)
     for name in raw.__code__.co_names:
         used = raw.__globals__.get(name)
@@ -119,7 +125,9 @@ def _with_what_it_uses(function):
 
 
 def compiles_for_a_gpu(attempt):
-    """In a process of its own, without the interpreter, which takes more than the compiler."""
+    """In a process of its own, without the interpreter, which takes more than the
+    compiler.
+    """
     name = getattr(attempt, "fn", attempt).__name__
     program = FOR_A_GPU.format(source=_with_what_it_uses(attempt), name=name)
     with tempfile.TemporaryDirectory() as folder:
