@@ -1,7 +1,8 @@
-"""Exercises on the pages: hints, wrong attempts with their verdicts, and the solution, each folded.
+"""Exercises on the pages: hints, wrong attempts with their verdicts, and the solution,
+each folded.
 
-All of it is made from the exercises themselves. What a check says is heard while the pages are
-built; of an attempt that cannot be checked on this machine, nothing is shown.
+All of it is made from the exercises themselves. What a check says is heard while the
+pages are built; of an attempt that cannot be checked on this machine, nothing is shown.
 """
 
 import difflib
@@ -43,8 +44,15 @@ def _wrong_attempts(number):
         source = given.edited(edits)
         verdict = given.judge(given.made_of(source))
         if verdict.mark == WRONG and words in verdict.message:
-            steps = difflib.SequenceMatcher(None, solution, source.splitlines()).get_opcodes()
-            new = [n + 1 for kind, *old, i, j in steps if kind != "equal" for n in range(i, j)]
+            steps = difflib.SequenceMatcher(
+                None, solution, source.splitlines()
+            ).get_opcodes()
+            new = [
+                n + 1
+                for kind, *old, i, j in steps
+                if kind != "equal"
+                for n in range(i, j)
+            ]
             found.setdefault(verdict.message, (source, new))
         if len(found) == ATTEMPTS:
             break
@@ -71,7 +79,10 @@ def _paragraph(text, **attributes):
     """A paragraph; what stands in `backticks` is code, as in a verdict."""
     parts = enumerate(text.split("`"))
     return nodes.paragraph(
-        "", "", *(nodes.literal("", p) if n % 2 else nodes.Text(p) for n, p in parts), **attributes
+        "",
+        "",
+        *(nodes.literal("", p) if n % 2 else nodes.Text(p) for n, p in parts),
+        **attributes,
     )
 
 
@@ -80,7 +91,11 @@ def _code(source, given, lines=()):
     language = foreign if isinstance(given.reference, str) else "python"
     source = source.strip("\n")
     return nodes.literal_block(
-        source, source, language=language, force=True, highlight_args={"hl_lines": list(lines)}
+        source,
+        source,
+        language=language,
+        force=True,
+        highlight_args={"hl_lines": list(lines)},
     )
 
 
@@ -124,4 +139,6 @@ def add_help(doctree, folder):
     for cell in list(doctree.findall(nodes.container)):
         if cell.get("nb_element") == "cell_code":
             for number in CHECK.findall(cell.astext()):
-                cell.parent.insert(cell.parent.index(cell) + 1, help_with(number, folder))
+                cell.parent.insert(
+                    cell.parent.index(cell) + 1, help_with(number, folder)
+                )
