@@ -69,8 +69,8 @@ def _instances_like(like, *feeds):
 
 
 def _wrong_instance(attempt, arguments, like, x):
-    """`difference` for instances of a legacy class, after what it has no eye or no
-    words for.
+    """`explain_difference` for instances of a legacy class, after what it has no eye or
+    no words for.
     """
     try:
         instance = attempt(*arguments)
@@ -79,7 +79,7 @@ def _wrong_instance(attempt, arguments, like, x):
         return _("the constructor raises {kind}: {message}.").format(
             kind=kind, message=message
         )
-    with contextlib.suppress(Exception):  # `difference` says what raises
+    with contextlib.suppress(Exception):  # What raises is said below
         given = x.clone()
         output = instance.forward(given)
         wrong = changed_in_place(x=(given, x))

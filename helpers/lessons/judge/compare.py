@@ -83,7 +83,7 @@ def explain_difference(attempt, like, inputs, order=1, faithful=True, adapted=No
 
 
 def find_difference(attempt, like, inputs, faithful=True):
-    """What `difference` says at first order, without the doctor.
+    """What `explain_difference` says at first order, without the doctor.
 
     A millisecond, not thirty.
     """

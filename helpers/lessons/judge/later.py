@@ -96,7 +96,7 @@ def silently_wrong(attempt, like, inputs, order=1):
     """What is wrong with derivatives of the gradient, where they are not refused with
     an error.
 
-    For an attempt without a `difference` at first order.
+    For an attempt without a difference at first order.
     """
     if _hides_its_steps(attempt, like, inputs):
         return _(
